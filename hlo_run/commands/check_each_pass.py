@@ -23,6 +23,10 @@ from hlo_run.reference.evaluate.evaluate import evaluate
 _SHOWN_LINES = 60
 
 
+class RowMismatch(Mismatch):
+    """An HLO row changed the result of the module."""
+
+
 def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
     """Return a function from the module that is compiled to its PassChecker, on the first iteration's arguments."""
     options = task.options
@@ -96,7 +100,7 @@ class PassChecker(Observer):
             self._say(f"the reference cannot evaluate the module after {what}: {error}")
             return _State(copy, None)
 
-    def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> Mismatch:
+    def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> RowMismatch:
         notes = [f"after it: {comparison.summary()}"]
         found = None
         if self._arguments or not before.entry.parameters:
@@ -107,7 +111,8 @@ class PassChecker(Observer):
         if found is not None:
             notes += self._show(step, before.name, found)
         message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
-        return Mismatch(message, notes=tuple(notes))
+        notes.append(f"look at HLO row '{step.row}': its passes are right up to there, and what follows it was not checked")
+        return RowMismatch(message, notes=tuple(notes))
 
     def _show(self, step: Step, name: str, found: Difference) -> list[str]:
         """Write the two modules with their arguments and return the notes of the message."""

@@ -120,6 +120,10 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         from hlo_run.commands.save_executable import save_executable
 
         save_executable(task, module)
+    elif options.check_each_pass:
+        from hlo_run.commands.checked_run import run_checked
+
+        run_checked(task, module, task.result.reference)
     else:
         from hlo_run.commands.run import run
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.localize import first_arguments, open_host, replace_checks
 from hlo_run.commands.task import Task
@@ -19,7 +20,7 @@ from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
-from hlo_run.reference.evaluate.walk import Walk
+from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
 from hlo_run.triage.localize.report import text_table, worst_error
 
@@ -35,15 +36,23 @@ _NUMBERS = slice(4, 5)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one instruction: the comparison, or the reason why it did not run."""
+    """The verdict on one instruction: the comparison, the error of one that fails, or the reason why it did not run."""
 
     instruction: HloInstruction
     comparison: Comparison | None = None
     not_run: str = ""
+    failure: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if the instruction differs or fails."""
+        return bool(self.failure) or (self.comparison is not None and not self.comparison.ok)
 
     @property
     def text(self) -> str:
-        """Return `agrees`, `differs` with the first wrong element, or `not run` with the reason."""
+        """Return `agrees`, `differs` with the first wrong element, `fails` with the error, or `not run` with the reason."""
+        if self.failure:
+            return f"fails: {self.failure}"
         if self.comparison is None:
             return f"not run: {self.not_run}"
         return "agrees" if self.comparison.ok else f"differs: {self.comparison.summary()}"
@@ -72,17 +81,27 @@ def isolate_instructions(task: Task, module: HloModule) -> None:
     with task.console.busy("evaluating the module"):
         walk.walk(values)
     verdicts = [_verdict(task, instruction, operands) for instruction, operands in walk.found.items()]
+    verdicts += _unreached(module, walk.found)
     task.console.out(text_table([_HEADINGS, *map(_row, verdicts)], _NUMBERS))
-    wrong = [verdict for verdict in verdicts if verdict.comparison is not None and not verdict.comparison.ok]
-    ran = sum(verdict.comparison is not None for verdict in verdicts)
-    task.console.err(f"{len(wrong)} of {ran} instructions differ; {len(verdicts) - ran} did not run.")
+    wrong = [verdict for verdict in verdicts if verdict.is_wrong]
+    skipped = sum(bool(verdict.not_run) for verdict in verdicts)
+    ran = len(verdicts) - skipped
+    task.console.err(f"{len(wrong)} of {ran} instructions differ or fail; {skipped} did not run.")
     if wrong:
-        first = wrong[0]
-        assert first.comparison is not None, "a wrong result was compared"
+        first = wrong[0].instruction
         names = ", ".join(f"%{verdict.instruction.name}" for verdict in wrong[:10])
-        message = f"{len(wrong)} of {ran} instructions differ alone: {names}{', ..' if len(wrong) > 10 else ''}"
-        hint = f"hlo-run --localize {task.file}"
-        raise Mismatch(message, first.instruction.where, hint, (f"%{first.instruction.name}: {first.comparison.summary()}",))
+        message = f"{len(wrong)} of {ran} instructions are wrong alone: {names}{', ..' if len(wrong) > 10 else ''}"
+        raise Mismatch(message, first.where, "--localize replays the whole run, kernel by kernel", (f"%{first.name} {wrong[0].text}",))
+
+
+def _unreached(module: HloModule, found: Container[HloInstruction]) -> list[Verdict]:
+    """Return verdicts on the instructions of executed computations that the walk did not reach, such as a branch not taken."""
+    return [
+        Verdict(instruction, not_run="the run does not reach it")
+        for computation in executed_computations(module)
+        for instruction in computation.instructions
+        if instruction not in found and instruction.opcode not in FORWARDS | CONTROL_FLOW
+    ]
 
 
 def _verdict(task: Task, instruction: HloInstruction, operands: Sequence[Literal]) -> Verdict:
@@ -100,7 +119,7 @@ def _verdict(task: Task, instruction: HloInstruction, operands: Sequence[Literal
     except Unsupported as error:
         return Verdict(instruction, not_run=error.message)
     except HloRunError as error:
-        return Verdict(instruction, not_run=f"{error.kind}: {error.message}")
+        return Verdict(instruction, failure=f"{error.kind}: {error.message}")
     return Verdict(instruction, compare(expected, actual, instruction.shape, error_spec(task.options)))
 
 

@@ -19,9 +19,9 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.replacements import KernelIr, KernelText, Replacements, file_name
+from hlo_run.hlo_passes.replacements import Replacements, file_name
 from hlo_run.ops.parse import parse
-from hlo_run.options import CompileOptions, Options
+from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module, optimize
 from hlo_run.platforms import HOST, platform_name
 from hlo_run.reference.compare.compare import Comparison, compare
@@ -136,7 +136,7 @@ def pass_to_blame(task: Task, module: HloModule, passes: Comparison, kernel: Mis
     notes = [f"the optimised module by the reference: {passes.summary()}"]
     if kernel is not None:
         notes += [f"also: {kernel.message}", *kernel.notes]
-    hint = f"hlo-run --check_each_pass {task.file}"
+    hint = "the same command with --check_each_pass for --localize cuts out what the pass changed"
     try:
         checked = replace_checks(task)
         with compiling(checked, module, watching=(pass_checker(checked, module),)) as (ctx, working):
@@ -152,31 +152,35 @@ def culprit_with_files(task: Task, module: HloModule, found: Localized, event: E
     if event.kind not in (Kind.MADE, Kind.FAULT):
         return error
     options = task.options
-    given = found.ctx.replacements
-
-    def make(scheduled: bool) -> Reproducer:
-        return make_reproducer(event.instruction, event.kernels, event.operands, found.buffers, given, scheduled)
-
-    fails = event.kind is Kind.FAULT
-    reproducer, shows = smallest_that_differs(make, lambda made: _shows(found.ctx, made, options, fails))
+    reproducer, is_shown = reproducer_of(found, event, options)
     folder = options.localize_dir or os.path.join(task.folder, f"{file_name(module.name)}.localize")
     what = f"{module.name}: {error.message}."
-    if not shows:
+    if not is_shown:
         what += "\nThe files alone do not show the error: it depends on the buffers or the state of the whole run."
-    command = write_reproducer(folder, reproducer, found.executable, event.kernels, options, what)
+    command = write_reproducer(folder, reproducer, found.executable, options, what)
     notes = [*error.notes, f"reproduce: cd {folder} && {command}"]
-    if not shows:
+    if not is_shown:
         notes.append("the files alone do not show the error: it depends on the buffers or the state of the whole run")
     return Mismatch(error.message, error.where, error.hint, tuple(notes))
 
 
-def _shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) -> bool:
+def reproducer_of(found: Localized, event: Event, options: Options) -> tuple[Reproducer, bool]:
+    """Return the reproducer of a thunk that differs or fails, and whether it shows that alone."""
+
+    def make(scheduled: bool) -> Reproducer:
+        given = found.ctx.replacements
+        return make_reproducer(event.instruction, event.kernels, event.operands, found.buffers, given, scheduled)
+
+    fails = event.kind is Kind.FAULT
+    return smallest_that_differs(make, lambda made: shows(found.ctx, made, options, fails))
+
+
+def shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) -> bool:
     """True if the reproducer, as it will be read from its files, differs from the reference; with `fails`, if it fails."""
     try:
         module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
         expected = evaluate(unscheduled(module), made.values, seed=MODULE_SEED)
-        alone = replace(ctx, observers=(), replacements=_replacements(made, ctx.replacements), options=_plain(ctx.options))
-        executable = compile_module(alone, module)
+        executable = compile_module(alone_context(ctx, made), module)
         actual = open_host(options).run(executable, made.values, MODULE_SEED)
     except DeviceError:
         return fails
@@ -185,19 +189,12 @@ def _shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) ->
     return not compare(expected, actual, module.entry.root.shape, error_spec(options)).ok
 
 
-def _plain(options: CompileOptions) -> CompileOptions:
-    return replace(options, check_each_pass=False)
-
-
-def _replacements(made: Reproducer, given: Replacements) -> Replacements:
-    """Return the replacements of the reproducer's kernels."""
-
-    def texts(found: dict[str, KernelText], ending: str) -> dict[str, KernelText]:
-        return {kernel: text for kernel, text in found.items() if f"{kernel}.{ending}" in made.texts}
-
-    ir: dict[str, KernelIr] = {
-        kernel: replace(dump, text=made.texts[f"{kernel}.mlir"])
-        for kernel, dump in given.ir.items()
-        if f"{kernel}.mlir" in made.texts
-    }
-    return Replacements(ir, texts(given.llvm, "ll"), texts(given.ptx, "ptx"))
+def alone_context(ctx: PassContext, made: Reproducer) -> PassContext:
+    """Return a context for the reproducer: the replacements of its own kernels, no observers and no checks of passes."""
+    given = ctx.replacements
+    own = Replacements(
+        {kernel: dump for kernel, dump in given.ir.items() if kernel in made.kernels},
+        {kernel: text for kernel, text in given.llvm.items() if kernel in made.kernels},
+        {kernel: text for kernel, text in given.ptx.items() if kernel in made.kernels},
+    )
+    return replace(ctx, observers=(), replacements=own, options=replace(ctx.options, check_each_pass=False))

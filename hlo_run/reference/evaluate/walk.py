@@ -12,7 +12,8 @@ from hlo_run.reference.numerics import dynamic
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.values import Value, as_array, quiet, unsupported
 
-_FORWARDS = frozenset(("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "add-dependency"))
+FORWARDS = frozenset(("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "add-dependency"))
+CONTROL_FLOW = frozenset(("while", "conditional", "call"))
 
 
 class Walk:
@@ -101,7 +102,7 @@ class Walk:
                 return self._conditional(instruction, operands)
             case "call":
                 return self._inner(instruction, 0, "", instruction.called_computations[0], operands)
-            case opcode if opcode in _FORWARDS:
+            case opcode if opcode in FORWARDS:
                 return self.evaluate(instruction, operands)
             case _:
                 return self.leaf(instruction, operands)

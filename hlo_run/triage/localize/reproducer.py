@@ -43,6 +43,7 @@ class Reproducer:
 
     name: str
     module: HloModule
+    kernels: tuple[str, ...]
     values: list[Literal]
     texts: dict[str, str]
     flags: dict[str, str]
@@ -86,7 +87,7 @@ def make_reproducer(
                 path = f"{kernel}.{ending}"
                 texts[path] = text
                 flags[flag] = f"{flags[flag]},{path}" if flag in flags else path
-    return Reproducer(file_name(instruction.name), alone, list(pairs.values()), texts, flags)
+    return Reproducer(file_name(instruction.name), alone, tuple(kernels), list(pairs.values()), texts, flags)
 
 
 def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) -> list[str]:
@@ -104,9 +105,7 @@ def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) ->
     return found
 
 
-def write_reproducer(
-    folder: str, given: Reproducer, executable: Executable, kernels: Sequence[str], options: Options, what: str
-) -> str:
+def write_reproducer(folder: str, given: Reproducer, executable: Executable, options: Options, what: str) -> str:
     """Write the files into `folder`, which is made if needed, and return the command that runs them there.
 
     `what` is the text of README. Raises UsageError if a file cannot be written.
@@ -125,7 +124,7 @@ def write_reproducer(
     write_values(path, {"arg": [(value, p.shape) for value, p in zip(given.values, parameters, strict=True)]})
     for name, text in given.texts.items():
         write(name, text)
-    ran = [f"{kernel}.ptx" for kernel in kernels if f"{kernel}.ptx" not in given.texts]
+    ran = [f"{kernel}.ptx" for kernel in given.kernels if f"{kernel}.ptx" not in given.texts]
     for name in ran:
         write(name, executable.kernel(name.removesuffix(".ptx")).ptx)
     files = [f"--{flag}={name}" for flag, name in given.flags.items()]
