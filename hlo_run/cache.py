@@ -49,10 +49,13 @@ def open_cache(kind: str) -> FileCache | None:
 
 
 def _root() -> Path | None:
+    return None if (_chosen or os.environ.get(VARIABLE, "")) == OFF else cache_directory()
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the cache, the user's directory if the cache is off. None if the user has no home."""
     choice = _chosen or os.environ.get(VARIABLE, "")
-    if choice == OFF:
-        return None
-    return Path(choice) if choice else _default_root()
+    return Path(choice) if choice not in ("", OFF) else _default_root()
 
 
 def _default_root() -> Path | None:
@@ -159,7 +162,11 @@ class FileCache:
     def clean(self) -> None:
         """Remove the least recently used files of all kinds if they exceed the limit together."""
         files: list[tuple[float, int, Path]] = []
-        for file in self.root.glob("*/*"):
+        try:
+            found = list(self.root.glob("*/*"))
+        except OSError:  # of a root that cannot be a directory, such as one whose name is too long
+            return
+        for file in found:
             with contextlib.suppress(OSError):
                 status = file.stat()
                 files.append((status.st_mtime, status.st_size, file))

@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.commands.compilation import compiling
-from hlo_run.commands.localize import first_arguments, open_host, replace_checks
+from hlo_run.commands.localize import first_arguments, open_host, replace_checks, verdicts_of
 from hlo_run.commands.task import Task
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 from hlo_run.execution.arguments import MODULE_SEED
-from hlo_run.execution.error_bounds import error_spec
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.reference.compare.compare import Comparison, compare
+from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
@@ -91,7 +90,8 @@ def isolate_instructions(task: Task, module: HloModule) -> None:
         first = wrong[0].instruction
         names = ", ".join(f"%{verdict.instruction.name}" for verdict in wrong[:10])
         message = f"{len(wrong)} of {ran} instructions are wrong alone: {names}{', ..' if len(wrong) > 10 else ''}"
-        raise Mismatch(message, first.where, "--localize replays the whole run, kernel by kernel", (f"%{first.name} {wrong[0].text}",))
+        note = f"%{first.name} {wrong[0].text}"
+        raise Mismatch(message, first.where, "--localize replays the whole run, kernel by kernel", (note,))
 
 
 def _unreached(module: HloModule, found: Container[HloInstruction]) -> list[Verdict]:
@@ -120,7 +120,7 @@ def _verdict(task: Task, instruction: HloInstruction, operands: Sequence[Literal
         return Verdict(instruction, not_run=error.message)
     except HloRunError as error:
         return Verdict(instruction, failure=f"{error.kind}: {error.message}")
-    return Verdict(instruction, compare(expected, actual, instruction.shape, error_spec(task.options)))
+    return Verdict(instruction, verdicts_of(task.options).of_module(alone, given, expected, actual))
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:

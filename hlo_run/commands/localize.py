@@ -13,7 +13,7 @@ from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
-from hlo_run.execution.error_bounds import error_spec
+from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL
@@ -24,12 +24,13 @@ from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module, optimize
 from hlo_run.platforms import HOST, platform_name
-from hlo_run.reference.compare.compare import Comparison, compare
+from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.triage.localize.replay import Event, Kind, Replay
 from hlo_run.triage.localize.report import culprit, summed_up, table
 from hlo_run.triage.localize.reproducer import Reproducer, make_reproducer, smallest_that_differs, write_reproducer
+from hlo_run.triage.localize.verdicts import Verdicts
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ def open_host(options: Options) -> HostBackend:
     return HostBackend((), options.timeout, options.host_engine, options.xla_gpu_deterministic_ops)
 
 
+def verdicts_of(options: Options) -> Verdicts:
+    """Return the rules by which a run with these flags compares."""
+    return Verdicts(error_spec(options), has_fixed_bounds(options), MODULE_SEED)
+
+
 def first_arguments(task: Task, module: HloModule) -> tuple[list[Literal], str, Feeds]:
     """Return the first iteration's arguments, their source, and the infeeds. Raises UsageError for several devices."""
     arguments = Arguments(task.options, module, task.given, task.place, task.given_from)
@@ -71,7 +77,7 @@ def find(task: Task, module: HloModule) -> Localized:
     if task.executable is not None:
         raise UsageError("a saved executable has no module to replay", hint="give the HLO file")
     values, source, feeds = first_arguments(task, module)
-    spec, shape = error_spec(options), module.entry.root.shape
+    verdicts = verdicts_of(options)
     with console.busy("evaluating the module"):
         expected = evaluate(module, values, seed=MODULE_SEED, feeds=feeds)
     with compiling(replace_checks(task), module) as (ctx, working):
@@ -80,14 +86,15 @@ def find(task: Task, module: HloModule) -> Localized:
     console.err(f"Replaying {module.name} on Host with {source}...")
     with console.busy("evaluating the optimised module"):
         optimised = evaluate(unscheduled(working), values, seed=MODULE_SEED, feeds=feeds)
-    passes = compare(expected, optimised, shape, spec)
+    passes = verdicts.of_module(module, values, expected, optimised, feeds)
     try:
-        run = compare(expected, backend.run(executable, values, MODULE_SEED, feeds), shape, spec)
+        actual = backend.run(executable, values, MODULE_SEED, feeds)
+        run = verdicts.of_module(module, values, expected, actual, feeds)
     except DeviceError as error:
         console.err(f"the run fails: {error.message}")
         run = None
     buffers = assign_buffers(working)
-    replay = Replay(working, buffers, executable, backend, spec, MODULE_SEED, feeds, options.timeout)
+    replay = Replay(working, buffers, executable, backend, verdicts, feeds, options.timeout)
     with console.busy("replaying"):
         replay.replay(values)
     return Localized(ctx, buffers, executable, replay, passes, run)
@@ -117,8 +124,8 @@ def localize(task: Task, module: HloModule) -> None:
         raise pass_to_blame(task, module, found.passes, blame)
     if blame is not None:
         raise blame
-    if found.run is not None and found.run.ok and replay.first_in_run is None:
-        console.err(f"\n** All {len(records)} thunks agree with the reference, alone and in the run. **")
+    if found.run is not None and found.run.ok:
+        console.err(f"\n** All {len(records)} thunks agree with the reference alone, and the run agrees. **")
         console.err(found.run.summary())
         return
     if replay.first_in_run is not None:
@@ -186,7 +193,7 @@ def shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) -> 
         return fails
     except HloRunError:
         return False
-    return not compare(expected, actual, module.entry.root.shape, error_spec(options)).ok
+    return not verdicts_of(options).of_module(module, made.values, expected, actual).ok
 
 
 def alone_context(ctx: PassContext, made: Reproducer) -> PassContext:

@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+from hlo_run.containment.board import keep_input
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.literal import Literal
 
@@ -78,9 +79,14 @@ def _format(path: str, input_format: str) -> str:
 
 
 def _read(path: str) -> bytes:
-    if path == "-":
-        return sys.stdin.buffer.read()
+    # Python sets stdin to None if the caller closed it.
+    if path == "-" and sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError("stdin is closed", hint="pipe a module into it, or name a file")
     try:
+        if path == "-":
+            data = sys.stdin.buffer.read()
+            keep_input(data)
+            return data
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

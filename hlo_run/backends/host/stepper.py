@@ -94,5 +94,3 @@ def flattened(steps: Iterable[Step]) -> list[Step]:
 def sequences_of(step: Step) -> list[list[Step]]:
     """Return the sequences of a loop (condition, body), conditional (branches) or call; [] for other steps."""
     return step.sequences if isinstance(step, WhileStep | ConditionalStep | SequenceStep) else []
-
-

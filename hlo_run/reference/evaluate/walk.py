@@ -136,4 +136,3 @@ class Walk:
             number = selector if 0 <= selector < len(branches) else len(branches) - 1
         self.branch(conditional, number)
         return self._inner(conditional, number, f"branch {number}", branches[number], [operands[1 + number]])
-

@@ -18,12 +18,14 @@ from hlo_run.backends.host.steps import Step
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.walk import Walk
 from hlo_run.reference.values import Value
 from hlo_run.runtime.buffers import BufferAssignment
+from hlo_run.triage.localize.verdicts import Verdicts
 
 
 class Kind(Enum):
@@ -93,15 +95,15 @@ class Replay(Walk):
         buffers: BufferAssignment,
         executable: Executable,
         backend: HostBackend,
-        spec: ErrorSpec,
-        seed: int = 42,
+        verdicts: Verdicts,
         feeds: Feeds = NO_FEEDS,
         timeout_seconds: float = 0.0,
     ) -> None:
         """Prepare the replay of `executable`, which was compiled from the scheduled `module` with `buffers`."""
-        super().__init__(module, seed, feeds)
-        self._buffers, self._spec = buffers, spec
-        self._seed, self._feeds, self._timeout_seconds = seed, feeds, timeout_seconds
+        super().__init__(module, verdicts.seed, feeds)
+        self._buffers, self._verdicts = buffers, verdicts
+        self._alone_modules: dict[HloInstruction, HloModule] = {}
+        self._seed, self._feeds, self._timeout_seconds = verdicts.seed, feeds, timeout_seconds
         self._run, self._alone = Stepper(backend, executable), Stepper(backend, executable)
         self._frames = [_Frame(None, "", _by_name(self._run.steps), _by_name(self._alone.steps))]
         self._follows = True
@@ -199,7 +201,7 @@ class Replay(Walk):
         shared = self._place_operands(instruction, given, written)
         failed = self._run_steps(self._alone, alone)
         if failed is None:
-            made = self._compare(leaves, expected, self._alone.read(tree))
+            made = self._compare(leaves, expected, self._alone.read(tree), instruction, given)
         self._judge(record, given, received, made, produced, failed or fault, shared)
         return value
 
@@ -228,7 +230,7 @@ class Replay(Walk):
             return None
         shape = Shape.make_tuple(tuple(operand.shape for operand in pairs))
         found = tuple(self._run.read(self._buffers.array_tree(operand)) for operand in pairs)
-        return compare(tuple(pairs.values()), found, shape, self._spec)
+        return self._verdicts.bounds(tuple(pairs.values()), found, shape)
 
     def _place_operands(self, instruction: HloInstruction, given: Sequence[Literal], written: Iterable[BufferSlice]) -> bool:
         """Write the reference's operands into the second memory and poison the results. True if operands share memory."""
@@ -245,13 +247,28 @@ class Replay(Walk):
             compare(value, self._alone.read(trees[operand]), operand.shape, exact).ok for operand, value in pairs.items()
         )
 
-    def _compare(self, leaves: list[tuple[tuple[int, ...], Shape]], expected: Value, actual: Literal) -> Comparison:
-        """Compare the arrays that the thunks write."""
-        if len(leaves) == 1 and not leaves[0][0]:
-            return compare(expected, actual, leaves[0][1], self._spec)
-        shape = Shape.make_tuple(tuple(leaf for _, leaf in leaves))
-        one, two = (tuple(_part(value, path) for path, _ in leaves) for value in (expected, actual))
-        return compare(one, two, shape, self._spec)
+    def _compare(
+        self,
+        leaves: list[tuple[tuple[int, ...], Shape]],
+        expected: Value,
+        actual: Literal,
+        instruction: HloInstruction | None = None,
+        given: Sequence[Literal] = (),
+    ) -> Comparison:
+        """Compare the arrays that the thunks write: by the bounds, or as the results of `instruction` on `given`."""
+        is_whole = len(leaves) == 1 and not leaves[0][0]
+        shape = leaves[0][1] if is_whole else Shape.make_tuple(tuple(leaf for _, leaf in leaves))
+
+        def part(value: Value) -> Value:
+            return value if is_whole else tuple(_part(value, path) for path, _ in leaves)
+
+        if instruction is None:
+            return self._verdicts.bounds(part(expected), part(actual), shape)
+        alone = self._alone_modules.get(instruction)
+        if alone is None:
+            alone = self._alone_modules[instruction] = isolate_instruction(instruction)
+        values = list(dict(zip(instruction.operands, given, strict=True)).values())
+        return self._verdicts.of_module(alone, values, part(expected), part(actual), shape=shape, part=part)
 
     # ---- verdicts -----------------------------------------------------------------------------------------------
 
@@ -300,7 +317,7 @@ class Replay(Walk):
             self.first = self.first or event(Kind.MADE)
         if produced is not None and not produced.ok:
             self._wrong_so_far = True
-            record.differs_in_run = record.differs_in_run or f"wrong in the run{place}"
+            record.differs_in_run = record.differs_in_run or f"beyond the bounds in the run{place}"
             self.first_in_run = self.first_in_run or event(Kind.MADE)
 
 

@@ -103,7 +103,7 @@ def summed_up(event: Event, records: Sequence[Record]) -> Mismatch:
     if largest is not None:
         notes.append(f"the largest error made alone: {largest.made:.3g} by %{largest.instruction.name}")
     return Mismatch(
-        f"every thunk agrees alone; errors within the bounds add up and exceed them first at %{event.instruction.name}{event.place}",
+        f"every thunk agrees alone; errors within the bounds add up, beyond them first at %{event.instruction.name}{event.place}",
         event.instruction.where,
         "the module may be ill-conditioned: the plain run compares with float64",
         tuple(notes),
