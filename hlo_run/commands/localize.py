@@ -14,6 +14,7 @@ from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
+from hlo_run.execution.iterations import rounds_on_the_way
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL
@@ -141,6 +142,10 @@ def localize(task: Task, module: HloModule) -> None:
 def pass_to_blame(task: Task, module: HloModule, passes: Comparison, kernel: Mismatch | None) -> Mismatch:
     """Return the error that names the HLO row that changed the module's meaning. `kernel` is another culprit, if any."""
     notes = [f"the optimised module by the reference: {passes.summary()}"]
+    if task.options.xla_allow_excess_precision and rounds_on_the_way(module):
+        notes.append(
+            "the passes may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps most of them"
+        )
     if kernel is not None:
         notes += [f"also: {kernel.message}", *kernel.notes]
     hint = "the same command with --check_each_pass for --localize cuts out what the pass changed"

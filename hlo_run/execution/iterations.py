@@ -257,7 +257,7 @@ class Execution:
         self._save_differences(done.number, comparison)
         self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
-        if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
+        if self._options.xla_allow_excess_precision and platform != INTERPRETER and rounds_on_the_way(self._module):
             notes.append(
                 "the compiler may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps them all"
             )
@@ -304,7 +304,7 @@ def _once(make: PreciseSource) -> PreciseSource:
     return get
 
 
-def _rounds_on_the_way(module: HloModule) -> bool:
+def rounds_on_the_way(module: HloModule) -> bool:
     """True if an instruction with users computes a narrow float, which simplify-fp-conversions may keep wider."""
     return any(
         instruction.shape.is_array

@@ -225,7 +225,7 @@ def test_check_each_pass_says_that_nothing_is_wrong(tool: Tool) -> None:
 
 @dataclass(frozen=True)
 class _AddsForMultiplies(ModulePass):
-    name = "adds-for-multiplies"
+    name: ClassVar[str] = "adds-for-multiplies"  # pyright: ignore[reportIncompatibleVariableOverride]: as KernelPass has it
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for inner in list(op.walk()):
@@ -292,6 +292,100 @@ def test_a_value_that_is_overwritten_is_named(tool: Tool, monkeypatch: pytest.Mo
         assert "wrong are %wrapped_negate" in err
     else:
         assert "a value that it reads was overwritten; look at the buffers" in err
+
+
+def test_a_wrong_trip_count_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlo_run.runtime.control_thunks._trip_count", lambda loop: 2)
+    code, _, err = tool.run("--localize")
+    assert code == 1
+    assert "goes another way: the run leaves out iteration 2 (counted from 0), as its known trip count is 2" in err
+
+
+NESTED = """HloModule nested
+inner_body {
+  s = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[6] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[6] cosine(x)
+  ROOT t = (s32[], f32[6]) tuple(j, y)
+}
+inner_cond {
+  s = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(2)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+outer_body {
+  s = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[6] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  z = s32[] constant(0)
+  a = (s32[], f32[6]) tuple(z, x)
+  w.inner = (s32[], f32[6]) while(a), body=inner_body, condition=inner_cond
+  y = f32[6] get-tuple-element(w.inner), index=1
+  k = s32[] constant(1)
+  late = pred[] compare(i, k), direction=EQ
+  late.all = pred[6] broadcast(late), dimensions={}
+  v = f32[6] negate(y)
+  u = f32[6] select(late.all, v, y)
+  ROOT t = (s32[], f32[6]) tuple(j, u)
+}
+outer_cond {
+  s = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] parameter_free()
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+ENTRY e {
+  p = f32[6] parameter(0)
+  z = s32[] constant(0)
+  a = (s32[], f32[6]) tuple(z, p)
+  w = (s32[], f32[6]) while(a), body=outer_body, condition=outer_cond
+  ROOT r = f32[6] get-tuple-element(w), index=1
+}
+""".replace("parameter_free()", "constant(3)")
+
+
+def test_the_iteration_is_the_first_wrong_one_of_nested_loops(tool: Tool) -> None:
+    """The wrong kernel differs only where its operand is -1, which is first the case in the second turn of the outer loop."""
+    folder = tool.folder / "dumps"
+    code, _, err = tool.run(f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*", text=NESTED)
+    assert code == 0, err
+    [file] = [path for path in folder.iterdir() if "select" in path.name and path.name.endswith(".ptx")]
+    text = file.read_text()
+    changed = re.sub(r"selp\.(\w+) (\s*%\w+), (%\w+), (%\w+),", r"selp.\1 \2, \4, \4,", text)
+    assert changed != text
+    (tool.folder / "edited.ptx").write_text(changed)
+    code, out, err = tool.run("--localize", "--xla_gpu_ptx_file=edited.ptx", text=NESTED)
+    assert code == 1
+    assert "computes a wrong result, iteration 1 of %w" in err
+    (cosine,) = (line for line in out.splitlines() if line.startswith("%wrapped_cosine"))
+    assert cosine.split()[1:4] == ["%w.inner", "wrapped_cosine", "6"]
+
+
+MAGNIFYING = """HloModule m
+ENTRY e {
+  p = f32[64] parameter(0)
+  e = f32[64] exponential(p)
+  k = f32[] constant(4096)
+  kk = f32[64] broadcast(k), dimensions={}
+  m = f32[64] multiply(e, kk)
+  f = f32[64] floor(m)
+  ROOT d = f32[64] subtract(m, f)
+}
+"""
+
+
+def test_errors_that_add_up_are_told_from_a_wrong_kernel(tool: Tool) -> None:
+    code, out, err = tool.run("--localize", "--rel_error_bound=1e-5", "--abs_error_bound=0", text=MAGNIFYING)
+    assert code == 1
+    assert "every thunk agrees alone; errors within the bounds add up" in err
+    assert "by %wrapped_exponential" in err
+    assert "differs" not in out
 
 
 def test_isolated_instructions_have_verdicts(tool: Tool) -> None:

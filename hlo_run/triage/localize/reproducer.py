@@ -99,7 +99,7 @@ def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) ->
     }
     found: list[str] = []
     for index, leaf in instruction.shape.leaves():
-        number, shape = places.get(buffers.slice(instruction, index) if leaf.is_array else None, (0, None))
+        number, shape = places.get(buffers.slice(instruction, index), (0, None)) if leaf.is_array else (0, None)
         if shape == leaf:
             found.append(f"{{{','.join(map(str, index))}}}: ({number}, {{}}, must-alias)")
     return found
