@@ -20,7 +20,7 @@ import hlo_run
 from hlo_run.artifact import BufferSlice
 from hlo_run.cli import run
 from hlo_run.commands import kernel_rows
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
@@ -295,7 +295,11 @@ def test_a_value_that_is_overwritten_is_named(tool: Tool, monkeypatch: pytest.Mo
 
 
 def test_a_wrong_trip_count_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlo_run.runtime.control_thunks._trip_count", lambda loop: 2)
+    def two(loop: HloInstruction) -> int:
+        del loop
+        return 2
+
+    monkeypatch.setattr("hlo_run.runtime.control_thunks._trip_count", two)
     code, _, err = tool.run("--localize")
     assert code == 1
     assert "goes another way: the run leaves out iteration 2 (counted from 0), as its known trip count is 2" in err
@@ -378,6 +382,18 @@ ENTRY e {
   ROOT d = f32[64] subtract(m, f)
 }
 """
+
+
+def test_the_workspace_of_a_library_call_is_not_compared(tool: Tool) -> None:
+    text = """HloModule m
+    ENTRY e {
+      p = f32[3,24,32] parameter(0)
+      q = f32[3,32,48] parameter(1)
+      ROOT d = f32[3,24,48] dot(p, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
+    }"""
+    code, out, _ = tool.run("--localize", text=text)
+    assert code == 0
+    assert "kCublasLtMatmul" in out
 
 
 def test_errors_that_add_up_are_told_from_a_wrong_kernel(tool: Tool) -> None:

@@ -20,7 +20,7 @@ from hlo_run.backends.host.control_steps import (
 from hlo_run.backends.host.emulator.memory import poisoned
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import KernelStep, Step
-from hlo_run.backends.literals import Literal, dynamic_to_bytes, to_bytes
+from hlo_run.backends.literals import Bytes, Literal, dynamic_to_bytes, to_bytes
 from hlo_run.backends.thunk_values import taken_branch
 from hlo_run.backends.transfer import literal_of
 from hlo_run.hlo.feeds import Feed
@@ -52,8 +52,12 @@ class Stepper:
                 step.run()
 
     def read(self, tree: ArrayTree) -> Literal:
-        """Return a copy of the value in the memory."""
-        return literal_of(tree, lambda piece: self._machine.read(piece).copy())
+        """Return a copy of the value in the memory. A workspace, which no thunk uses and Host does not allocate, is zeros."""
+        return literal_of(tree, self._copy)
+
+    def _copy(self, piece: BufferSlice) -> Bytes:
+        data = self._machine.read(piece)
+        return data.copy() if data.size == piece.size_bytes else np.zeros(piece.size_bytes, np.uint8)
 
     def write(self, tree: ArrayTree, value: Literal) -> None:
         """Write a value into the memory. Bytes that are equal already are not touched: the memory may be the caller's array."""
@@ -66,7 +70,7 @@ class Stepper:
         order = tree.minor_to_major
         data = dynamic_to_bytes(value, tree.dtype, tree.dims, order) if any(tree.dynamic) else to_bytes(value, tree.dtype, order)
         target = self._machine.read(tree.slice)[: data.size]
-        if target.tobytes() != data.tobytes():
+        if target.size == data.size and target.tobytes() != data.tobytes():
             target[:] = data
 
     def poison(self, piece: BufferSlice) -> None:
