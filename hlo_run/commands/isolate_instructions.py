@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.artifact import accesses
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.localize import first_arguments, open_host, replace_checks, verdicts_of
 from hlo_run.commands.task import Task
@@ -15,12 +16,14 @@ from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
+from hlo_run.triage.localize.replay import part_at, written_leaves
 from hlo_run.triage.localize.report import text_table, worst_error
 
 # They depend on more than their operands, or only make sense in pairs.
@@ -120,7 +123,19 @@ def _verdict(task: Task, instruction: HloInstruction, operands: Sequence[Literal
         return Verdict(instruction, not_run=error.message)
     except HloRunError as error:
         return Verdict(instruction, failure=f"{error.kind}: {error.message}")
-    return Verdict(instruction, verdicts_of(task.options).of_module(alone, given, expected, actual))
+    written = [piece for thunk in executable.thunks for piece in accesses(thunk).writes]
+    leaves = written_leaves(instruction.shape, executable.result, written)
+    if not leaves:
+        return Verdict(instruction, not_run="nothing computes it")
+    if len(leaves) == 1 and not leaves[0][0]:
+        return Verdict(instruction, verdicts_of(task.options).of_module(alone, given, expected, actual))
+
+    def part(value: Value) -> Value:
+        return tuple(part_at(value, path) for path, _ in leaves)
+
+    shape = Shape.make_tuple(tuple(leaf for _, leaf in leaves))
+    rules = verdicts_of(task.options)
+    return Verdict(instruction, rules.of_module(alone, given, part(expected), part(actual), shape=shape, part=part))
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ def reproducer_of(found: Localized, event: Event, options: Options) -> tuple[Rep
 
     def make(scheduled: bool) -> Reproducer:
         given = found.ctx.replacements
-        return make_reproducer(event.instruction, event.kernels, event.operands, found.buffers, given, scheduled)
+        return make_reproducer(event.instruction, event.kernels, event.operands, found.buffers, given, scheduled, event.leaves)
 
     fails = event.kind is Kind.FAULT
     return smallest_that_differs(make, lambda made: shows(found.ctx, made, options, fails))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +17,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 import hlo_run
-from hlo_run.artifact import BufferSlice
+from hlo_run.artifact import BufferSlice, Thunk
+from hlo_run.backends.library.arrays import Array, LibraryCall
+from hlo_run.backends.library.calls import library_call
 from hlo_run.cli import run
 from hlo_run.commands import kernel_rows
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -394,6 +396,47 @@ def test_the_workspace_of_a_library_call_is_not_compared(tool: Tool) -> None:
     code, out, _ = tool.run("--localize", text=text)
     assert code == 0
     assert "kCublasLtMatmul" in out
+
+
+SCHEDULED = """HloModule m, is_scheduled=true
+ENTRY e {
+  p = f32[24,32]{1,0} parameter(0)
+  q = f32[32,48]{1,0} parameter(1)
+  d = (f32[24,48]{1,0}, s8[4194304]{0}) custom-call(p, q), custom_call_target="__cublas$gemm",
+    backend_config={"gemm_backend_config":{"alpha_real":1,"beta":0,"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],"rhs_batch_dimensions":[]}}}
+  ROOT r = f32[24,48]{1,0} get-tuple-element(d), index=0
+}
+"""
+
+
+def test_the_workspace_of_an_isolated_instruction_is_not_compared(tool: Tool) -> None:
+    code, out, err = tool.run("--isolate_instructions", text=SCHEDULED)
+    assert code == 0, err
+    (line,) = (line for line in out.splitlines() if line.startswith("%d "))
+    assert line.endswith("agrees")
+
+
+def test_a_wrong_library_call_is_reproduced_without_its_workspace(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as wrong:
+        wrong.setattr("hlo_run.backends.library.calls.library_call", _off_by_one)
+        wrong.setattr("hlo_run.backends.host.control_steps.library_call", _off_by_one)
+        code, _, err = tool.run("--localize", text=SCHEDULED)
+        assert code == 1
+        assert "the custom-call %d is the first that computes a wrong result" in err
+        assert tool.reproduce(err, wrong)[0] == 1
+    assert tool.reproduce(err, monkeypatch)[0] == 0, "the files agree once the library is right"
+
+
+def _off_by_one(thunk: Thunk) -> LibraryCall | None:
+    call = library_call(thunk)
+    if call is None:
+        return None
+
+    def compute(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        call.compute(inputs, outputs)
+        outputs[0][...] += 1
+
+    return replace(call, compute=compute, bind=None)
 
 
 def test_errors_that_add_up_are_told_from_a_wrong_kernel(tool: Tool) -> None:

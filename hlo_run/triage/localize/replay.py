@@ -40,7 +40,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that went wrong. `place` is the text of the loops around it; `operands` are the reference's.
+    """Something that went wrong. `place` is the text of the loops around it; `operands` are the reference's, and `leaves`
+    the shape indices of the arrays that the thunks write.
 
     `made` compares the result on the reference's operands, `produced` the result in the run, `received` the operands in the run.
     """
@@ -50,6 +51,7 @@ class Event:
     place: str
     kernels: tuple[str, ...] = ()
     operands: tuple[Literal, ...] = ()
+    leaves: tuple[tuple[int, ...], ...] = ()
     made: Comparison | None = None
     produced: Comparison | None = None
     received: Comparison | None = None
@@ -191,7 +193,7 @@ class Replay(Walk):
         expected = self.outside(value)
         tree = self._buffers.array_tree(instruction)
         written = [piece for step in running for piece in accesses(step.thunk).writes]
-        leaves = _written_leaves(instruction.shape, tree, written)
+        leaves = written_leaves(instruction.shape, tree, written)
         fault: HloRunError | None = None
         produced = made = None
         if self._follows:
@@ -202,7 +204,7 @@ class Replay(Walk):
         failed = self._run_steps(self._alone, alone)
         if failed is None:
             made = self._compare(leaves, expected, self._alone.read(tree), instruction, given)
-        self._judge(record, given, received, made, produced, failed or fault, shared)
+        self._judge(record, given, leaves, received, made, produced, failed or fault, shared)
         return value
 
     def _taken_from_run(self, instruction: HloInstruction, running: list[Step], error: Unsupported) -> Value:
@@ -260,7 +262,7 @@ class Replay(Walk):
         shape = leaves[0][1] if is_whole else Shape.make_tuple(tuple(leaf for _, leaf in leaves))
 
         def part(value: Value) -> Value:
-            return value if is_whole else tuple(_part(value, path) for path, _ in leaves)
+            return value if is_whole else tuple(part_at(value, path) for path, _ in leaves)
 
         if instruction is None:
             return self._verdicts.bounds(part(expected), part(actual), shape)
@@ -286,6 +288,7 @@ class Replay(Walk):
         self,
         record: Record,
         given: tuple[Literal, ...],
+        leaves: list[tuple[tuple[int, ...], Shape]],
         received: Comparison | None,
         made: Comparison | None,
         produced: Comparison | None,
@@ -301,7 +304,8 @@ class Replay(Walk):
         )
 
         def event(kind: Kind, note: str = "") -> Event:
-            return Event(kind, record.instruction, place, record.kernels, given, made, produced, received, note)
+            paths = tuple(path for path, _ in leaves)
+            return Event(kind, record.instruction, place, record.kernels, given, paths, made, produced, received, note)
 
         # As long as every value was right when it was written, a wrong operand was overwritten.
         if received is not None and not received.ok and not self._wrong_so_far:
@@ -353,7 +357,7 @@ def _kernels(thunks: Iterable[Thunk]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(thunk.kernel for thunk in thunks if isinstance(thunk, KernelThunk)))
 
 
-def _written_leaves(shape: Shape, tree: ArrayTree, written: Sequence[BufferSlice]) -> list[tuple[tuple[int, ...], Shape]]:
+def written_leaves(shape: Shape, tree: ArrayTree, written: Sequence[BufferSlice]) -> list[tuple[tuple[int, ...], Shape]]:
     """Return the (shape index, shape) of the arrays that are written: not workspaces."""
     found: list[tuple[tuple[int, ...], Shape]] = []
     for path, leaf in shape.leaves():
@@ -366,7 +370,8 @@ def _written_leaves(shape: Shape, tree: ArrayTree, written: Sequence[BufferSlice
     return found
 
 
-def _part(value: Value, path: Sequence[int]) -> Value:
+def part_at(value: Value, path: Sequence[int]) -> Value:
+    """Return the part of a value at a shape index."""
     for number in path:
         assert isinstance(value, tuple), "the value has the structure of the shape"
         value = value[number]

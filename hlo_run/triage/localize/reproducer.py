@@ -17,6 +17,7 @@ from hlo_run.hlo.names import identifier
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.attribute_values import RawText
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.replacements import Replacements, file_name
 from hlo_run.options import CompileOptions, Options
 from hlo_run.reference.literal_files import write_values
@@ -56,18 +57,24 @@ def make_reproducer(
     buffers: BufferAssignment,
     replacements: Replacements,
     scheduled: bool,
+    leaves: Sequence[tuple[int, ...]] = (),
 ) -> Reproducer:
     """Return the reproducer of an instruction of an optimised module with `buffers`, on one literal per operand.
 
     With `scheduled` the module counts as optimised, so that no HLO pass changes it. A result that shares the memory of an
-    operand in `buffers` still does, since kernels depend on it.
+    operand in `buffers` still does, since kernels depend on it. `leaves` are the shape indices of the results that are written:
+    the others, such as workspaces, are no results of the reproducer.
     """
     alone = isolate_instruction(instruction)
-    if updated := _updated_in_place(instruction, buffers):
+    all_leaves = [path for path, _ in instruction.shape.leaves()]
+    is_whole = not leaves or list(leaves) == all_leaves
+    if not is_whole:
+        _keep_results(alone, leaves)
+    elif updated := _updated_in_place(instruction, buffers):
         alone.attrs["input_output_alias"] = RawText("{ " + ", ".join(updated) + " }")
     if len(kernels) == 1 and identifier(instruction.name) != kernels[0]:
         # Equal fusions share a kernel, which has the name of the first.
-        alone.entry.root.name = kernels[0]
+        next(i for i in alone.entry.instructions if i.name == instruction.name).name = kernels[0]
     if scheduled:
         alone.schedule = {alone.entry: alone.entry.post_order()}
         alone.attrs["is_scheduled"] = True
@@ -88,6 +95,23 @@ def make_reproducer(
                 texts[path] = text
                 flags[flag] = f"{flags[flag]},{path}" if flag in flags else path
     return Reproducer(file_name(instruction.name), alone, tuple(kernels), list(pairs.values()), texts, flags)
+
+
+def _keep_results(alone: HloModule, leaves: Sequence[tuple[int, ...]]) -> None:
+    """Make the parts of the root at these shape indices the results of a module."""
+    entry = alone.entry
+    parts: list[HloInstruction] = []
+    for path in leaves:
+        part = entry.root
+        for number in path:
+            shape = part.shape.tuple_shapes[number]
+            part = entry.add(HloInstruction(f"part.{len(parts)}", "get-tuple-element", shape, [part], {"index": number}))
+        parts.append(part)
+    if len(parts) == 1:
+        entry.root = parts[0]
+        return
+    shape = Shape.make_tuple(tuple(part.shape for part in parts))
+    entry.add(HloInstruction("results", "tuple", shape, parts), is_root=True)
 
 
 def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) -> list[str]:
