@@ -25,6 +25,7 @@ _NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision profile
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
+_FIRST_TEXT_LEVEL = 3
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
 
@@ -70,9 +71,7 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     elif "arguments" in missing:
         missing["random"] = missing["arguments"]
     if "run" in missing:
-        missing.update(
-            comparison=missing["run"], reference=missing["run"], choice=missing["run"], device=missing["run"], host=missing["run"]
-        )
+        missing.update(comparison=missing["run"], reference=missing["run"], device=missing["run"], host=missing["run"])
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:
@@ -83,6 +82,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
     if not options.localize:
         missing["localize"] = "without --localize"
+    if options.v < _FIRST_TEXT_LEVEL:
+        missing["log"] = f"without --v={_FIRST_TEXT_LEVEL} or more, which prints texts"
     if not options.output:
         missing["output"] = "without --output"
     return missing
