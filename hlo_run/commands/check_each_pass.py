@@ -114,7 +114,7 @@ class PassChecker(Observer):
         if found is not None:
             notes += self._show(step, before.name, found)
         message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
-        notes.append(f"look at HLO row '{step.row}': its passes are right up to there, and what follows it was not checked")
+        notes.append(f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked")
         return RowMismatch(message, notes=tuple(notes))
 
     def _show(self, step: Step, name: str, found: Difference) -> list[str]:

@@ -11,7 +11,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.check_each_pass import pass_checker
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.execution.iterations import rounds_on_the_way
@@ -38,15 +38,15 @@ from hlo_run.triage.localize.verdicts import Verdicts
 class Localized:
     """What `--localize` has found: the compiled run, its replay, and how the results of the whole modules compare.
 
-    `passes` compares the optimised module with the module by the reference; `run` compares the run with the module. `run` is
-    None after a fault.
+    `passes` compares the optimised module with the module by the reference, and is None if the reference cannot evaluate it.
+    `run` compares the run with the module, and is None after a fault.
     """
 
     ctx: PassContext
     buffers: BufferAssignment
     executable: Executable
     replay: Replay
-    passes: Comparison
+    passes: Comparison | None
     run: Comparison | None
 
 
@@ -85,9 +85,13 @@ def find(task: Task, module: HloModule) -> Localized:
         executable = compile_module(ctx, working)
     check_memory(executable)
     console.err(f"Replaying {module.name} on Host with {source}...")
-    with console.busy("evaluating the optimised module"):
-        optimised = evaluate(unscheduled(working), values, seed=MODULE_SEED, feeds=feeds)
-    passes = verdicts.of_module(module, values, expected, optimised, feeds)
+    passes: Comparison | None = None
+    try:
+        with console.busy("evaluating the optimised module"):
+            optimised = evaluate(unscheduled(working), values, seed=MODULE_SEED, feeds=feeds)
+        passes = verdicts.of_module(module, values, expected, optimised, feeds)
+    except Unsupported as error:
+        console.err(f"the HLO passes are not checked: {error.message}")
     try:
         actual = backend.run(executable, values, MODULE_SEED, feeds)
         run = verdicts.of_module(module, values, expected, actual, feeds)
@@ -121,7 +125,7 @@ def localize(task: Task, module: HloModule) -> None:
     console.out(table(records))
     event = replay.first
     blame = culprit_with_files(task, module, found, event) if event is not None else None
-    if not found.passes.ok:
+    if found.passes is not None and not found.passes.ok:
         raise pass_to_blame(task, module, found.passes, blame)
     if blame is not None:
         raise blame

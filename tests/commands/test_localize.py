@@ -27,6 +27,9 @@ from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
 from hlo_run.pipeline.table import KERNEL_PIPELINE, PIPELINE, HloGroup, HloRow, KernelRow
+from hlo_run.reference.evaluate.device import ProgramEvaluator
+from hlo_run.reference.evaluate.evaluate import choose
+from hlo_run.reference.values import Evaluator
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 
 # The state is updated in place. Each instruction stays a kernel of its own.
@@ -414,6 +417,22 @@ def test_the_workspace_of_an_isolated_instruction_is_not_compared(tool: Tool) ->
     assert code == 0, err
     (line,) = (line for line in out.splitlines() if line.startswith("%d "))
     assert line.endswith("agrees")
+
+
+def test_what_the_reference_cannot_evaluate_is_not_checked(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay goes on with the value that the run has."""
+
+    def without_calls(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+        return (None, None) if instruction.opcode == "custom-call" else choose(instruction)
+
+    monkeypatch.setattr("hlo_run.reference.evaluate.walk.choose", without_calls)
+    text = SCHEDULED.replace("ROOT r =", "r =").replace("index=0\n}", "index=0\n  ROOT c = f32[24,48]{0,1} copy(r)\n}")
+    code, out, err = tool.run("--localize", text=text)
+    assert code == 0, err
+    verdicts = {line.split()[0]: line for line in out.splitlines() if line.startswith("%")}
+    assert "not checked: the reference cannot evaluate 'custom-call'" in verdicts["%d"]
+    assert len(verdicts) == 2
+    assert all(line.endswith("agrees") for name, line in verdicts.items() if name != "%d")
 
 
 def test_a_wrong_library_call_is_reproduced_without_its_workspace(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
