@@ -41,6 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         pipeline platforms
         triage.diff
         execution fuzz
+        triage.localize
         commands
         api terminal
         triage

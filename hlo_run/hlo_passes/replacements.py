@@ -91,7 +91,11 @@ def is_kernel_dump(path: str) -> bool:
 
 def read_kernel_dump(path: str) -> KernelIr:
     """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a valid header."""
-    text = read_text(path, "kernel IR")
+    return parse_kernel_dump(read_text(path, "kernel IR"), path)
+
+
+def parse_kernel_dump(text: str, path: str) -> KernelIr:
+    """Return the dump in a text, which is from the file `path`; raises ParseError if its first line is not a valid header."""
     first = text.partition("\n")[0]
     found = _HEADER.fullmatch(first.strip())
     if found is None:
