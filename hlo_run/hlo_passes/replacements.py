@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
-from hlo_run.artifact.structure import launch_problem
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
@@ -102,6 +101,8 @@ def parse_kernel_dump(text: str, path: str) -> KernelIr:
         hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
         raise ParseError("the file is not a dump of kernel IR", Where(path, 1, 1, first), hint)
     launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    from hlo_run.artifact.structure import launch_problem  # imports the thunks, and few runs read a dump
+
     if problem := launch_problem(launch.grid, launch.block):
         raise ParseError(f"the kernel has {problem}", Where(path, 1, 1, first))
     return KernelIr(
