@@ -179,7 +179,8 @@ def _call(case: Case) -> Outcome:
     code: int | None = None
     try:
         # LLVM may end its process on the IR of a file. The command then reports that, if a process of its own does the work.
-        code, failure = run(case.arguments, supervised=case.subject.endswith(".ll")), ""
+        code = run(case.arguments, supervised=True) if case.subject.endswith(".ll") else run(case.arguments)
+        failure = ""
     except SystemExit as ending:
         code, failure = ending.code if isinstance(ending.code, int) else 1, ""
     except BaseException as error:  # nothing may leave the command
