@@ -49,10 +49,13 @@ def open_cache(kind: str) -> FileCache | None:
 
 
 def _root() -> Path | None:
+    return None if (_chosen or os.environ.get(VARIABLE, "")) == OFF else cache_directory()
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the cache, the user's directory if the cache is off. None if the user has no home."""
     choice = _chosen or os.environ.get(VARIABLE, "")
-    if choice == OFF:
-        return None
-    return Path(choice) if choice else _default_root()
+    return Path(choice) if choice not in ("", OFF) else _default_root()
 
 
 def _default_root() -> Path | None:

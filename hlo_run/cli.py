@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from hlo_run.errors import HloRunError, UsageError, escaped
+from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.garbage_collection import collect_seldom
-from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
@@ -21,6 +20,7 @@ from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
+    from hlo_run.containment.supervisor import Relay
     from hlo_run.reference.compare.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
@@ -28,7 +28,8 @@ _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare wi
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
 StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 results agree, 1 results differ, 2 bad flags or file,
-3 invalid HLO, 4 not supported yet, 5 device error, 70 bug in hlo-run. XLA_FLAGS is read; the command line overrides it."""
+3 invalid HLO, 4 not supported yet, 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run. A flag that has
+no effect beside the others is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it."""
 
 
 _OPT_INTRODUCTION = """Run HLO passes, or a pipeline up to a stage, on a module and print the result.
@@ -90,7 +91,8 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
     """Return (values of the flags, files, warnings); raises UsageError. `--help` and `--version` print and raise SystemExit."""
     command = _make_command(program)
     if "--help" in arguments:
-        command.main(["--help"], prog_name=program.name)
+        _stdout(command.get_help(click.Context(command, info_name=program.name)))
+        raise SystemExit(0)
     if "--version" in arguments:
         _print_version(program.name)
     raw = read_flags(arguments, os.environ, program.flags)
@@ -138,9 +140,10 @@ class PlainConsole:
 
     def out_bytes(self, data: bytes) -> None:
         """Write bytes to stdout, after any text before them."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        with _writing_to_stdout():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
 
     def err(self, text: str) -> None:
         """Print to stderr, with a newline at the end."""
@@ -152,10 +155,11 @@ class PlainConsole:
 
     def mismatch(self, findings: Findings) -> None:
         """Print the findings about a mismatch to stdout: as tables if it is a terminal, else as text."""
-        if sys.stdout.isatty():
+        if _is_terminal(sys.stdout):
             from hlo_run.terminal import show_mismatch  # imports rich: only on a terminal
 
-            show_mismatch(findings)
+            with _writing_to_stdout():
+                show_mismatch(findings)
             return
         # Costs nothing: findings come from the reference, which is imported already.
         from hlo_run.reference.compare.report import report
@@ -164,10 +168,11 @@ class PlainConsole:
 
     def xla_diff(self, diff: XlaDiff) -> None:
         """Print a comparison with XLA to stdout: as tables if it is a terminal, else as text."""
-        if sys.stdout.isatty():
+        if _is_terminal(sys.stdout):
             from hlo_run.terminal import show_xla_diff
 
-            show_xla_diff(diff)
+            with _writing_to_stdout():
+                show_xla_diff(diff)
             return
         from hlo_run.analysis.cost.side_by_side import diff_text
 
@@ -204,44 +209,89 @@ class TerminalConsole(PlainConsole):
             yield
 
 
-def _stdout(text: str) -> None:
+@contextmanager
+def _writing_to_stdout() -> Generator[None]:
+    """Turn an error of writing into ReaderLeft (the reader closed the pipe) or UsageError (disk full, stdout closed)."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
+        raise UsageError("stdout is closed, so results cannot be printed")
     try:
-        sys.stdout.write(text + "\n")
-    except UnicodeEncodeError:  # the encoding of stdout lacks a character; stderr escapes it by itself
-        sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding) + "\n")
-    sys.stdout.flush()
+        yield
+    except OSError as error:
+        # What is left in the buffer must not fail again when Python flushes it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise ReaderLeft from None
+        raise UsageError(f"stdout cannot be written: {error.strerror or error}") from None
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _stdout(text: str) -> None:
+    with _writing_to_stdout():
+        try:
+            sys.stdout.write(text + "\n")
+        except UnicodeEncodeError:  # the encoding of stdout lacks a character; stderr escapes it by itself
+            sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding) + "\n")
+        sys.stdout.flush()
 
 
 def _stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    # Without stderr the exit code is left to tell what happened. ValueError: Python closed the stream.
+    with suppress(OSError, AttributeError, ValueError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run hlo-run's command line and return its exit code. Prints errors of the HloRunError family."""
+def run(arguments: Sequence[str], supervised: bool = False) -> int:
+    """Run hlo-run's command line and return its exit code. Prints errors of the HloRunError family.
+
+    If `supervised`, a process of its own does the work, and a crash of native code is an error as any other.
+    """
 
     def work() -> int:
         options, files, warnings = parse_arguments(arguments)
         _warn(warnings)
-        # Imported late: --help and bad flags must not wait for numpy.
-        from hlo_run.commands.dispatch import run_files
 
-        return run_files(options, files, console_of_streams())
+        def run_here(relay: Relay | None) -> int:
+            # Imported late: --help and bad flags must not wait for numpy.
+            from hlo_run.commands.dispatch import run_files
+
+            return run_files(options, files, console_of_streams(), relay)
+
+        return _supervised(run_here, options) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
 
-def run_opt(arguments: Sequence[str]) -> int:
-    """Run hlo-opt's command line and return its exit code. Prints errors of the HloRunError family."""
+def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
+    """Run hlo-opt's command line and return its exit code. Prints errors of the HloRunError family. `supervised`: see `run`."""
 
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
         _warn(warnings)
-        from hlo_run.commands.opt import run_opt
 
-        return run_opt(options, flags, files, console_of_streams())
+        def run_here(relay: Relay | None) -> int:
+            from hlo_run.commands.opt import run_opt
+
+            return run_opt(options, flags, files, console_of_streams(), relay)
+
+        return _supervised(run_here, options) if supervised and files else run_here(None)
 
     return exit_code_of(work)
+
+
+def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
+    """Run `work` in a worker process if the system can fork and the flags do not forbid it."""
+    if options.one_process or not hasattr(os, "fork"):
+        from hlo_run.interrupts import ends_when_interrupted
+
+        with ends_when_interrupted():
+            return work(None)
+    from hlo_run.containment.supervisor import supervise
+
+    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout)
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -251,33 +301,34 @@ def _warn(warnings: Sequence[str]) -> None:
 
 def console_of_streams() -> PlainConsole:
     """Return the console for the present stderr."""
-    return TerminalConsole() if sys.stderr.isatty() else PlainConsole()
+    return TerminalConsole() if _is_terminal(sys.stderr) else PlainConsole()
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
-    """Run `work` and return its exit code. Prints errors of the HloRunError family, and "interrupted"."""
+    """Return the exit code of `work`, whatever it raises: 1 means that results differ, and nothing else. Prints its error."""
     try:
-        with ends_when_interrupted():
-            return work()
+        return work()
     except HloRunError as error:
         _stderr(error.render())
+        return error.exit_code
+    except ReaderLeft as error:
         return error.exit_code
     except KeyboardInterrupt:
         _stderr("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of stdout closed it (`| head`). That is not an error, but Python would report one at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except Exception as error:  # a bug outside of the files, whatever it raises; Python's own exit code would be 1
+        bug = bug_report(error)
+        _stderr(bug.render())
+        return bug.exit_code
 
 
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
     collect_seldom()
-    raise SystemExit(run(sys.argv[1:]))
+    raise SystemExit(run(sys.argv[1:], supervised=True))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
     collect_seldom()
-    raise SystemExit(run_opt(sys.argv[1:]))
+    raise SystemExit(run_opt(sys.argv[1:], supervised=True))

@@ -92,9 +92,9 @@ def call(target: str, platform: str, operands: list[Any], config: str, instructi
         if registered.takes_config:
             return registered.function(*operands, config=config)
         return registered.function(*operands)
-    except HloRunError:
+    except (HloRunError, KeyboardInterrupt):
         raise
-    except Exception as error:  # whatever a user's function raises
+    except BaseException as error:  # whatever a user's function raises, SystemExit too: its code is not that of a run
         raise DeviceError(
             f"custom call {target} raised {type(error).__name__}: {error} (%{instruction})", notes=_last_frame(error)
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,6 +38,15 @@ class Where:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+class ReaderLeft(BaseException):
+    """The reader of stdout closed it, as in `| head -1`. The command ends at once and quietly.
+
+    It is not an Exception, so that code that handles errors lets it pass.
+    """
+
+    exit_code: ClassVar[int] = 141  # as a process that SIGPIPE ends
 
 
 class HloRunError(Exception):
@@ -117,8 +127,25 @@ class DeviceError(HloRunError):
     kind = "device error"
 
 
+class Vacuous(HloRunError):
+    """The comparison saw no element, and `--fail_on_vacuous` is given. The results do not differ, so the code is not 1."""
+
+    exit_code = 6
+    kind = "vacuous"
+
+
 class InternalError(HloRunError):
     """A bug in hlo-run. Names the row, the kernel and a file that reproduces it."""
 
     exit_code = 70
     kind = "internal error"
+
+
+def bug_report(error: Exception) -> InternalError:
+    """Return an exception that is not of the HloRunError family as an InternalError that names the line that raised it."""
+    import traceback  # slow to import, and only a bug needs it
+
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return InternalError(
+        f"{type(error).__name__}: {error}", notes=(f"at {os.path.basename(frame.filename)}:{frame.lineno}, {frame.name}",)
+    )

@@ -26,6 +26,13 @@ def _run_hlo(section: Section, folder: Path) -> str:
 RUNNERS: dict[str, Callable[[Section, Path], str]] = {".mlir": lambda section, folder: run_mlir(section), ".hlo": _run_hlo}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HLO_RUN_CRASH_DIR", str(tmp_path_factory.mktemp("crashes")))
+        yield
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the // GOLDEN blocks of text tests")
 

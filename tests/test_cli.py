@@ -187,7 +187,9 @@ def test_a_mismatch_is_reported_and_is_exit_code_one(
         seed: int = 42,
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
+        roundings: int | None = None,
     ) -> Literal:
+        del roundings
         value = np.array(evaluate(module, arguments, precision, seed, feeds))
         if precision == "native":
             value[1, 7] += 5

@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
         errors cache garbage_collection interrupts version whole_files
+        containment
         options target artifact custom_calls indexing parallel
         hlo.values
         hlo.attributes hlo.opcodes

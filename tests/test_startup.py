@@ -60,7 +60,6 @@ def test_help_imports_the_flags_only(flag: str) -> None:
         "hlo_run.cli",
         "hlo_run.errors",
         "hlo_run.garbage_collection",
-        "hlo_run.interrupts",
         "hlo_run.options",
         "hlo_run.version",
     )

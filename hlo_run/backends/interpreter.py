@@ -32,14 +32,15 @@ class InterpreterBackend:
         seed: int = 42,
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
+        roundings: int | None = None,
     ) -> Literal:
         """Run with one literal per entry parameter and return the result; raises Unsupported.
 
-        `seed` is the value of `GetRngSeed`. `precision` and `feeds` have the meaning that `Reference` gives them.
+        `seed` is the value of `GetRngSeed`. `precision`, `feeds` and `roundings` have the meaning that `Reference` gives them.
         `DeviceGrid` describes the order of arguments and results for several devices.
         """
         grid = self._grid
-        reference = Reference(module, precision)
+        reference = Reference(module, precision, roundings)
         results = reference.run(grid.split(arguments), grid.replicas, grid.partitions, seed, feeds)
         self.outfeed = reference.outfeed
         return grid.join(results)

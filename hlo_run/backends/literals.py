@@ -86,8 +86,7 @@ def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_t
 
 
 def _typed(data: Bytes, record: DType) -> NDArray[Any]:
-    if record.kind == "pred":
-        return data != 0
+    # A byte of a pred that is neither 0 nor 1 stays as it is: a comparison must see that no kernel wrote it.
     return data.view(record.numpy)
 
 

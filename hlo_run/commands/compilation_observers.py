@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from hlo_run.containment.board import limited
+from hlo_run.containment.crash import REPRODUCER, reproducer_notes
 from hlo_run.errors import InternalError
 from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
@@ -13,16 +14,12 @@ from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
 from hlo_run.hlo_passes.print_options import dump_options
-from hlo_run.hlo_passes.replacements import file_name, read_replacements
+from hlo_run.hlo_passes.replacements import read_replacements
 from hlo_run.options import Options, ShowOptions
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.target import TargetSpec
-from hlo_run.whole_files import write_problem, write_whole
-
-# Of a module's name, in the name of its reproducer: file systems allow 255 bytes.
-_NAME_CHARACTERS = 150
 
 
 class CompilationObservers:
@@ -56,10 +53,15 @@ class CompilationObservers:
                 replacements = read_replacements(options, module.name)
                 # With locations, a fault that Host's checks find names the HLO instruction.
                 locates = options.print_locations or bool(options.host_check)
-                yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
+                with limited(options.timeout):
+                    yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
         except InternalError as error:
-            note = _write_reproducer(module, options.xla_dump_to)
-            raise InternalError(error.message, error.where, error.hint, (*error.notes, note)) from error
+            if not any(note.startswith(REPRODUCER) for note in error.notes):
+                error.notes = (
+                    *error.notes,
+                    *reproducer_notes(module.name, {"module.hlo": module_to_string(module, FULL).encode()}),
+                )
+            raise
         finally:
             self.show_times(options)
 
@@ -84,17 +86,3 @@ class CompilationObservers:
         if pattern is not None and pattern.search(name) is None:
             return None
         return DumpObserver(options, name, self._number, target, self._console.artefact)
-
-
-def _write_reproducer(module: HloModule, directory: str) -> str:
-    """Write the module in full into the dump directory or the system's temporary one. Return a note that names the file."""
-    import tempfile  # slow to import, and only a bug needs it
-
-    name = f"reproducer.{file_name(module.name)[:_NAME_CHARACTERS]}.{os.urandom(4).hex()}.hlo"
-    try:
-        folder = directory if directory not in ("", "-") else tempfile.gettempdir()
-        path = os.path.join(folder, name)
-        write_whole(path, module_to_string(module, FULL).encode())
-    except OSError as error:
-        return f"the reproducer cannot be written: {write_problem(error)}"
-    return f"reproducer: {path}"

@@ -16,9 +16,9 @@ def load_custom_calls(files: str) -> None:
             raise UsageError(f"--custom_calls={path}: the file does not exist")
         try:
             runpy.run_path(path)
-        except HloRunError:
+        except (HloRunError, KeyboardInterrupt):
             raise
-        except Exception as error:  # whatever the user's file raises
+        except BaseException as error:  # whatever the user's file raises, SystemExit too: its code is not that of a run
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"at {frame.filename}:{frame.lineno}"
             raise UsageError(f"--custom_calls={path}: {type(error).__name__}: {error}", notes=(where,)) from error

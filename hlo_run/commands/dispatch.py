@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TypeAlias
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
+from hlo_run.containment.board import at_place
+from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file, set_words
+from hlo_run.containment.supervisor import Relay
+from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import check_writable, is_executable_file, write_artefact
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
+from hlo_run.options.effects import check_effects, check_least_values
 from hlo_run.platforms import reference_platform
 from hlo_run.version import VERSION
 
+# A file's exit code, and what the reports say about it if there are any.
+Entry: TypeAlias = "tuple[int, dict[str, str] | None]"
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
-def run_files(options: Options, files: Sequence[str], console: Console) -> int:
-    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files."""
+def run_files(options: Options, files: Sequence[str], console: Console, relay: Relay | None = None) -> int:
+    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files.
+
+    A worker gets the results of the workers before it from `relay`, and continues behind the file in which the last one died.
+    """
+    check_least_values(options)
+    check_effects(options, files)
     if options.list_passes:
         from hlo_run.commands.list_passes import list_passes
 
@@ -32,29 +42,60 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         return 0
     if not files:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
-    for warning in check_names(options):
-        console.err(f"warning: {warning}")
+    relay = relay or Relay()
+    set_words(relay.words)
+    if relay.crash is None:
+        for warning in check_names(options):
+            console.err(f"warning: {warning}")
     _check_output(options, files)
     _check_run_flags(options)
-    if options.custom_calls:
-        from hlo_run.commands.custom_call_files import load_custom_calls
-
-        load_custom_calls(options.custom_calls)
-    if problem := choose_cache(options.cache):
+    if (problem := choose_cache(options.cache)) and relay.crash is None:
         console.err(f"warning: {problem}")
-    results: list[FileResult] = []
+    choose_crash_directory(options.crash_dir)
+    entries: list[Entry] = list(relay.earlier)
     try:
-        for number, file in enumerate(files):
+        if relay.crash is not None:
+            _report_crash(options, files, entries, relay, console)
+        if options.custom_calls and len(entries) < len(files):
+            from hlo_run.commands.custom_call_files import load_custom_calls
+
+            load_custom_calls(options.custom_calls)
+        for number, file in enumerate(files[len(entries) :], len(entries)):
             result = FileResult(file)
             _run_file(options, Place(number, len(files)), result, console)
-            results.append(result)  # reports omit an interrupted file, which has no outcome
+            _keep(options, result, entries, relay)  # reports omit an interrupted file, which has no outcome
     finally:
-        _write_reports(options, results)
-    return next((result.exit_code for result in results if result.exit_code), 0)
+        _write_reports(options, entries)
+    return next((code for code, _ in entries if code), 0)
+
+
+def _keep(options: Options, result: FileResult, entries: list[Entry], relay: Relay) -> None:
+    """Add what is reported about a file to `entries`, and pass it to the supervisor."""
+    record = None
+    if options.report_json or options.report_junit:
+        from hlo_run.execution.reports import file_report
+
+        record = file_report(result)
+    entries.append((result.exit_code, record))
+    relay.done(entries[-1])
+
+
+def _report_crash(options: Options, files: Sequence[str], entries: list[Entry], relay: Relay, console: Console) -> None:
+    """Print and keep the error about the file in which the last worker died. Raises it if that was after the last file."""
+    assert relay.crash is not None
+    number = len(entries)
+    set_input_file(files[number] if number < len(files) else "")
+    error = crash_error(relay.crash)
+    if number >= len(files):
+        raise error
+    console.error(error)
+    _keep(options, FileResult(files[number], error=error), entries, relay)
 
 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
     """Run one file. Print an error and keep it in `result`."""
+    set_input_file(result.file)
+    at_place("the reading of the file")
     try:
         _run_mode(Task.of(options, place, result, console))
     except StopAtStage:
@@ -63,10 +104,10 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         result.error = error
     except MemoryError:
         result.error = DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
-    except Exception as error:  # a bug outside of the rows; the runner reports those inside
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {error}"
-        result.error = InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",))
+    except OSError as error:
+        result.error = UsageError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
+    except Exception as error:  # a bug of any type, outside of the rows: the other files and the reports must not suffer from it
+        result.error = bug_report(error)
     if result.error is not None:
         console.error(result.error)
 
@@ -118,25 +159,26 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         run(task, module, task.result.reference)
 
 
-def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
+def _write_reports(options: Options, entries: Sequence[Entry]) -> None:
     if not (options.report_json or options.report_junit):
         return
     from hlo_run.execution.reports import to_json, to_junit
 
+    reports = [report for _, report in entries if report is not None]
     if options.report_json:
-        write_artefact(options.report_json, to_json(results, VERSION))
+        write_artefact(options.report_json, to_json(reports, VERSION))
     if options.report_junit:
-        write_artefact(options.report_junit, to_junit(results))
+        write_artefact(options.report_junit, to_junit(reports))
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for invalid bounds and timeouts and for files that cannot be written, before anything runs."""
+    """Raise UsageError for invalid bounds and for files that cannot be written, before anything runs."""
     if (options.abs_error_bound, options.rel_error_bound) != _BOUNDS or options.low_precision_fp_error_spec:
         from hlo_run.execution.error_bounds import error_spec  # imports the reference
 
         error_spec(options)
-    if not options.timeout >= 0:
-        raise UsageError(f"--timeout must be >= 0, got {options.timeout:g} seconds", hint="--timeout=0 sets no limit")
+    if not 0 < options.input_scale < float("inf"):
+        raise UsageError(f"--input_scale must be > 0 and finite, got {options.input_scale:g}")
     for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
         if path and (flag, path) != ("profile", "-"):  # prints only the table
@@ -159,7 +201,5 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
-    if options.output_machine_code and not options.output:
-        raise UsageError("--output_machine_code needs --output=FILE.hlox, the file that holds the code")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file needs exactly one input file")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target
+from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file
+from hlo_run.containment.supervisor import Relay
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import write_output
@@ -37,14 +39,21 @@ _SEPARATOR = "// -----"
 _Texts = Callable[[PassContext, HloModule], str]
 
 
-def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Console) -> int:
-    """Run the command line of hlo-opt and return 0; raises errors of the HloRunError family."""
+def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Console, relay: Relay | None = None) -> int:
+    """Run the command line of hlo-opt and return 0; raises errors of the HloRunError family.
+
+    `relay` may tell of the crash of a worker, which is raised as an error.
+    """
     platform = PLATFORMS.get(flags.platform.lower())
     if platform is None:
         raise UsageError(f"no platform is called '{flags.platform}'", hint=f"--platform is one of {', '.join(PLATFORMS)}")
     if flags.list_passes or flags.list_stages:
         console.out(",".join(sorted(_passes().values()) if flags.list_passes else _stages(platform)))
         return 0
+    choose_crash_directory(options.crash_dir)
+    set_input_file(files[0] if files else "")
+    if relay is not None and relay.crash is not None:
+        raise crash_error(relay.crash)
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
     if options.only_rows or options.disabled_rows or options.xla_fuel:

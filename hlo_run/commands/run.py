@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hlo_run.backends.grid import run_on_grid
@@ -9,16 +10,21 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling, set_device_counts
 from hlo_run.commands.task import Task
+from hlo_run.containment.board import limited
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.output_files import write_artefact
+from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 
 if TYPE_CHECKING:
     from hlo_run.backends import Backend
     from hlo_run.backends.profile import Profile
+
+_GRACE_SECONDS = 2.0
 
 
 def run(task: Task, module: HloModule, reference: str) -> None:
@@ -49,11 +55,17 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     result.device = backend.description
     try:
         grid = arguments.grid
+
+        def limited_run(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+            # The backend stops after --timeout by itself, unless a library does not return.
+            with limited(options.timeout and options.timeout + _GRACE_SECONDS):
+                return run_on_grid(backend, executable, values, grid, seed, feeds)
+
         description = backend.description + (f", {grid}" if grid.size > 1 else "")
         runner = Runner(
             platform,
             description,
-            lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds),
+            limited_run,
             lambda: backend.outfeed,
         )
         execution.run(runner, reference)

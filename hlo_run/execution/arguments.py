@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hlo_run.execution.console import Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
-from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.arguments.constraints import Constraints, constraints_of
+from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
-from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
+_INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
+# How the arguments of later tries are drawn, if the comparison was blind to an array: larger numbers of both signs, positive
+# ones, small whole ones. Integers are small, since those of all bits are mostly no valid index, exponent or shift.
+OTHER_DRAWS = (
+    Draw(floats=(-1.0, 2.0), integers=(-4, 8)),
+    Draw(floats=(0.5, 2.0), integers=(0, 3)),
+    Draw(floats=(1.0, 4.0), whole=True, integers=(1, 7)),
+)
 # The seed of the module's own random numbers, as in XLA's tools.
 MODULE_SEED = 42
 
@@ -70,13 +79,54 @@ class Arguments:
             values, source = self._given * self.grid.size, self._given_from
         else:
             zero = not options.random_init_input_literals
-            large = options.use_large_float_range
-            values = self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, self._engine, large, zero))
+            ends = LOW * options.input_scale, HIGH * options.input_scale
+            draw = Draw(floats=None if options.use_large_float_range else ends)
+            values = self._random(self._engine, draw, zero)
             source = "zeros" if zero else f"seed {options.seed}"
-        if options.save_inputs:
-            path = run_path(options.save_inputs, options, self._place, iteration)
-            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
+            if options.input_scale != 1:
+                source += f", input_scale {options.input_scale:g}"
+        self.save(iteration, values)
         return values, source
+
+    def others(self, iteration: int) -> Iterator[tuple[list[Literal], str]]:
+        """Yield arguments of other ranges and their source, for an iteration whose comparison was blind.
+
+        Yields none if flags or a file determine the arguments, or if no argument is a number. Does not advance the random
+        numbers of later iterations. The caller saves those that matter.
+        """
+        options = self._options
+        chosen = options.inputs or self._given or options.use_large_float_range or options.input_scale != 1
+        if chosen or not options.random_init_input_literals or not self._has_numbers():
+            return
+        for number, draw in enumerate(OTHER_DRAWS):
+            engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
+            yield self._random(engine, draw, False), f"seed {options.seed}, {draw}"
+
+    def may_miss_indexed(self) -> bool:
+        """True if integers of any size may be indices: where a module first adds or selects, no constraint finds that use.
+
+        Then nearly all are out of bounds, so that a gather clamps them and a scatter does nothing.
+        """
+        module = self._module
+        if not any(instruction.opcode in _INDEXED for instruction in module.instructions):
+            return False
+        return any(
+            leaf.is_array and leaf.dtype.is_integer and leaf.dtype.bits >= 32 and constraints_of(parameter, path) == Constraints()
+            for parameter in module.entry.parameters
+            for path, leaf in parameter.shape.leaves()
+        )
+
+    def _has_numbers(self) -> bool:
+        return any(leaf.is_array and leaf.dtype.kind != "pred" for shape in self.shapes for _, leaf in shape.leaves())
+
+    def _random(self, engine: RandomEngine, draw: Draw, zero: bool) -> list[Literal]:
+        return self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, engine, zero=zero, draw=draw))
+
+    def save(self, iteration: int, values: list[Literal]) -> None:
+        """Write the file of `--save_inputs`, if it is given."""
+        if self._options.save_inputs:
+            path = run_path(self._options.save_inputs, self._options, self._place, iteration)
+            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
 
 
 def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.options import Options
+from hlo_run.options import Options, RunOptions
 from hlo_run.reference.compare.compare import ErrorSpec
+
+DEFAULT_BOUNDS = (RunOptions().abs_error_bound, RunOptions().rel_error_bound)
 
 
 def error_spec(options: Options) -> ErrorSpec:
@@ -19,6 +21,15 @@ def error_spec(options: Options) -> ErrorSpec:
         relaxed_nans=options.relaxed_nans,
         fewer_infs_ok=options.fewer_infs_ok,
         low_precision=_low_precision(options.low_precision_fp_error_spec),
+    )
+
+
+def has_fixed_bounds(options: Options) -> bool:
+    """True if the bounds alone decide: `--fixed_bounds`, or bounds that differ from the defaults."""
+    return (
+        options.fixed_bounds
+        or bool(options.low_precision_fp_error_spec)
+        or (options.abs_error_bound, options.rel_error_bound) != DEFAULT_BOUNDS
     )
 
 

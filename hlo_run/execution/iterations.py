@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
 
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.errors import DeviceError, Mismatch, Unsupported
+from hlo_run.containment.board import at_place
+from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
 from hlo_run.execution.console import Console, Place
-from hlo_run.execution.error_bounds import error_spec
-from hlo_run.execution.results import FileResult, IterationResult
+from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
+from hlo_run.execution.results import FileResult, IterationResult, LaterTry
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
@@ -21,9 +24,15 @@ from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
 from hlo_run.reference.arguments.fake_arguments import random_feeds
 from hlo_run.reference.compare.compare import Comparison, compare
-from hlo_run.reference.compare.findings import Findings
+from hlo_run.reference.compare.findings import PreciseSource
+from hlo_run.reference.compare.rounding import RoundingSamples
+from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
+
+# Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
+_ROUNDED_SAMPLES = 4
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,11 @@ class Execution:
     def run(self, runner: Runner, reference: str) -> None:
         """Run all iterations and compare with the platform or file `reference` (empty: do not compare).
 
-        Raises the first Mismatch after the last iteration, and other errors of the HloRunError family at once.
+        After the last iteration, raises the first Mismatch, or else the first Vacuous; other errors at once.
         """
         options, console = self._options, self._console
         mismatches: list[Mismatch] = []
+        vacuous: list[Vacuous] = []
         for iteration in range(1, options.iterations + 1):
             if options.iterations != 1:
                 console.err(f"\n=== Iteration {iteration}")
@@ -91,10 +101,14 @@ class Execution:
                 self._run_once(runner, reference, iteration)
             except Mismatch as mismatch:
                 mismatches.append(mismatch)
+            except Vacuous as error:
+                vacuous.append(error)
         if reference:
             console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
         if mismatches:
             raise mismatches[0]
+        if vacuous:
+            raise vacuous[0]
 
     def _run_once(self, runner: Runner, reference: str, iteration: int) -> None:
         options, console = self._options, self._console
@@ -108,9 +122,8 @@ class Execution:
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
-        actual, self._shape = _with_outfeed(
-            self._timed(lambda: runner.run(arguments, seed, feeds)), self._result_shape, runner.outfeed()
-        )
+        at_place(f"the run on {runner.platform}")
+        actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
         self._save_outputs(iteration, actual)
         if options.print_literals:
             console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
@@ -120,12 +133,84 @@ class Execution:
         expected = self._expected(reference, arguments, seed, iteration, feeds)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
-        done.comparison = compare(expected, actual, self._shape, self._spec)
+        precise = _once(partial(self._precise, arguments, seed, feeds))
+        done.comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
         if not done.comparison.ok:
-            done.findings = done.comparison.examine(lambda: self._precise(arguments, seed, feeds))
-            self._report(done.comparison, done.findings, runner.platform, reference, iteration)
+            self._report(done, precise, runner.platform, reference)
+        sights = done.comparison.sights()
         console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
         console.err(done.comparison.summary())
+        console.err(str(total(sights)))
+        if any(map(is_poor, sights)) or self._arguments.may_miss_indexed():
+            self._try_others(runner, reference, done, seed, sights)
+
+    def _try_others(self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight]) -> None:
+        """Run with arguments of other ranges until every array was seen once; raises Mismatch if one of the runs differs.
+
+        Warns about arrays that were never seen; raises Vacuous if there is none but these and `--fail_on_vacuous` is given.
+        """
+        best = list(sights)
+        others = () if self._options.expected_output else self._arguments.others(done.number)
+        for arguments, source in others:
+            feeds = self._feeds(done.number)
+            actual = self._actual(runner, arguments, seed, feeds)
+            precise = _once(partial(self._precise, arguments, seed, feeds))
+            expected = self._reference_value(arguments, seed, feeds)
+            comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
+            if not comparison.ok:
+                done.arguments, done.comparison = source, comparison
+                self._console.err(f"a later try ({source}) shows a difference")
+                self._arguments.save(done.number, arguments)
+                self._save_outputs(done.number, actual)
+                self._report(done, precise, runner.platform, reference)
+            found = comparison.sights()
+            done.later_tries.append(LaterTry(source, total(found)))
+            self._console.err(f"{source}: agree, {total(found)}")
+            best = [
+                new if new.seen * old.elements > old.seen * new.elements else old for old, new in zip(best, found, strict=True)
+            ]
+            if not any(map(is_poor, best)):
+                break
+        self._warn_if_blind(done, best)
+
+    def _warn_if_blind(self, done: IterationResult, best: Sequence[Sight]) -> None:
+        assert done.comparison is not None, "a comparison comes before its warnings"
+        blind = [leaf for leaf, seen in zip(done.comparison.leaves, best, strict=True) if seen.is_blind]
+        if not blind:
+            return
+        names = ", ".join("{" + ",".join(map(str, leaf.path)) + "}" for leaf in blind[:_MOST_NAMED])
+        names += f" and {len(blind) - _MOST_NAMED} more" if len(blind) > _MOST_NAMED else ""
+        what = "the result" if len(best) == 1 else f"{len(blind)} of {len(best)} arrays, {names}"
+        text = f"the comparison is blind to {what}: every element is zero, too small, NaN or infinite"
+        if self._options.fail_on_vacuous and total(best).seen == 0:
+            raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
+        self._console.err(f"warning: {text}")
+
+    def _actual(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        actual, self._shape = _with_outfeed(runner.run(arguments, seed, feeds), self._result_shape, runner.outfeed())
+        return actual
+
+    def _compared(
+        self,
+        expected: Literal,
+        actual: Literal,
+        precise: PreciseSource,
+        arguments: Sequence[Literal],
+        seed: int,
+        feeds: Feeds,
+    ) -> Comparison:
+        """Compare by the bounds, and by rounding where flags allow it; `precise` returns the float64 value or None."""
+
+        def samples() -> RoundingSamples | None:
+            value = precise()
+            if value is None:
+                return None
+            with self._console.busy("evaluating with random roundings"):
+                rounded = [self._run_reference(arguments, seed, "f64", feeds, seed_) for seed_ in range(_ROUNDED_SAMPLES)]
+            return RoundingSamples(value, tuple(rounded))
+
+        comparison = compare(expected, actual, self._shape, self._spec)
+        return comparison if has_fixed_bounds(self._options) else comparison.judged(samples)
 
     def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int, feeds: Feeds) -> Literal:
         """Return the expected result, from a file or from the reference."""
@@ -134,16 +219,22 @@ class Execution:
             read_ahead, self._read_ahead = self._read_ahead, None
             return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
-        precision = options.reference_precision
-        expected = self._timed(lambda: self._run_reference(arguments, seed, precision, feeds))
+        at_place(f"the run on {reference}")
+        return self._timed(lambda: self._reference_value(arguments, seed, feeds))
+
+    def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        precision = self._options.reference_precision
+        expected = self._run_reference(arguments, seed, precision, feeds)
         return expected if precision == "native" else round_value(expected, self._shape)
 
     def _expected_from_file(self, iteration: int) -> Literal:
         path = existing_path(self._options.expected_output, self._options, self._place, iteration)
         return read_values(path, "out", [self._shape], ["the result"])[0]
 
-    def _run_reference(self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds) -> Literal:
-        result = self._reference.run_module(self._module, arguments, seed, precision, feeds)
+    def _run_reference(
+        self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds, roundings: int | None = None
+    ) -> Literal:
+        result = self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings)
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
 
     def _feeds(self, iteration: int) -> Feeds:
@@ -166,10 +257,13 @@ class Execution:
             self._console.err(f"the float64 values cannot be computed: {error}")
             return None
 
-    def _report(self, comparison: Comparison, findings: Findings, platform: str, reference: str, iteration: int) -> None:
-        """Save the differences if asked to, print them, and raise the Mismatch."""
-        self._save_differences(iteration, comparison)
-        self._console.mismatch(findings)
+    def _report(self, done: IterationResult, precise: PreciseSource, platform: str, reference: str) -> NoReturn:
+        """Examine the differences, save them if asked to, print them, and raise the Mismatch."""
+        comparison = done.comparison
+        assert comparison is not None, "a comparison comes before its report"
+        done.findings = comparison.examine(precise)
+        self._save_differences(done.number, comparison)
+        self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
             notes.append(
@@ -204,6 +298,18 @@ class Execution:
             result = work()
         self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
         return result
+
+
+def _once(make: PreciseSource) -> PreciseSource:
+    """Return a function that calls `make` at its first call, and returns the same value at every one."""
+    made: list[Literal | None] = []
+
+    def get() -> Literal | None:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
 
 
 def _rounds_on_the_way(module: HloModule) -> bool:

@@ -8,28 +8,38 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo_run.errors import HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.reference.compare.report import report
-from hlo_run.reference.compare.report_json import comparison_record
+from hlo_run.reference.compare.report_json import comparison_record, sight_record
 
 SCHEMA_VERSION = 1
 # Characters that XML 1.0 forbids. Control characters are escaped before.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def to_json(results: Sequence[FileResult], version: str) -> str:
-    """Return the results of a command line as JSON text."""
-    outcomes = [result.outcome for result in results]
+def file_report(result: FileResult) -> dict[str, str]:
+    """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test case."""
+    return {
+        "outcome": result.outcome,
+        "exit_code": str(result.exit_code),
+        "json": json.dumps(_file_record(result), allow_nan=False),
+        "junit": ET.tostring(_case(result), encoding="unicode"),
+    }
+
+
+def to_json(reports: Sequence[Mapping[str, str]], version: str) -> str:
+    """Return the results of a command line as JSON text. `reports` has a `file_report` per file."""
+    outcomes = [report["outcome"] for report in reports]
     record = {
         "schema": SCHEMA_VERSION,
         "hlo_run": version,
-        "exit_code": next((result.exit_code for result in results if result.exit_code), 0),
+        "exit_code": next((code for report in reports if (code := int(report["exit_code"]))), 0),
         "counts": {name: outcomes.count(name) for name in ("passed", "mismatch", "unsupported", "error")},
-        "files": [_file_record(result) for result in results],
+        "files": [json.loads(report["json"]) for report in reports],
     }
     return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
@@ -70,28 +80,28 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
         "number": iteration.number,
         "arguments": iteration.arguments,
         "comparison": comparison_record(compared, iteration.findings) if compared is not None else None,
+        "later_tries": [{"arguments": later.arguments, "seen": sight_record(later.seen)} for later in iteration.later_tries],
     }
 
 
-def to_junit(results: Sequence[FileResult]) -> str:
+def to_junit(reports: Sequence[Mapping[str, str]]) -> str:
     """Return the results as JUnit XML with one test case per file. A mismatch is a failure; an unsupported file is skipped."""
-    outcomes = [result.outcome for result in results]
+    outcomes = [report["outcome"] for report in reports]
     counts = {
-        "tests": str(len(results)),
+        "tests": str(len(reports)),
         "failures": str(outcomes.count("mismatch")),
         "errors": str(outcomes.count("error")),
         "skipped": str(outcomes.count("unsupported")),
     }
     root = ET.Element("testsuites", {"name": "hlo-run", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "hlo-run", **counts})
-    for result in results:
-        _add_case(suite, result)
+    suite.extend(ET.fromstring(report["junit"]) for report in reports)
     ET.indent(root, " ")
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _add_case(suite: ET.Element, result: FileResult) -> None:
-    case = ET.SubElement(suite, "testcase", {"classname": f"hlo-run.{result.platform or 'none'}", "name": _xml(result.file)})
+def _case(result: FileResult) -> ET.Element:
+    case = ET.Element("testcase", {"classname": f"hlo-run.{result.platform or 'none'}", "name": _xml(result.file)})
     tag = {"mismatch": "failure", "unsupported": "skipped", "error": "error"}.get(result.outcome)
     if tag is not None and result.error is not None:
         entry = ET.SubElement(case, tag, {"message": _xml(result.error.message), "type": type(result.error).__name__})
@@ -100,6 +110,7 @@ def _add_case(suite: ET.Element, result: FileResult) -> None:
     lines = [f"iteration {i.number}: {i.comparison.summary()}" for i in result.iterations if i.comparison is not None]
     if lines:
         ET.SubElement(case, "system-out").text = _xml("\n".join(lines))
+    return case
 
 
 def _xml(text: str) -> str:

@@ -10,16 +10,29 @@ from hlo_run.errors import HloRunError, Mismatch, Unsupported
 if TYPE_CHECKING:
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
+    from hlo_run.reference.compare.sight import Sight
+
+
+@dataclass(frozen=True, slots=True)
+class LaterTry:
+    """A run with other arguments after a blind comparison: their source, and what its comparison saw of all arrays."""
+
+    arguments: str
+    seen: Sight
 
 
 @dataclass(slots=True)
 class IterationResult:
-    """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared."""
+    """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
+
+    `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
+    """
 
     number: int
     arguments: str
     comparison: Comparison | None = None
     findings: Findings | None = None
+    later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
 
 
 @dataclass(slots=True)

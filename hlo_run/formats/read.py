@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+from hlo_run.containment.board import keep_input
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.literal import Literal
 
@@ -79,7 +80,9 @@ def _format(path: str, input_format: str) -> str:
 
 def _read(path: str) -> bytes:
     if path == "-":
-        return sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read()
+        keep_input(data)
+        return data
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from typing import Any
 
+from hlo_run.containment.board import native
+from hlo_run.containment.children import run_command
+from hlo_run.containment.crash import reproducer_notes, signal_name
 from hlo_run.errors import HloRunError, InternalError, ParseError, Unsupported, UsageError, Where
 from hlo_run.formats import conversions
 
@@ -52,7 +54,7 @@ def _convert(name: str, data: bytes, file: str) -> str:
         return output.decode()
     if code == conversions.REFUSED:
         raise _refusal(message, data, file)
-    raise ParseError(f"'{file}' crashes XLA's own reader: {last_words(message, code)}")
+    raise ParseError(f"'{file}' crashes XLA's own reader: {last_words(message, code)}", notes=_reproducer(name, data, message))
 
 
 def _ask_about_ours(name: str, text: str, file: str) -> bytes:
@@ -62,7 +64,13 @@ def _ask_about_ours(name: str, text: str, file: str) -> bytes:
         return output
     if code == conversions.REFUSED:
         raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {refusal_text(message)}")
-    raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {last_words(message, code)}")
+    words = last_words(message, code)
+    notes = _reproducer(name, text.encode(), message)
+    raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {words}", notes=notes)
+
+
+def _reproducer(name: str, data: bytes, message: str) -> tuple[str, ...]:
+    return reproducer_notes(f"xla-{name}", {"input": data, "stderr.txt": message.encode()})
 
 
 def _ask(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
@@ -71,7 +79,8 @@ def _ask(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
     # -P: Python must not import modules from the program's own folder.
     command = [sys.executable, "-P", conversions.__file__, name]
     try:
-        done = subprocess.run(command, input=data, capture_output=True, env=child_environment(), check=False)
+        with native("XLA's converter", f"'{file}'"):
+            done = run_command(command, data, child_environment())
     except OSError as error:
         raise InternalError(f"cannot start {sys.executable}: {error}") from None
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
@@ -114,7 +123,7 @@ def last_words(message: str, code: int) -> str:
     if found:
         return found[1]
     if code < 0:
-        return f"signal {-code}"
+        return signal_name(-code)
     # Python prints the error below its traceback.
     is_traceback = message.startswith("Traceback")
     return f"exit code {code}, {message.strip().splitlines()[-1] if is_traceback else refusal_text(message)}"

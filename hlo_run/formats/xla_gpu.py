@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hlo_run.containment.board import native
+from hlo_run.containment.children import run_command, temporary_folder
+from hlo_run.containment.crash import reproducer_notes
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
@@ -62,7 +63,7 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
     if the compiler is not installed, Unsupported for a module that it refuses or that crashes it.
     """
     plugin = find_plugin()
-    with tempfile.TemporaryDirectory(prefix="hlo-run-xla-") as folder:
+    with temporary_folder("hlo-run-xla-") as folder:
         description = Path(folder, "target.txtpb")
         description.write_text(target, encoding="utf-8")
         dumps = Path(folder, "dumps")
@@ -105,14 +106,16 @@ def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str])
     command = [sys.executable, "-P", gpu_plugin.__file__, str(plugin), str(target)]
     environment = child_environment(" ".join(flags)) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
-        done = subprocess.run(command, input=text.encode(), capture_output=True, env=environment, check=False)
+        with native("XLA:GPU's compiler", f"'{file}'", input_name="module.hlo", text=text):
+            done = run_command(command, text.encode(), environment)
     except OSError as error:
         raise InternalError(f"cannot start {sys.executable}: {error}") from None
     message = done.stderr.decode(errors="replace")
     if done.returncode == gpu_plugin.REFUSED:
         raise Unsupported(f"'{file}': XLA:GPU does not compile it: {refusal_text(message)}")
     if done.returncode:
-        raise Unsupported(f"'{file}' crashes XLA:GPU's compiler: {last_words(message, done.returncode)}")
+        notes = reproducer_notes("xla-gpu", {"module.hlo": text.encode(), "stderr.txt": message.encode()})
+        raise Unsupported(f"'{file}' crashes XLA:GPU's compiler: {last_words(message, done.returncode)}", notes=notes)
 
 
 def _merged(flags: Sequence[str]) -> list[str]:

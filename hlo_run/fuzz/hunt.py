@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from hlo_run.cache import choose_cache
+from hlo_run.containment.children import end_with_parent
 from hlo_run.fuzz.check import Outcome, check, options_of, register_calls
 from hlo_run.fuzz.generate import random_module
 
@@ -144,6 +145,7 @@ def _receive(child: _Child, findings: Findings) -> tuple[Outcome | None, bool]:
 
 def _work(plan: Plan, seeds: list[int], pipe: Connection) -> None:
     """Check the seeds in order; send each seed to the pipe before its check, and (outcome, processor seconds) after."""
+    end_with_parent(os.getppid())
     choose_cache("off")
     register_calls()
     # Drop what LLVM prints when it aborts.

@@ -58,34 +58,60 @@ class CompileOptions:
         "",
         "Keep compiled kernels and executables for later runs in this directory, or off. Default: the user's cache directory.",
         "off|DIR",
+        acts="file",
         no_effect="chooses where results are kept, not what they are",
     )
     compile_processes: int = flag(
         0,
         "Compile kernels in N processes (0: one per core).",
         "N",
+        acts="file",
         no_effect="chooses the processes that compile kernels, not the kernels",
+        least=0,
+    )
+    timeout: float = flag(
+        0.0,
+        "Stop a compilation, and a run on the device, after this many seconds (0: never).",
+        "SECONDS",
+        no_effect="stops a compilation, or does not change it",
+        least=0,
+    )
+    one_process: bool = flag(
+        False,
+        "Do everything in one process, for debuggers. A crash of native code then ends the command.",
+        no_effect="chooses the processes that work, not the result",
+    )
+    crash_dir: str = flag(
+        "",
+        "Write reproducers of crashes and bugs to this directory, which keeps the newest 32. "
+        "Default: HLO_RUN_CRASH_DIR, else crashes in the user's cache directory.",
+        "DIR",
+        no_effect="chooses where reproducers are written",
     )
     check_each_pass: bool = flag(
         False,
         "Evaluate the module with the reference after every row that changed it; stop at the first row that changes the result.",
+        acts="compile",
     )
     verify: str = flag(
         "ends",
         "Verify the module before the first and after the last row (ends), after every row, or never.",
         "WHEN",
         ("ends", "every", "off"),
+        acts="file",
     )
     output: str = flag(
         "",
         "Compile, save the executable and stop. hlo-run FILE.hlox runs it.",
         "FILE.hlox",
         no_effect="chooses where the executable is written",
+        acts="file",
     )
     output_machine_code: bool = flag(
         False,
         "With --output: also save machine code of the kernels for this processor, which the Host platform runs.",
         no_effect="adds to the file, after compilation",
+        acts="output",
     )
 
     @property

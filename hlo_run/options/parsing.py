@@ -7,7 +7,6 @@ may omit its value (true). Dashes are accepted for underscores.
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,15 +40,20 @@ def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: 
     unknown: list[str] = []
     files = _split(arguments, given, unknown, flags)
     from_environment: dict[str, str] = {}
-    _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown, flags)
+    tokens, rest = _xla_flags(environment.get("XLA_FLAGS", ""))
+    _split(tokens, from_environment, unknown, flags)
     path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
     from_file = _debug_options(path, unknown, flags) if path else {}
     defaults = from_file | from_environment
     distinct = list(dict.fromkeys(unknown))
     if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
         raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0], flags))
-    warnings = (f"unknown XLA flags are ignored: {', '.join('--' + name for name in distinct)}",) if distinct else ()
-    return RawFlags(given, defaults, tuple(files), warnings)
+    warnings: list[str] = []
+    if distinct:
+        warnings.append(f"unknown XLA flags are ignored: {', '.join('--' + name for name in distinct)}")
+    if rest:
+        warnings.append(f"XLA_FLAGS: '{rest[0]}' is not a flag, so it and what follows are ignored: {' '.join(rest)}")
+    return RawFlags(given, defaults, tuple(files), tuple(warnings))
 
 
 def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], flags: Flags) -> list[str]:
@@ -83,8 +87,11 @@ def _did_you_mean(name: str, flags: Flags) -> str:
     return f"did you mean --{close[0]}?" if close else "--help lists every flag"
 
 
-def _xla_flags(text: str) -> list[str]:
-    """Return the flags of `XLA_FLAGS`, split at blanks. A text that does not begin with `-` is the name of a file of flags."""
+def _xla_flags(text: str) -> tuple[list[str], list[str]]:
+    """Return the flags of `XLA_FLAGS`, split at blanks, and what follows the first word that is not a flag.
+
+    A text that does not begin with `-` is the name of a file of flags.
+    """
     if text.strip() and not text.lstrip().startswith("-"):
         text = read_text(text.strip(), "XLA_FLAGS names a file that")
     try:
@@ -93,23 +100,28 @@ def _xla_flags(text: str) -> list[str]:
         raise UsageError(f"XLA_FLAGS: {error}") from None
     # As in XLA, the first token without `-` ends the flags.
     end = next((i for i, token in enumerate(tokens) if not token.startswith("-")), len(tokens))
-    return tokens[:end]
+    return tokens[:end], tokens[end:]
 
 
 # Flags that let files run code with the user's rights. A file of flags, which may be from someone else, cannot set them.
 _RUNS_CODE = frozenset({"custom_calls", "trust_machine_code"})
-_PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
 
 
 def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str]:
-    """Read the `name: value` lines of a DebugOptions text proto."""
-    text = re.sub(r"(?m)^\s*#.*$", "", read_text(path, "--debug_options_file"))
-    values: dict[str, str] = {}
-    for name, value in _PROTO_LINE.findall(text):
+    """Read a DebugOptions text proto. A field that occurs several times, or is a list, becomes a comma-separated list.
+
+    Raises UsageError for malformed text.
+    """
+    from hlo_run.options.text_proto import text_proto_fields  # few command lines need it
+
+    found: dict[str, list[str]] = {}
+    for name, texts in text_proto_fields(read_text(path, "--debug_options_file"), f"--debug_options_file '{path}'"):
         if name in _RUNS_CODE:
             raise UsageError(f"--debug_options_file={path} sets {name}, which runs code", hint=f"pass --{name} yourself")
-        if name in flags.fields:
-            values[name] = value.strip('"')
-        else:
+        if name not in flags.fields:
             unknown.append(name)
-    return values
+        elif flags.fields[name].type == "str":
+            found.setdefault(name, []).extend(texts)
+        else:
+            found[name] = texts[-1:]
+    return {name: ",".join(texts) for name, texts in found.items()}

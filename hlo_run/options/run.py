@@ -18,27 +18,36 @@ class RunOptions:
         "Default: CUDA if a device can be opened, else Host.",
         "NAME",
     )
-    reference_platform: str = flag("default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME")
+    reference_platform: str = flag(
+        "default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME", acts="choice"
+    )
     reference_precision: str = flag(
         "native",
         "How the reference computes floats. native: round the result of every op to its type. f64: compute in float64.",
         "HOW",
         ("native", "f64"),
+        acts="reference",
     )
-    num_replicas: int = flag(0, "Simulate N replicas (0: the replica_count of the module's header).", "N")
-    num_partitions: int = flag(0, "Simulate N partitions (0: the num_partitions of the module's header).", "N")
+    num_replicas: int = flag(0, "Simulate N replicas (0: the replica_count of the module's header).", "N", acts="file", least=0)
+    num_partitions: int = flag(
+        0, "Simulate N partitions (0: the num_partitions of the module's header).", "N", acts="file", least=0
+    )
     input_format: str = flag(
         "",
         "Read FILE in this format. Default: the format of the file's extension.",
         "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc",
+        acts="file",
     )
-    iterations: int = flag(1, "Run the module N times, each time with new arguments.", "N")
-    seed: int = flag(1, "Seed of the random arguments.", "N")
+    iterations: int = flag(1, "Run the module N times, each time with new arguments.", "N", least=1)
+    seed: int = flag(1, "Seed of the random arguments.", "N", acts="random")
     different_random_seeds: bool = flag(
-        False, "Seed the module's own random numbers with the number of the iteration (1, 2, ..) instead of 42."
+        False, "Seed the module's own random numbers with the number of the iteration (1, 2, ..) instead of 42.", acts="run"
     )
     inputs: str = flag(
-        "", "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays.", "FILES"
+        "",
+        "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays.",
+        "FILES",
+        acts="arguments",
     )
     infeed: str = flag(
         "",
@@ -49,18 +58,24 @@ class RunOptions:
     save_outputs: str = flag(
         "", "Write the result (out0, ..); after a mismatch also the expected values and a mask of the differences.", "FILE.npz"
     )
-    expected_output: str = flag("", "Compare with this result, which --save_outputs wrote, instead of the reference.", "FILE.npz")
+    expected_output: str = flag(
+        "", "Compare with this result, which --save_outputs wrote, instead of the reference.", "FILE.npz", acts="run"
+    )
     isolate_fusion: str = flag(
-        "", "Run only this fusion of the optimised module; write it as MODULE.NAME.hlo and its operands as .npz.", "NAME"
+        "",
+        "Run only this fusion of the optimised module; write it as MODULE.NAME.hlo and its operands as .npz.",
+        "NAME",
+        acts="compile",
     )
     profile: str = flag(
         "",
         "Print time, bytes and GB/s of every thunk (stderr). With FILE.json, also write a Chrome trace.",
         "FILE.json",
         bare="-",
+        acts="device",
     )
     custom_calls: str = flag(
-        "", "Run these Python files, which register functions for custom calls (comma-separated).", "FILES.py"
+        "", "Run these Python files, which register functions for custom calls (comma-separated).", "FILES.py", acts="arguments"
     )
     trust_machine_code: bool = flag(
         False,
@@ -68,26 +83,47 @@ class RunOptions:
     )
     print_literals: bool = flag(False, "Print the arguments and results to stdout.")
     abs_error_bound: float = flag(
-        1e-3, "Largest absolute error. An element differs if it exceeds this bound and --rel_error_bound.", "X"
+        1e-3, "Largest absolute error. An element differs if it exceeds this bound and --rel_error_bound.", "X", acts="comparison"
     )
     rel_error_bound: float = flag(
-        1e-3, "Largest relative error. An element differs if it exceeds this bound and --abs_error_bound.", "X"
+        1e-3, "Largest relative error. An element differs if it exceeds this bound and --abs_error_bound.", "X", acts="comparison"
     )
-    relaxed_nans: bool = flag(False, "Accept any value where the reference has a NaN.")
-    fewer_infs_ok: bool = flag(False, "Compare an infinity as the largest number of its type where the reference has a number.")
+    fixed_bounds: bool = flag(
+        False,
+        "Judge floats by the two bounds alone, as XLA does; bounds other than the defaults mean this too. false: the rounding "
+        "of the module's types decides about elements beyond the bounds, and about those that only the absolute bound accepts.",
+        acts="comparison",
+    )
+    relaxed_nans: bool = flag(False, "Accept any value where the reference has a NaN.", acts="comparison")
+    fewer_infs_ok: bool = flag(
+        False, "Compare an infinity as the largest number of its type where the reference has a number.", acts="comparison"
+    )
     low_precision_fp_error_spec: str = flag(
-        "", "Accept results that are at most N representable numbers of TYPE apart.", "TYPE,N"
+        "", "Accept results that are at most N representable numbers of TYPE apart.", "TYPE,N", acts="comparison"
     )
-    report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE")
-    report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE")
-    random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.")
-    use_large_float_range: bool = flag(False, "Draw random floats log-uniformly over the whole range of exponents.")
-    timeout: float = flag(0.0, "Stop a run on the device after this many seconds (0: never).", "SECONDS")
+    report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE", acts="file")
+    report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE", acts="file")
+    random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
+    input_scale: float = flag(
+        1.0,
+        "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns later tries off.",
+        "X",
+        acts="random range",
+    )
+    fail_on_vacuous: bool = flag(
+        False,
+        "End with exit code 6 if the comparison sees no element: all are zero, too small, NaN or infinite.",
+        acts="comparison",
+    )
+    use_large_float_range: bool = flag(
+        False, "Draw random floats log-uniformly over the whole range of exponents.", acts="random"
+    )
     host_engine: str = flag(
         "auto",
         "Run kernels on Host in the emulator or in native code (jit). auto: jit for long launches, else the emulator.",
         "NAME",
         ("auto", "emulator", "jit"),
+        acts="host",
     )
     xla_gpu_deterministic_ops: bool = flag(False, "On Host: execute float atomics in the order of the blocks.")
     host_check: str = flag(
@@ -96,4 +132,5 @@ class RunOptions:
         "or all (docs/host_checks.md).",
         "CHECKS",
         bare="all",
+        acts="checks",
     )

@@ -16,15 +16,20 @@ class ShowOptions:
         0,
         "Log to stderr. 1: names of rows, 2: + changes, 3: + changed HLO, 4: + fusion analysis, 5: + kernel IR, LLVM IR and PTX.",
         "N",
+        least=0,
     )
     stage: str = flag(
-        "", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row of --list_passes, ..", "NAME"
+        "",
+        "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row of --list_passes, ..",
+        "NAME",
+        acts="file",
     )
     explain: str = flag(
         "",
         "Print why instructions were fused or not, and stop. fusion: all of them. fusion:NAME or fusion:NAME,NAME: only one "
         "instruction, or a producer and its user, by their names before fusion.",
         "fusion[:NAMES]",
+        acts="file",
     )
     xla_diff: str = flag(
         "",
@@ -32,15 +37,18 @@ class ShowOptions:
         "XLA without Triton. default: XLA with its default flags.",
         "MODE",
         bare="emitters",
+        acts="file",
     )
     output_format: str = flag(
-        "hlo", "Print --stage=hlo and --stage=hlo-input in this format.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo")
+        "hlo", "Print --stage=hlo and --stage=hlo-input in this format.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), acts="file"
     )
-    output_file: str = flag("", "Write the text of --stage to this file instead of stdout.", "FILE")
-    list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.")
+    output_file: str = flag("", "Write the text of --stage to this file instead of stdout.", "FILE", acts="file")
+    list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.", acts="")
     time_passes: bool = flag(False, "Print the time of every row at the end (stderr).")
-    print_locations: bool = flag(False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).")
-    print_ir_generic: bool = flag(False, "Print kernel IR in MLIR's generic form.")
+    print_locations: bool = flag(
+        False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).", acts="text"
+    )
+    print_ir_generic: bool = flag(False, "Print kernel IR in MLIR's generic form.", acts="text")
     xla_dump_to: str = flag("", "Write dumps to this directory. -: print them to stdout.", "DIR")
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"

@@ -11,7 +11,7 @@ from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 # The parts of the package that a kernel's PTX depends on.
-PARTS = tuple("analysis artifact codegen dialects hlo hlo_passes indexing ops options pipeline runtime".split())
+PARTS = tuple("analysis artifact codegen containment dialects hlo hlo_passes indexing ops options pipeline runtime".split())
 
 
 class KernelCache:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
@@ -12,6 +12,7 @@ from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_ker
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.codegen.llvm.print import llvm_ir_text
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
+from hlo_run.containment.board import Blame, native
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
@@ -76,20 +77,21 @@ def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKerne
     if given is not None:
         ptx = run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: given.text)
         with _blaming(given.file):
-            _check_with_ptxas(ctx, kernel, ptx)
+            _check_with_ptxas(ctx, kernel, ptx, given.file)
         return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
     given = ctx.replacements.llvm.get(kernel)
     if given is not None:
         _llvm_crossing(ctx, kernel, lambda: given.text)
         with _blaming(given.file):
-            ptx = _compile_llvm(ctx, kernel, given.text)
+            ptx = _compile_llvm(ctx, kernel, given.text, given.file)
+            _check_with_ptxas(ctx, kernel, ptx, given.file)
     else:
         _lower(ctx, run, kernel, emitted, done)
         ir_text = _llvm_crossing(
             ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
         )
         ptx = _compile_llvm(ctx, kernel, ir_text)
-    _check_with_ptxas(ctx, kernel, ptx)
+        _check_with_ptxas(ctx, kernel, ptx)
     return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
 
 
@@ -132,31 +134,39 @@ def _entry_arguments(request: KernelRequest) -> list[EntryArgument]:
     ]
 
 
-def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str) -> str:
+def _native(stage: str, kernel: str, user_file: str, ending: str, text: str) -> AbstractContextManager[None]:
+    """Mark native code that works on a kernel. `user_file` is the file that replaces the kernel, or ""."""
+    blame = Blame.FILE if user_file else Blame.US
+    return native(stage, f"kernel '{kernel}'", blame=blame, user_file=user_file, input_name=f"{kernel}.{ending}", text=text)
+
+
+def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = "") -> str:
     compiled: list[CompiledPtx] = []
 
     def optimize() -> str:
         options = ctx.options
-        compiled.append(
-            compile_llvm(
-                ir_text,
-                ctx.target,
-                cuda_data_dir=options.xla_gpu_cuda_data_dir,
-                optimization_level=options.xla_backend_optimization_level,
+        with _native("LLVM", kernel, user_file, "ll", ir_text):
+            compiled.append(
+                compile_llvm(
+                    ir_text,
+                    ctx.target,
+                    cuda_data_dir=options.xla_gpu_cuda_data_dir,
+                    optimization_level=options.xla_backend_optimization_level,
+                )
             )
-        )
         return compiled[0].llvm_optimized
 
     run_crossing(Step(Level.LLVM, "kernel", LLVM, text=str, kernel=kernel), ctx, optimize)
     return run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: compiled[0].ptx)
 
 
-def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str) -> None:
+def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str, user_file: str = "") -> None:
     """Assemble the PTX if a ptxas is found, and pass its report to the observers; raises InternalError if ptxas rejects it."""
     cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
     if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
-    reports = assemble(ptx, cuda_data_dir=cuda_data_dir)
+    with _native("ptxas", kernel, user_file, "ptx", ptx):
+        reports = assemble(ptx, cuda_data_dir=cuda_data_dir)
     for observer in ctx.observers:
         observer.note(kernel, "ptxas", lambda: "\n".join(map(str, reports)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
+from hlo_run.containment.board import at_place
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -252,6 +253,7 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
     """Run `work` and return its processor seconds. An exception outside the HloRunError family becomes an InternalError."""
     begin = time.process_time()
+    at_place(f"row '{step.row}', kernel '{step.kernel}'" if step.kernel else f"row '{step.row}'")
     try:
         work()
     except HloRunError as error:

@@ -54,21 +54,21 @@ class RandomEngine:
         """Return the numbers below `count` in random order."""
         return np.argsort(self.words(count), kind="stable")
 
-    def floats(self, dtype: DType, count: int) -> Array:
-        """Return floats uniform in [-0.1, 0.2), drawn in f32 (f64 for f64) and rounded to the type."""
-        return _in_chunks(partial(self._some_floats, dtype), dtype, count)
+    def floats(self, dtype: DType, count: int, low: float = LOW, high: float = HIGH) -> Array:
+        """Return floats uniform in [low, high), drawn in f32 (f64 for f64) and rounded to the type."""
+        return _in_chunks(partial(self._some_floats, dtype, low, high), dtype, count)
 
     def large_floats(self, dtype: DType, count: int) -> Array:
         """Return floats ±2^u, with u uniform over the type's exponents; rarely ±0, ±1 or ±inf."""
         return _in_chunks(partial(self._some_large_floats, dtype), dtype, count)
 
-    def _some_floats(self, dtype: DType, count: int) -> Array:
+    def _some_floats(self, dtype: DType, low: float, high: float, count: int) -> Array:
         drawn = np.dtype(np.float64 if dtype.bits == 64 else np.float32)
         digits = 53 if dtype.bits == 64 else 24
         unit = (self.words(count) >> np.uint64(64 - digits)).astype(drawn) * drawn.type(2.0**-digits)
-        values = unit * drawn.type(HIGH - LOW) + drawn.type(LOW)
-        # The rounding of the last line may reach the excluded bound HIGH.
-        values = np.minimum(values, np.nextafter(drawn.type(HIGH), drawn.type(LOW)))
+        values = unit * drawn.type(high - low) + drawn.type(low)
+        # The rounding of the last line may reach the excluded bound.
+        values = np.minimum(values, np.nextafter(drawn.type(high), drawn.type(low)))
         return narrow(_with_sign_of(dtype, values), dtype)
 
     def _some_large_floats(self, dtype: DType, count: int) -> Array:

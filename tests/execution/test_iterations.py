@@ -116,7 +116,10 @@ BAD_FLAGS: list[tuple[str, str]] = [
     ("--report_junit=no/r.xml", "directory 'no' does not exist"),
     ("--abs_error_bound=-1", "is not a bound"),
     ("--rel_error_bound=nan", "is not a bound"),
-    ("--profile=no/trace.json", "directory 'no' does not exist"),
+    ("--profile=trace.json", "--profile has no effect with --platform=Interpreter"),
+    ("--iterations=0", "--iterations must be >= 1, got 0"),
+    ("--iterations=-1", "--iterations must be >= 1, got -1"),
+    ("--input_scale=nan", "--input_scale must be > 0"),
     ("--timeout=-1", "--timeout must be >= 0"),
     ("--timeout=nan", "--timeout must be >= 0"),
     ("--low_precision_fp_error_spec=f8e4m3fn", "is not of the form TYPE,N"),
@@ -220,7 +223,9 @@ def _broken(
     seed: int = 42,
     precision: str = "native",
     feeds: Feeds = NO_FEEDS,
+    roundings: int | None = None,
 ) -> Literal:
+    del roundings
     value: Any = evaluate(module, arguments, precision, seed, feeds)
     return (value[0] + np.float32(0.5), value[1]) if precision == "f64" else value
 
@@ -348,8 +353,9 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
         seed: int = 42,
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
+        roundings: int | None = None,
     ) -> Literal:
-        asked.append(precision)
+        asked.append(precision if roundings is None else "rounded")
         return _broken(self, module, arguments, seed, precision, feeds)
 
     monkeypatch.setattr(InterpreterBackend, "run_module", watched)
@@ -358,7 +364,7 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
     assert asked == ["native", "native"]
     np.savez(tmp_path / "e.npz", out0=np.full((3, 4), 7, np.float32), out1=np.zeros(2, ml_dtypes.bfloat16))
     assert run([INTERPRETER, f"--expected_output={tmp_path / 'e.npz'}", f"--report_json={report}", module]) == 1
-    assert asked[2:] == ["native", "f64"]
+    assert asked[2:] == ["native", "f64", *["rounded"] * 4]
     first = json.loads(report.read_text())["files"][0]["iterations"][0]["comparison"]["arrays"][0]
     assert first["float64"] == {"nearer_to_expected": 0, "nearer_to_actual": 12, "expected_out_of_bounds": 12}
     top = first["top_mismatches"][0]
@@ -379,8 +385,10 @@ ENTRY e {
 def test_a_rounding_that_was_left_out_is_said_to_be_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rounded.hlo"
     file.write_text(ROUNDED)
-    assert run(["--platform=Host", "--print_literals=false", str(file)]) == 1
+    assert run(["--platform=Host", "--fixed_bounds", str(file)]) == 1
     assert "--xla_allow_excess_precision=false keeps them all" in capsys.readouterr().err
+    assert run(["--platform=Host", str(file)]) == 0
+    assert "beyond the bounds are within the rounding of the module's types" in capsys.readouterr().err
     assert run(["--platform=Host", "--xla_allow_excess_precision=false", str(file)]) == 0
     file.write_text(ROUNDED.replace("f8e4m3fn", "s8"))
     wrong = tmp_path / "wrong.npz"

@@ -17,7 +17,7 @@ import pytest
 import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.cli import run
-from hlo_run.errors import InternalError, Unsupported
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.parallel import run_in_processes
@@ -94,7 +94,7 @@ def test_a_process_that_dies() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return number
 
-    with pytest.raises(InternalError, match="died in kernel 2"):
+    with pytest.raises(DeviceError, match="died with SIGKILL in piece 2"):
         run_in_processes(4, work, 2)
 
 

@@ -24,12 +24,13 @@ def device_problem() -> str:
         return "pycuda is not installed (pip install 'hlo-run[cuda]')"
     try:
         driver = load_driver()
+    except ImportError as error:
+        return f"pycuda cannot be imported: {error}"
+    try:
         driver.init()
         if driver.Device.count() == 0:
             return "the CUDA driver sees no device"
-    except ImportError as error:
-        return f"pycuda cannot be imported: {error}"
-    except Exception as error:  # pycuda raises its own class for every driver code
+    except driver.Error as error:  # the base of its classes, one per code of the driver
         return f"the CUDA driver cannot be initialised: {error}"
     return ""
 

@@ -35,6 +35,7 @@ from hlo_run.backends.host.jit.workers import (
 )
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, Step
+from hlo_run.containment.board import KERNELS_FILE, Blame, native
 
 _SCRATCH = range(SHARED, CHOSEN + 1)
 
@@ -52,6 +53,7 @@ class Recording:
         self._play_steps(steps)
         self._list.add(Op.END)
         self._player = Player(self._list, self._memory.fault_place)
+        self._names = "\n".join(f"{number} {step.thunk.name}" for number, (_, step) in self._calls.items())
         for spread in self._spreads:
             spread.settle(self._player)
 
@@ -77,12 +79,12 @@ class Recording:
     def _play(self) -> None:
         player, machine = self._player, self._machine
         player.rest()
-        status, where = player.play(0)
+        status, where = self._play_from(0)
         while status is not Status.DONE:
             if status is Status.PAUSE:
                 machine.check_time(self._name_of(where))
                 player.rest()
-                status, where = player.play(where)
+                status, where = self._play_from(where)
                 continue
             call, step = self._calls[where]
             try:
@@ -92,7 +94,11 @@ class Recording:
                 call()
             except JitFault as fault:
                 self._explain(step, fault)
-            status, where = player.play(where + 1)
+            status, where = self._play_from(where + 1)
+
+    def _play_from(self, first: int) -> tuple[Status, int]:
+        with native("native code", "a kernel", blame=Blame.KERNEL, input_name=KERNELS_FILE, text=self._names):
+            return self._player.play(first)
 
     def _name_of(self, where: int) -> str:
         """Return the name of the first thunk at or behind an instruction."""

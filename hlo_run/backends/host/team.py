@@ -49,7 +49,7 @@ class Team(Generic[ResultT]):
             try:
                 while self._left and self._failure is None:
                     self._condition.wait()
-            except BaseException as error:  # Ctrl-C
+            except KeyboardInterrupt as error:
                 self._fail(error)
         for thread in threads:
             thread.join()
@@ -78,7 +78,7 @@ class Team(Generic[ResultT]):
                 self._pass_on(number)
         except _Stopped:
             pass
-        except BaseException as error:  # `run` raises it
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a custom call may raise any; `run` raises it again
             with self._condition:
                 self._fail(error)
 

@@ -21,6 +21,7 @@ _ALLOWED = (
     r"(?:memcpy|memmove|memset)\.[\w.]+",
     r"(?:lifetime\.(?:start|end)\.[\w.]+|assume|experimental\.noalias\.scope\.decl)",
     r"dbg\.(?:value|declare|label)",
+    r"trap",
     r"nvvm\.read\.ptx\.sreg\.(?:tid|ntid|ctaid|nctaid)\.[xyz]",
     r"nvvm\.read\.ptx\.sreg\.(?:warpsize|laneid)",
     r"nvvm\.(?:barrier0|barrier\.sync|barrier\.cta\.sync\.aligned\.all|bar\.warp\.sync)",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
-import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hlo_run.codegen.llvm.toolkit import PTXAS, find_in_toolkit
+from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.errors import DeviceError, InternalError
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
@@ -17,6 +21,8 @@ _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 _TIMEOUT_SECONDS = 300
+# ptxas needs some hundredths of a second for less text.
+_SHORT_TEXT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +64,43 @@ def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
     return tuple(_reports(output))
 
 
+@contextmanager
+def _files(ptx: str) -> Generator[tuple[str, str, tuple[int, ...]]]:
+    """Yield the paths of a file with the text and of an empty one for the result, and the descriptors that ptxas must inherit.
+
+    They are in memory where the system can, so that nothing stays behind when this process is killed.
+    """
+    if not hasattr(os, "memfd_create"):
+        with temporary_folder("hlo-run-ptxas-") as folder:
+            (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
+            yield str(folder / "kernel.ptx"), str(folder / "kernel.cubin"), ()
+        return
+    files = os.memfd_create("kernel.ptx"), os.memfd_create("kernel.cubin")
+    try:
+        with os.fdopen(files[0], "wb", closefd=False) as file:
+            file.write(ptx.encode())
+        yield f"/proc/self/fd/{files[0]}", f"/proc/self/fd/{files[1]}", files
+    finally:
+        for number in files:
+            os.close(number)
+
+
 def _run(tool: Path, architecture: str, ptx: str) -> str:
     """Run `ptxas -v`, and return its output (stderr, then stdout)."""
-    with tempfile.TemporaryDirectory(prefix="hlo-run-ptxas-") as directory:
-        source = Path(directory) / "kernel.ptx"
-        source.write_text(ptx, encoding="utf-8")
-        command = [str(tool), f"-arch={architecture}", "-v", "-o", str(Path(directory) / "kernel.cubin"), str(source)]
+    with _files(ptx) as (source, output, descriptors):
+        command = [str(tool), f"-arch={architecture}", "-v", "-o", output, source]
+        is_short = len(ptx) < _SHORT_TEXT
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
+            done = run_command(command, b"", timeout_seconds=_TIMEOUT_SECONDS, pass_fds=descriptors, is_short=is_short)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DeviceError(f"ptxas cannot run: {error}", notes=(f"found at {tool}",)) from error
-        if done.returncode == 0:
-            return done.stderr + done.stdout
-    messages = [line.replace(f"{source}, ", "") for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=tuple(messages[:12]))
+    text = done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")
+    if done.returncode == 0:
+        return text
+    messages = tuple(line.replace(f"{source}, ", "") for line in text.splitlines() if line.strip())[:12]
+    if done.returncode < 0:
+        raise InternalError(f"ptxas died with {signal.Signals(-done.returncode).name}", notes=messages)
+    raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=messages)
 
 
 def _reports(output: str) -> list[PtxasReport]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,30 +13,54 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.complex_functions import make_complex
-from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.random import HIGH, LOW, RandomEngine
 from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How random arguments are drawn; the defaults are those of XLA's `MakeFakeArguments`.
+
+    `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
+    `integers` is the closed range of integers that no use constrains; None: all of the type.
+    """
+
+    floats: tuple[float, float] | None = (LOW, HIGH)
+    whole: bool = False
+    integers: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
+        whole = "whole " if self.whole else ""
+        integers = "" if self.integers is None else ", integers in [{}, {}]".format(*self.integers)
+        return f"{whole}floats {floats}{integers}"
+
+
 def make_fake_arguments(
-    module: HloModule, engine: RandomEngine | int, use_large_float_range: bool = False, zero: bool = False
+    module: HloModule,
+    engine: RandomEngine | int,
+    use_large_float_range: bool = False,
+    zero: bool = False,
+    draw: Draw | None = None,
 ) -> list[Value]:
     """Return one value per entry parameter, in order, drawn from an engine (or from a new one with the seed `engine`).
 
-    Pass the same engine again for other data. With `zero` all values are 0 and nothing is drawn. Raises Unsupported if
-    the uses of a parameter conflict, DeviceError if memory runs out.
+    Pass the same engine again for other data. Without `draw`, numbers have the ranges of XLA's tools. With `zero` all values
+    are 0 and nothing is drawn. Raises Unsupported if the uses of a parameter conflict, DeviceError if memory runs out.
     """
     engine = RandomEngine(engine) if isinstance(engine, int) else engine
+    draw = draw or (Draw(floats=None) if use_large_float_range else Draw())
     found: list[Value] = []
     with quiet():
         for parameter in module.entry.parameters:
             try:
-                found.append(_argument(parameter, engine, use_large_float_range, zero))
+                found.append(_argument(parameter, engine, draw, zero))
             except MemoryError:
                 raise out_of_memory(parameter) from None
     return found
 
 
-def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero: bool) -> Value:
+def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero: bool) -> Value:
     def build(shape: Shape, path: tuple[int, ...]) -> Value:
         if shape.is_tuple:
             return tuple(build(element, (*path, number)) for number, element in enumerate(shape.tuple_shapes))
@@ -44,7 +69,7 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero
         if zero:
             return np.zeros(shape.dims, shape.dtype.numpy)
         constraints = constraints_of(parameter, path)
-        return _line(shape.dtype, shape.element_count, constraints, engine, large).reshape(shape.dims)
+        return _line(shape.dtype, shape.element_count, constraints, engine, draw).reshape(shape.dims)
 
     return build(parameter.shape, ())
 
@@ -57,26 +82,26 @@ def random_feeds(seed: int) -> Feeds:
 
         def feed(element_type: str, dims: tuple[int, ...]) -> Array:
             with quiet():
-                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, False).reshape(dims)
+                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, Draw()).reshape(dims)
 
         return feed
 
     return feed_of
 
 
-def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, large: bool) -> Array:
+def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, draw: Draw) -> Array:
     """Return `count` values of one type."""
     if constraints.identity is not None:
         return np.full(count, constraints.identity).astype(dtype.numpy)
     if dtype.is_integer:
-        return _integers(dtype, count, constraints, engine)
+        return _integers(dtype, count, constraints, engine, draw)
     if dtype.kind == "pred":
         return engine.integers(dtype, 0, 1, count)
     if dtype.is_complex:
         part = _FLOAT_PARTS[dtype.name]
-        real = _floats(part, count, engine, large)
-        return make_complex(real, _floats(part, count, engine, large))
-    return _floats(dtype, count, engine, large)
+        real = _floats(part, count, engine, draw)
+        return make_complex(real, _floats(part, count, engine, draw))
+    return _floats(dtype, count, engine, draw)
 
 
 _FLOAT_PARTS: dict[str, DType] = {
@@ -85,21 +110,26 @@ _FLOAT_PARTS: dict[str, DType] = {
 }
 
 
-def _floats(dtype: DType, count: int, engine: RandomEngine, large: bool) -> Array:
+def _floats(dtype: DType, count: int, engine: RandomEngine, draw: Draw) -> Array:
     if dtype.bits == 4:
         return engine.patterns(dtype, count)
-    return engine.large_floats(dtype, count) if large else engine.floats(dtype, count)
+    if draw.floats is None:
+        return engine.large_floats(dtype, count)
+    values = engine.floats(dtype, count, *draw.floats)
+    return narrow(np.floor(widen(values, dtype)), dtype) if draw.whole else values
 
 
-def _integers(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine) -> Array:
+def _integers(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, draw: Draw) -> Array:
     lowest = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
     highest = lowest + (1 << dtype.bits) - 1
     if constraints.no_duplicates and count < highest:
         first = count // 2 - count if dtype.is_signed else 0
         return narrow(engine.permutation(count) + first, dtype)
     low, high = lowest, highest
+    if draw.integers is not None:
+        low, high = max(low, draw.integers[0]), min(high, draw.integers[1])
     if constraints.index_limit is not None:
-        low, high = 0, min(constraints.index_limit, highest)
+        low, high = 0, min(constraints.index_limit, high)
     values = engine.integers(dtype, low, high, count)
     return _sorted(values, dtype) if constraints.sorted_ else values
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare import report
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import Findings, PreciseSource, examine
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, compare_leaf, mismatch_mask
+from hlo_run.reference.compare.rounding import SampleSource, judge
+from hlo_run.reference.compare.sight import Sight, sight
 from hlo_run.reference.values import Array, Value, quiet
 
 __all__ = ["Comparison", "ErrorSpec", "compare"]
@@ -16,12 +18,16 @@ __all__ = ["Comparison", "ErrorSpec", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of a whole result. `problem` is set if the two results have different tuple structures."""
+    """The comparison of a whole result. `problem` is set if the two results have different tuple structures.
+
+    `fixed_bounds` is false if rounding decides about elements in doubt; see `judged`.
+    """
 
     shape: Shape
     spec: ErrorSpec
     leaves: tuple[LeafComparison, ...]
     problem: str = ""
+    fixed_bounds: bool = True
 
     @property
     def ok(self) -> bool:
@@ -36,6 +42,16 @@ class Comparison:
     def summary(self) -> str:
         """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
+
+    def judged(self, source: SampleSource) -> Comparison:
+        """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
+        if self.problem:
+            return self
+        return replace(self, leaves=judge(self.leaves, self.spec, source), fixed_bounds=False)
+
+    def sights(self) -> list[Sight]:
+        """Return what the comparison of each leaf sees."""
+        return [sight(leaf, self.spec, self.fixed_bounds) for leaf in self.leaves]
 
     def examine(self, precise: PreciseSource | None = None) -> Findings:
         """Examine the leaves that differ. `precise`, called only if needed, returns the float64 value of the result."""

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec, element_errors
+from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec
 from hlo_run.reference.compare.error_bounds import BoundFinder
-from hlo_run.reference.compare.leaf_comparison import LeafComparison, integer_distance, multi_index, steps
+from hlo_run.reference.compare.leaf_comparison import LeafComparison, integer_distance, leaf_errors, multi_index, steps, unequal
 from hlo_run.reference.compare.patterns import PatternFinder, leaf_patterns
 from hlo_run.reference.compare.precise_values import PreciseLeaf, distance, precise_leaf
 from hlo_run.reference.compare.special_values import SpecialValues
@@ -152,7 +152,7 @@ class _Walk:
         self._expected, self._actual = as_array(leaf.expected), as_array(leaf.actual)
         self._top: list[tuple[float, int, float, float]] = []
         for start, want, got in steps(self._expected, self._actual):
-            errors = element_errors(want, got, leaf.shape.dtype, spec) if leaf.is_near else self._exact_errors(want, got)
+            errors = leaf_errors(leaf, start, want, got, spec) if leaf.is_near else self._exact_errors(want, got)
             if leaf.is_near:
                 self._add_floats(want, got, errors)
             places = np.flatnonzero(errors.mismatch)
@@ -161,7 +161,7 @@ class _Walk:
                 self._add_top(start, places, errors)
 
     def _exact_errors(self, want: Array, got: Array) -> ElementErrors:
-        wrong = want != got
+        wrong = unequal(want, got)
         dtype = self._leaf.shape.dtype
         error = integer_distance(want, got, dtype).astype(np.float64) if dtype.is_integer else wrong.astype(np.float64)
         return ElementErrors(error, error, error, wrong, np.zeros(want.shape, np.bool_))

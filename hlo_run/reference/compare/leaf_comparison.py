@@ -10,7 +10,7 @@ import numpy as np
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, same_bits
+from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec, element_errors, same_bits
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
 
 
@@ -25,12 +25,28 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingVerdict:
+    """What the rounding of the type says about elements in doubt; see `rounding.py`.
+
+    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
+    differ. `largest` is the largest relative difference of an explained element. `is_lost`: rounding is larger than every
+    number of the array, so it decided nothing, and the bounds did.
+    """
+
+    explained: int
+    unexplained: int
+    largest: float
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LeafComparison:
     """One array of the result, at shape index `path`.
 
     `problem` says why the arrays cannot be compared (types or dimensions differ). `shape` has the run-time sizes of
     dynamic dimensions. `first` is the first wrong element in row-major order. The worst elements include right ones;
-    they are None for an array without elements. Integers have only `worst_abs`, pred has none.
+    they are None for an array without elements. Integers have only `worst_abs`, pred has none. If rounding decided about
+    some elements, `rounding` has the counts, and `wrong` is the mask of the wrong elements in row-major order.
     """
 
     path: tuple[int, ...]
@@ -44,6 +60,8 @@ class LeafComparison:
     worst_rel: Worst | None = None
     worst_ulp: Worst | None = None
     problem: str = ""
+    wrong: Array | None = None
+    rounding: RoundingVerdict | None = None
 
     @property
     def ok(self) -> bool:
@@ -89,7 +107,7 @@ def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[i
     first: Worst | None = None
     worst: Worst | None = None
     for start, want, got in steps(expected, actual):
-        wrong = want != got
+        wrong = unequal(want, got)
         count = int(np.count_nonzero(wrong))
         if count and first is None:
             first = _worst(math.inf, start + int(np.argmax(wrong)), expected, actual)
@@ -97,6 +115,11 @@ def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[i
             worst = _worse(worst, integer_distance(want, got, shape.dtype), start, expected, actual)
         mismatches += count
     return LeafComparison(path, shape, expected, actual, mismatches, first=first, worst_abs=worst)
+
+
+def unequal(want: Array, got: Array) -> Array:
+    """Return per integer or pred whether they differ. A byte of a pred that is neither 0 nor 1 differs from both."""
+    return want.view(np.uint8) != got.view(np.uint8) if want.dtype == np.bool_ else want != got
 
 
 def integer_distance(first: Array, second: Array, dtype: DType) -> Array:
@@ -126,6 +149,12 @@ def _compare_floats(expected: Array, actual: Array, shape: Shape, path: tuple[in
     return LeafComparison(path, shape, expected, actual, mismatches, nan_mismatches, first, worst_abs, worst_rel, worst_ulp)
 
 
+def leaf_errors(leaf: LeafComparison, start: int, want: Array, got: Array, spec: ErrorSpec) -> ElementErrors:
+    """Return the errors of a chunk of a float leaf that begins at element `start`, with the verdicts of `leaf.wrong`."""
+    errors = element_errors(want, got, leaf.shape.dtype, spec)
+    return errors if leaf.wrong is None else replace(errors, mismatch=leaf.wrong[start : start + want.size])
+
+
 def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     """Return a mask of the wrong elements of a leaf; if it cannot be compared, all elements of its shape are."""
     expected, actual = leaf.expected, leaf.actual
@@ -134,7 +163,7 @@ def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     mask = np.zeros(expected.size, np.bool_)
     if leaf.mismatches:
         for start, want, got in steps(expected, actual):
-            wrong = element_errors(want, got, leaf.shape.dtype, spec).mismatch if leaf.is_near else want != got
+            wrong = leaf_errors(leaf, start, want, got, spec).mismatch if leaf.is_near else unequal(want, got)
             mask[start : start + want.size] = wrong
     return mask.reshape(expected.shape)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors
-from hlo_run.reference.compare.leaf_comparison import LeafComparison, steps
+from hlo_run.reference.compare.leaf_comparison import LeafComparison, leaf_errors, steps
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value, as_array, narrow
 
 
@@ -45,7 +45,7 @@ def precise_leaf(leaf: LeafComparison, value: Value | None, spec: ErrorSpec) -> 
     flat = np.ascontiguousarray(value).reshape(-1)
     nearer = [0, 0, 0]
     for start, want, got in steps(expected, as_array(leaf.actual)):
-        wrong = np.flatnonzero(element_errors(want, got, leaf.shape.dtype, spec).mismatch)
+        wrong = np.flatnonzero(leaf_errors(leaf, start, want, got, spec).mismatch)
         if wrong.size:
             some = _count(want[wrong], got[wrong], flat[start : start + CHUNK_ELEMENTS][wrong], leaf, spec)
             nearer = [known + new for known, new in zip(nearer, some, strict=True)]

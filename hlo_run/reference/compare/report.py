@@ -38,7 +38,20 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     if any(leaf.is_near for leaf in leaves):
         parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
     parts += _worst_parts(leaves)
+    parts += _rounding_parts(leaves)
     return ", ".join(parts)
+
+
+def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
+    """Yield what rounding explains and what it does not."""
+    verdicts = [leaf.rounding for leaf in leaves if leaf.rounding is not None]
+    if explained := sum(verdict.explained for verdict in verdicts):
+        largest = max(verdict.largest for verdict in verdicts)
+        yield f"{explained} beyond the bounds are within the rounding of the module's types (here up to rel {largest:.2g})"
+    if unexplained := sum(verdict.unexplained for verdict in verdicts):
+        yield f"{unexplained} within the abs bound are off by more than the rounding of the module's types"
+    if any(verdict.is_lost for verdict in verdicts):
+        yield "rounding may be larger than the numbers themselves, so the module is ill-conditioned there"
 
 
 def _worst_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:

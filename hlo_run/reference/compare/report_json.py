@@ -15,6 +15,7 @@ from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.compare.report import worst_errors
+from hlo_run.reference.compare.sight import Sight, total
 from hlo_run.reference.values import Array
 
 Record: TypeAlias = dict[str, Any]
@@ -22,6 +23,7 @@ Record: TypeAlias = dict[str, Any]
 
 def comparison_record(comparison: Comparison, findings: Findings | None) -> Record:
     """Return the record of a comparison; `findings` is None if it passed."""
+    sights = comparison.sights()
     found = {found.leaf.path: found for found in findings.leaves} if findings is not None else {}
     return {
         "agrees": comparison.ok,
@@ -31,9 +33,16 @@ def comparison_record(comparison: Comparison, findings: Findings | None) -> Reco
         "bounds": _spec_record(comparison.spec),
         "elements": sum(leaf.shape.element_count for leaf in comparison.leaves),
         "mismatches": comparison.mismatches,
+        "seen": sight_record(total(sights)),
+        "fixed_bounds": comparison.fixed_bounds,
         "patterns": list(findings.patterns) if findings is not None else [],
-        "arrays": [_leaf_record(leaf, found.get(leaf.path)) for leaf in comparison.leaves],
+        "arrays": [_leaf_record(leaf, seen, found.get(leaf.path)) for leaf, seen in zip(comparison.leaves, sights, strict=True)],
     }
+
+
+def sight_record(sight: Sight) -> Record:
+    """Return the record of what a comparison sees: `elements` is the number that it sees, the others are not seen."""
+    return {"elements": sight.seen, "zero": sight.zero, "too_small": sight.small, "not_finite": sight.not_finite}
 
 
 def number(value: float) -> float | str:
@@ -64,7 +73,7 @@ def _spec_record(spec: ErrorSpec) -> Record:
     }
 
 
-def _leaf_record(leaf: LeafComparison, found: LeafFindings | None) -> Record:
+def _leaf_record(leaf: LeafComparison, sight: Sight, found: LeafFindings | None) -> Record:
     dtype = leaf.shape.dtype
     record: Record = {
         "index": list(leaf.path),
@@ -74,6 +83,15 @@ def _leaf_record(leaf: LeafComparison, found: LeafFindings | None) -> Record:
         "elements": leaf.shape.element_count,
         "mismatches": leaf.mismatches,
         "nan_mismatches": leaf.nan_mismatches,
+        "seen": sight_record(sight),
+        "rounding": {
+            "explained": leaf.rounding.explained,
+            "unexplained": leaf.rounding.unexplained,
+            "largest_explained": number(leaf.rounding.largest),
+            "is_lost": leaf.rounding.is_lost,
+        }
+        if leaf.rounding is not None
+        else None,
         "worst": {
             name: {
                 "error": number(worst.error),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
-from hlo_run.reference.evaluate.plan import find_effects, make_plan
+from hlo_run.reference.evaluate.plan import Chooser, find_effects, make_plan
 from hlo_run.reference.numerics import (
     batch_norm,
     convolution,
@@ -32,6 +33,9 @@ from hlo_run.reference.numerics import (
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.numerics.precision import widen_module, widen_value
 from hlo_run.reference.values import Evaluator, Value, merge, quiet
+
+if TYPE_CHECKING:
+    from hlo_run.reference.evaluate.perturbed import Perturbation
 
 EVALUATE: dict[str, Evaluator] = merge(
     (
@@ -82,14 +86,21 @@ class Reference:
     """A module that can be evaluated any number of times.
 
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
-    the module has narrower types). The module must not be edited afterwards.
+    the module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error
+    of the module's own type; see `perturbed.py`. The module must not be edited afterwards.
     """
 
-    def __init__(self, module: HloModule, precision: str = "native") -> None:
+    def __init__(self, module: HloModule, precision: str = "native", roundings: int | None = None) -> None:
         assert precision in ("native", "f64"), precision
+        assert roundings is None or precision == "f64", "roundings are added to float64 values"
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
+        self._perturbation: Perturbation | None = None
+        if roundings is not None:
+            from hlo_run.reference.evaluate.perturbed import Perturbation  # few runs need it
+
+            self._perturbation = Perturbation.of(roundings, module, self._module)
         self._effects = find_effects(self._module.computations)
         self._liftable: set[HloComputation] | None = None
         self._plans: dict[tuple[HloComputation, bool], Plan] = {}
@@ -128,8 +139,14 @@ class Reference:
         key = (computation, lifted)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = make_plan(computation, _choose_lifted if lifted else _choose, self._effects, not lifted)
+            plan = self._plans[key] = make_plan(computation, self._chooser(lifted), self._effects, not lifted)
         return plan
+
+    def _chooser(self, lifted: bool) -> Chooser:
+        choose, perturbation = _choose_lifted if lifted else _choose, self._perturbation
+        if perturbation is None:
+            return choose
+        return lambda instruction: perturbation.choose(instruction, *choose(instruction))
 
     def is_liftable(self, computation: HloComputation) -> bool:
         """True if the computation may be applied to arrays in place of its scalars."""

@@ -254,7 +254,7 @@ def test_object_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[str] = []
     compile_object = llvm.compile_object
-    monkeypatch.setattr(llvm, "compile_object", lambda text: made.append(text) or compile_object(text))  # type: ignore[misc]
+    monkeypatch.setattr(llvm, "compile_object", lambda text, name: made.append(text) or compile_object(text, name))  # type: ignore[misc]
     for turn in range(3):
         got = HostBackend(engine="jit").run(add_one((8,), (0,), (0,)), [x])
         assert (np.asarray(got) == x + 1).all()
@@ -292,7 +292,12 @@ def test_code_of_many_kernels_is_made_at_once(cores: int, tmp_path: Path, monkey
         file.unlink()
     batches: list[list[str]] = []
     compile_objects = llvm.compile_objects
-    monkeypatch.setattr(llvm, "compile_objects", lambda texts: batches.append(texts) or compile_objects(texts))  # type: ignore[misc]
+
+    def compile_batch(texts: list[str], kernels: list[str]) -> list[bytes]:
+        batches.append(texts)
+        return compile_objects(texts, kernels)
+
+    monkeypatch.setattr(llvm, "compile_objects", compile_batch)
     backend = HostBackend(engine="jit")
     for _ in range(2):
         got = np.asarray(backend.run(chain(9), [x]))

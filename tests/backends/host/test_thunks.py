@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import default_signals
 
 import hlo_run
 from hlo_run.artifact import WhileThunk, nested_sequences
@@ -307,7 +308,9 @@ def test_ctrl_c_ends_native_code_that_never_returns(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hlo_run", f"--xla_gpu_ptx_file={ptx}", "--host_engine=jit", "--platform=Host", str(source)]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with default_signals():
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    with process:
         assert process.stderr is not None
         while not process.stderr.readline().startswith("Running HLO module with runner Host"):
             assert process.poll() is None

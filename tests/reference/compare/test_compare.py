@@ -271,3 +271,12 @@ def test_suggested_bounds_pass_and_none_betters_another() -> None:
 def test_low_precision_distance_is_reported() -> None:
     spec = ErrorSpec(0.0, 0.0, low_precision=("f8e4m3fn", 1))
     assert "float distance 2" in _compare("bf16", [1.0], [1.25], spec).report()
+
+
+def test_a_pred_of_a_byte_that_no_kernel_writes_differs() -> None:
+    want = np.array([True, False, True])
+    got = np.array([1, 0, 255], np.uint8).view(np.bool_)
+    found = compare(want, got, Shape.array("pred", (3,)), SPEC)
+    assert found.mismatches == 1
+    assert "first at {2}" in found.summary()
+    assert found.masks()[0].tolist() == [False, False, True]

@@ -71,8 +71,9 @@ class ReadyLaunch:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Code to compile: its key, LLVM IR and plan."""
+    """Code to compile: its kernel's name, its key, LLVM IR and plan."""
 
+    kernel: str
     key: _Key
     text: str
     plan: Plan
@@ -151,14 +152,15 @@ class JitEngine:
         shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
         text, plan = write_module(graph, shape)
         self.compile_seconds += time.perf_counter() - begin
-        return _Request(self._key(launch, workers, deadline), text, plan)
+        return _Request(launch.kernel.name, self._key(launch, workers, deadline), text, plan)
 
     def _compile(self, requests: list[_Request]) -> None:
         """Compile all requests. Kernels that differ only in their names share code."""
         begin = time.perf_counter()
         digests = [llvm.digest_of(request.text) for request in requests]
         texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
-        self._code |= {digest: llvm.Loaded(digest, data) for digest, data in llvm.cached_objects(texts).items()}
+        names = {digest: request.kernel for digest, request in zip(digests, requests, strict=True)}
+        self._code |= {digest: llvm.Loaded(digest, data) for digest, data in llvm.cached_objects(texts, names).items()}
         for digest, request in zip(digests, requests, strict=True):
             self._compiled[request.key] = _Compiled(self._code[digest], request.plan)
         self.compile_seconds += time.perf_counter() - begin

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hlo_run.cache import open_cache
+from hlo_run.containment.board import native
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
@@ -85,10 +86,11 @@ def _jit() -> Any:
     return binding.create_lljit_compiler(machine)
 
 
-def compile_object(text: str) -> bytes:
-    """Return the object code of a module. Raises InternalError if LLVM rejects it."""
+def compile_object(text: str, kernel: str = "") -> bytes:
+    """Return the object code of a module. Raises InternalError if LLVM rejects it. `kernel` is its name in messages."""
     binding = _binding()
-    with _lock:
+    subject = f"kernel '{kernel}'" if kernel else ""
+    with _lock, native("LLVM for Host", subject, input_name=f"{kernel or 'host'}.ll", text=text):
         try:
             module = binding.parse_assembly(text)
             module.verify()
@@ -113,15 +115,19 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the object code of modules by digest: offered code, else from the user's cache, else compiled now."""
+def cached_objects(texts: Mapping[str, str], kernels: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the object code of modules by digest: offered code, else from the user's cache, else compiled now.
+
+    `kernels` has the names of kernels by digest, for messages.
+    """
     cache = open_cache("host-jit")
     found = {digest: OFFERED[digest] for digest in texts if digest in OFFERED}
     for digest in texts:
         if cache and digest not in found and (data := cache.get(digest)) is not None:
             found[digest] = data
     missing = [digest for digest in texts if digest not in found]
-    for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing]), strict=True):
+    names = [kernels.get(digest, "") for digest in missing]
+    for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing], names), strict=True):
         found[digest] = data
         if cache:
             cache.put(digest, data)
@@ -130,16 +136,16 @@ def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
     return found
 
 
-def compile_objects(texts: list[str]) -> list[bytes]:
-    """Compile modules. Many modules on several cores use processes, as llvmlite lets only one thread into LLVM at a time."""
+def compile_objects(texts: list[str], kernels: list[str]) -> list[bytes]:
+    """Compile modules. Many modules on several cores use processes, as llvmlite lets only one thread into LLVM at a time.
+
+    `kernels` has a name per module, for messages.
+    """
     cores = available_cores()
     if len(texts) >= _WORTH_PROCESSES and cores > 1 and can_fork():
         _machine()  # initialised once, before the fork
-        try:
-            return run_in_processes(len(texts), lambda number: compile_object(texts[number]), cores)
-        except InternalError:
-            pass  # if a module is at fault, its error is raised again below
-    return [compile_object(text) for text in texts]
+        return run_in_processes(len(texts), lambda number: compile_object(texts[number], kernels[number]), cores)
+    return [compile_object(text, kernel) for text, kernel in zip(texts, kernels, strict=True)]
 
 
 def offer(objects: Mapping[str, bytes]) -> None:
@@ -168,7 +174,7 @@ class Loaded:
     def __init__(self, key: str, data: bytes) -> None:
         self.key, self.data = key, data
         binding = _binding()
-        with _lock:
+        with _lock, native("LLVM's linker for Host"):
             Loaded._count += 1
             builder = binding.JITLibraryBuilder().add_object_img(data).add_current_process().export_symbol("run")
             try:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.workers import address_of
+from hlo_run.containment.board import progress_address
 
 INSTRUCTION_WORDS = 5
 _OWN = -1
@@ -125,8 +126,11 @@ class Player:
         self._words = np.array(words, np.int64)
         self._start = address_of(self._words)
         self._index, self._allocation, self._offset = np.array(places, np.int64).reshape(-1, 3).T
-        # Patience, the instruction at which play ended, its status, the address of the kernels' fault.
-        self._control = np.array([_PATIENCE, 0, 0, fault_place], np.int64)
+        self._progress = np.zeros(1, np.int64)
+        # Patience, the instruction at which play ended, its status, the address of the kernels' fault, the address of the word
+        # that gets the number of each kernel's instruction before it runs.
+        progress = progress_address() or address_of(self._progress)
+        self._control = np.array([_PATIENCE, 0, 0, fault_place, progress], np.int64)
         self._code = player_code()
         self._control_place = address_of(self._control)
 
@@ -138,7 +142,7 @@ class Player:
     def play(self, first: int) -> tuple[Status, int]:
         """Play from an instruction on. Return the reason for the end and its instruction."""
         self._code.run(self._start, first, self._control_place)
-        _, where, status, _ = self._control.tolist()
+        _, where, status, *_ = self._control.tolist()
         return Status(status), where
 
     def rest(self) -> None:
@@ -158,7 +162,7 @@ def player_code() -> llvm.Loaded:
     for status in Status:
         text = text.replace(f"STATUS_{status.name}", str(status.value))
     digest = llvm.digest_of(text)
-    return llvm.Loaded(digest, llvm.cached_objects({digest: text})[digest])
+    return llvm.Loaded(digest, llvm.cached_objects({digest: text}, {})[digest])
 
 
 _TEXT = """
@@ -171,6 +175,8 @@ entry:
   %status = getelementptr i64, ptr %control, i64 2
   %faults = getelementptr i64, ptr %control, i64 3
   %fault = load ptr, ptr %faults
+  %progress.at = getelementptr i64, ptr %control, i64 4
+  %progress = load ptr, ptr %progress.at
   br label %fetch
 fetch:
   %number = phi i64 [ %first, %entry ], [ %following, %next ], [ %goal, %go ]
@@ -195,6 +201,7 @@ go:
   %goal = phi i64 [ %b, %unless ], [ %chosen, %switch ], [ %target, %back ]
   br label %fetch
 kernel:
+  store volatile i64 %number, ptr %progress
   %state = inttoptr i64 %c to ptr
   call void %a.ptr(i64 0, i64 %b, ptr %state)
   %weight = load i64, ptr %d.at

@@ -30,6 +30,7 @@ from hlo_run.backends.host.jit.plan import (
     Plan,
     RegionSpec,
 )
+from hlo_run.containment.board import Blame, native
 from hlo_run.parallel import available_cores
 from hlo_run.target import WARP_THREADS
 
@@ -167,6 +168,15 @@ class Execution:
 
     def run(self, deadline: float | None) -> None:
         """Run all blocks. Without a deadline the calling thread is one of the workers; with one it watches the time."""
+        with native("native code", f"kernel '{self._launch.kernel.name}'", blame=Blame.KERNEL):
+            self._run(deadline)
+        line, block = self._fault
+        if line == CANCELLED:
+            self._launch.fail("the kernel ran out of time", 0)
+        if line:
+            raise JitFault(line, block)
+
+    def _run(self, deadline: float | None) -> None:
         first, *others = self._team.workers
         if deadline is None:
             done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in others]
@@ -179,11 +189,6 @@ class Execution:
             self._wait([task for task in done if not task.cancel()], deadline)
         else:
             self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
-        line, block = self._fault
-        if line == CANCELLED:
-            self._launch.fail("the kernel ran out of time", 0)
-        if line:
-            raise JitFault(line, block)
 
     def _work(self, worker: Runner) -> None:
         for first, last in self._chunks:

@@ -1,0 +1,101 @@
+"""Refuses flags that have no effect: every flag names the uses of a command line in which it acts.
+
+A flag acts if the command line has all the uses that its field names (`acts`), or its record's if it names none. Flags that
+XLA shares (`--xla_*`) are never refused, since scripts pass them to every tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from hlo_run.errors import UsageError
+from hlo_run.options import Options
+from hlo_run.options.compile import CompileOptions
+from hlo_run.options.flag_files import FlagOptions
+from hlo_run.options.run import RunOptions
+from hlo_run.options.show import ShowOptions
+
+# Flags that choose what a command does, in the order in which they are looked at.
+_MODES = ("list_passes", "stage", "output", "xla_diff", "explain")
+_RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
+
+
+def check_effects(options: Options, files: Sequence[str]) -> None:
+    """Raise UsageError for a flag that differs from its default and has no effect beside the other flags and the files."""
+    missing = _missing_uses(options, files)
+    for record, own in _RECORD_ACTS.items():
+        for field in fields(record):
+            if getattr(options, field.name) == field.default or _is_shared_with_xla(field.name):
+                continue
+            acts: str = own if field.metadata["acts"] is None else field.metadata["acts"]
+            for use in acts.split():
+                if use in missing:
+                    raise UsageError(f"--{field.name} has no effect {missing[use]}", hint=f"leave out --{field.name}")
+    if options.list_passes and files:
+        raise UsageError(f"'{files[0]}' is not read with --list_passes", hint="leave out the file")
+
+
+def _is_shared_with_xla(name: str) -> bool:
+    return name.startswith("xla_") and name != "xla_diff"
+
+
+def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
+    """Return the uses that a command line lacks, each with the reason as the end of a sentence."""
+    missing: dict[str, str] = {}
+    mode = next((name for name in _MODES if getattr(options, name)), "")
+    if mode:
+        missing["run"] = f"with --{mode}, which does not run the module"
+        if not options.check_each_pass and not options.isolate_fusion:
+            missing["arguments"] = missing["run"]
+    if mode == "list_passes":
+        missing["file"] = "with --list_passes, which reads no file"
+        missing["compile"] = "with --list_passes, which does not compile"
+    elif not mode:
+        _add_missing_in_run(missing, options, files)
+    if options.inputs:
+        missing["random"] = "with --inputs, which gives the arguments"
+    elif "arguments" in missing:
+        missing["random"] = missing["arguments"]
+    if "run" in missing:
+        missing.update(
+            comparison=missing["run"], reference=missing["run"], choice=missing["run"], device=missing["run"], host=missing["run"]
+        )
+    if options.use_large_float_range:
+        missing["range"] = "with --use_large_float_range, which has its own range"
+    if not options.random_init_input_literals:
+        missing["range"] = "with --random_init_input_literals=false, which makes zeros"
+    if not mode and "host" in missing:
+        missing["checks"] = missing["host"]
+    if not (options.stage or options.xla_dump_to or options.v):
+        missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
+    if not options.output:
+        missing["output"] = "without --output"
+    return missing
+
+
+def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequence[str]) -> None:
+    """Add what a command line lacks that runs modules."""
+    platform = options.platform.lower()
+    if platform == "interpreter":
+        missing["device"] = missing["host"] = "with --platform=Interpreter, which runs no kernels"
+        if not options.isolate_fusion:
+            missing["compile"] = "with --platform=Interpreter, which does not compile"
+    elif platform in ("cuda", "gpu"):
+        missing["host"] = f"with --platform={options.platform}"
+    if files and all(file.endswith(".hlox") for file in files):
+        missing["compile"] = f"on '{files[0]}', which is compiled already"
+    if options.expected_output:
+        missing["reference"] = missing["choice"] = "with --expected_output, which gives the expected result"
+    elif not options.reference_platform:
+        missing["comparison"] = missing["reference"] = "without a comparison (--reference_platform is empty)"
+
+
+def check_least_values(options: Options) -> None:
+    """Raise UsageError for a number below the least one of its flag, or NaN."""
+    for field in fields(options):
+        least: float | None = field.metadata["least"]
+        value: Any = getattr(options, field.name)
+        if least is not None and not value >= least:
+            raise UsageError(f"--{field.name} must be >= {least:g}, got {value:g}", hint=field.metadata["help"])

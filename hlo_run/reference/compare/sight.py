@@ -1,0 +1,91 @@
+"""Measure what a comparison can see: the elements where it would notice a zero in the place of the result.
+
+A kernel that computes nothing leaves zeros. The comparison is blind to that where zero is expected, or a float within
+the absolute bound of zero, or where both sides are NaN or infinite, which hide whatever went into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.reference.compare.element_errors import ErrorSpec
+from hlo_run.reference.compare.leaf_comparison import LeafComparison, steps
+from hlo_run.reference.compare.rounding import cancellation_floor
+from hlo_run.reference.values import as_array, quiet, widen
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Counts of the expected elements of an array or of several: `seen` and the three reasons not to be.
+
+    `all_true` is set for an array of pred that says only true, which memory that no kernel wrote may say too.
+    """
+
+    elements: int = 0
+    zero: int = 0
+    small: int = 0
+    not_finite: int = 0
+    all_true: bool = False
+
+    @property
+    def seen(self) -> int:
+        """The number of elements where a zero would be noticed."""
+        return self.elements - self.zero - self.small - self.not_finite
+
+    @property
+    def is_blind(self) -> bool:
+        """True if there are elements and none is seen."""
+        return self.elements > 0 and self.seen == 0
+
+    def __add__(self, other: Sight) -> Sight:
+        return Sight(
+            self.elements + other.elements,
+            self.zero + other.zero,
+            self.small + other.small,
+            self.not_finite + other.not_finite,
+        )
+
+    def __str__(self) -> str:
+        if self.seen == self.elements:
+            return f"the comparison sees all {self.elements} elements"
+        parts = ((self.zero, "zero"), (self.small, "too small"), (self.not_finite, "NaN or infinite"))
+        why = ", ".join(f"{count} {what}" for count, what in parts if count)
+        share = 100 * self.seen / self.elements
+        return f"the comparison sees {self.seen} of {self.elements} elements ({share:.3g} %): {why}"
+
+
+def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
+    """Return what the comparison of one array sees. With `fixed_bounds`, floats within the absolute bound are not seen.
+
+    Otherwise small floats are judged by their rounding, and only those are not seen that are smaller than the rounding of
+    the array's largest number.
+    """
+    if leaf.problem:
+        return Sight()
+    expected, dtype = as_array(leaf.expected), leaf.shape.dtype
+    if not leaf.is_near:
+        zero = expected.size - int(np.count_nonzero(expected))
+        return Sight(expected.size, zero, all_true=dtype.kind == "pred" and expected.size > 0 and not zero)
+    with quiet():
+        floor = spec.abs if fixed_bounds else min(spec.abs, cancellation_floor(leaf))
+        zero = seen = infinite = 0
+        for _, want, _ in steps(expected, expected):
+            magnitude = np.abs(widen(want, dtype))
+            zero += int(np.count_nonzero(magnitude == 0))
+            seen += int(np.count_nonzero(magnitude > floor))
+            infinite += int(np.count_nonzero(~np.isfinite(magnitude)))
+            seen -= int(np.count_nonzero(np.isinf(magnitude)))
+    return Sight(expected.size, zero, expected.size - zero - seen - infinite, infinite)
+
+
+def total(sights: Sequence[Sight]) -> Sight:
+    """Return the counts of several arrays together."""
+    return sum(sights, Sight())
+
+
+def is_poor(sight: Sight) -> bool:
+    """True if other arguments may show much more: no element is seen, all say true, or an eighth is NaN or infinite."""
+    return sight.is_blind or sight.all_true or 8 * sight.not_finite > sight.elements

@@ -1,0 +1,178 @@
+"""Evaluate in float64 with a random rounding error after every op: how far the module's types let a result be off.
+
+    s = bf16[8] add(x, y)       ⇒   s = f64[8], the sum times 1 ± 2^-9 with a random sign per element
+
+This is Monte Carlo arithmetic (Parker, 1997). The distance between such a result and the plain float64 result is the
+rounding that any evaluation in the module's own types may have: it grows with the number of ops on the path and with
+cancellation. A sum of n terms gets errors of sqrt(n) roundings on each term and on its result, since its order and the
+type that it is kept in are open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.hlo.values.attribute_values import Window
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.literal import float_info
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Array, Calls, Evaluator, Value
+
+# Ops whose results are elements of their operands, or exact.
+_EXACT = MOVES_ELEMENTS | frozenset(
+    """abs add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice gather
+    get-tuple-element maximum minimum negate opt-barrier optimization-barrier pad reverse select sign slice sort tuple
+    is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant
+    while conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""".split()
+)
+# Ops that kernels approximate with errors of several roundings.
+_APPROXIMATED = frozenset(
+    """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
+    logistic power rsqrt sine sinh sqrt tan tanh batch-norm-training batch-norm-inference batch-norm-grad""".split()
+)
+_ROUNDINGS_OF_APPROXIMATION = 4.0
+_SUMS = frozenset(
+    """dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce reduce-scatter
+    custom-call cholesky triangular-solve""".split()
+)
+_WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
+# Even the last op is computed with such errors, in f32, before its result is rounded.
+_LAST_ROUNDING = 2.0**-22
+# GPUs may multiply f32 matrices in TF32, which has 11 digits.
+_TF32_ROUNDING = 2.0**-11
+
+
+def rounding(dtype: DType) -> float:
+    """Return the largest relative error of one rounding to a float or complex type; 0 for other types."""
+    if dtype.is_complex:
+        return 2.0**-24 if dtype.bits == 64 else 2.0**-53
+    return 2.0 ** -(dtype.float_format.mantissa_bits + 1) if dtype.is_float else 0.0
+
+
+def smallest_step(dtype: DType) -> float:
+    """Return the distance of the type's smallest numbers; of f32 and f64 the smallest normal, since kernels may flush to it."""
+    if dtype.is_complex:
+        dtype = DTYPES["f32" if dtype.bits == 64 else "f64"]
+    if dtype.bits >= 32:
+        return float(float_info(dtype).tiny)
+    return dtype.float_format.step
+
+
+def term_count(instruction: HloInstruction) -> int:
+    """Return about how many numbers an op adds for one element of its result; 1 for ops that add none."""
+    if instruction.opcode not in _SUMS:
+        return 1
+    operands = [operand.shape.element_count for operand in instruction.operands if operand.shape.is_array]
+    results = max((leaf.element_count for _, leaf in instruction.shape.leaves() if leaf.is_array), default=1)
+    match instruction.opcode:
+        case "dot" | "ragged-dot":
+            left = instruction.operands[0].shape.dims
+            contracted: tuple[int, ...] = instruction.attrs.get("lhs_contracting_dims", ())
+            return math.prod(left[dim] for dim in contracted)
+        case "reduce-window":
+            window: Window = instruction.attrs["window"]
+            return math.prod(dim.size for dim in window.dims)
+        case "convolution":
+            return max(1, operands[1])
+        case "scatter" | "select-and-scatter" | "all-reduce" | "reduce-scatter":
+            return 1 + max(operands, default=1) // max(1, results)
+        case "scan":
+            return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
+        case "fft" | "custom-call" | "cholesky" | "triangular-solve":
+            return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
+        case _:
+            return max(1, operands[0] // max(1, results)) if operands else 1
+
+
+class Perturbation:
+    """Random roundings for the instructions of a widened module; `shapes` are those before widening."""
+
+    def __init__(self, seed: int, shapes: Mapping[HloInstruction, Shape], last: Collection[HloInstruction] = ()) -> None:
+        self._engine = RandomEngine(seed)
+        self._shapes = shapes
+        self._last = last
+
+    @staticmethod
+    def of(seed: int, original: HloModule, wide: HloModule) -> Perturbation:
+        """Return the roundings for `wide`, which `widen_module` made of `original`."""
+        shapes: dict[HloInstruction, Shape] = {}
+        for before, after in zip(original.computations, wide.computations, strict=True):
+            # A widened computation may have exact converts after the others.
+            shapes.update(zip(after.instructions, (i.shape for i in before.instructions), strict=False))
+        return Perturbation(seed, shapes, _last_ops(wide))
+
+    def choose(
+        self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None
+    ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+        """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
+        shape = self._shapes.get(instruction)
+        if shape is None or instruction.opcode in _EXACT or not _rounds(shape):
+            return evaluate, program
+        terms = term_count(instruction)
+        before = math.sqrt(terms) if instruction.opcode in _SUMS else 0.0
+        after = before or (_ROUNDINGS_OF_APPROXIMATION if instruction.opcode in _APPROXIMATED else 1.0)
+        floor = _TF32_ROUNDING if instruction.opcode in ("dot", "convolution") else 0.0
+        # Both sides of a comparison round the result to its type once.
+        last = _LAST_ROUNDING if instruction in self._last else math.inf
+        own = [self._shapes.get(operand) for operand in instruction.operands]
+
+        def operands_of(operands: Sequence[Value]) -> list[Value]:
+            if not before:
+                return list(operands)
+            return [self._round(value, was, before, floor) for value, was in zip(operands, own, strict=True)]
+
+        def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+            assert evaluate is not None, "only an op with an evaluator is evaluated"
+            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last)
+
+        def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+            assert program is not None, "only an op with a program is run"
+            return program(instruction, operands_of(operands), device)
+
+        return evaluated if evaluate is not None else None, run if program is not None else None
+
+    def _round(self, value: Value, shape: Shape | None, count: float, least: float = 0.0, most: float = math.inf) -> Value:
+        """Return `value`, of `shape` before widening, with errors of `count` roundings of the type, clipped to [least, most]."""
+        if shape is None:
+            return value
+        if isinstance(value, tuple):
+            parts = zip(value, shape.tuple_shapes, strict=True)
+            return tuple(self._round(part, element, count, least, most) for part, element in parts)
+        if not shape.is_array or not rounding(shape.dtype) or value.dtype not in _WIDE:
+            return value
+        if value.dtype.kind == "c":
+            parts = np.ascontiguousarray(value).reshape(-1).view(np.float64)
+            return self._rounded(parts, shape.dtype, count, least, most).view(np.complex128).reshape(value.shape)
+        return self._rounded(value, shape.dtype, count, least, most)
+
+    def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
+        unit, step = min(max(rounding(dtype), least), most), smallest_step(dtype) if most == math.inf else 0.0
+        size = np.maximum(np.abs(value) * (count * unit), np.where(value == 0, 0.0, step))
+        words = self._engine.words((value.size + 63) // 64)
+        signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
+        return np.asarray(value + size * signs.reshape(value.shape))
+
+
+def _last_ops(module: HloModule) -> set[HloInstruction]:
+    """Return the ops that compute the result: nothing rounds between them and the root, and they have no other use."""
+    last: set[HloInstruction] = set()
+    pending = [module.entry.root]
+    while pending:
+        instruction = pending.pop()
+        last.add(instruction)
+        if instruction.opcode in ("fusion", "call"):
+            pending.append(instruction.called_computations[0].root)
+        elif instruction.opcode in MOVES_ELEMENTS or instruction.opcode in ("tuple", "concatenate", "pad"):
+            pending += [o for o in instruction.operands if o not in last and all(user in last for user in o.users)]
+    return last
+
+
+def _rounds(shape: Shape) -> bool:
+    return any(leaf.is_array and rounding(leaf.dtype) for _, leaf in shape.leaves())

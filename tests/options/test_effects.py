@@ -1,0 +1,76 @@
+"""Flags without effect are usage errors; every flag acts somewhere."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from hlo_run.errors import UsageError
+from hlo_run.options import Options
+from hlo_run.options.effects import check_effects, check_least_values
+
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"save_outputs": "o.npz", "stage": "hlo"}, "--save_outputs has no effect with --stage"),
+    ({"platform": "Host", "stage": "ptx"}, "--platform has no effect with --stage"),
+    ({"seed": 2, "output": "x.hlox"}, "--seed has no effect with --output"),
+    ({"seed": 2, "inputs": "a.npz"}, "--seed has no effect with --inputs"),
+    ({"v": 1, "list_passes": True}, "--v has no effect with --list_passes"),
+    ({"report_json": "r", "list_passes": True}, "--report_json has no effect with --list_passes"),
+    ({"fail_on_vacuous": True, "reference_platform": ""}, "--fail_on_vacuous has no effect without a comparison"),
+    ({"reference_precision": "f64", "expected_output": "o.npz"}, "--reference_precision has no effect with --expected_output"),
+    ({"v": 2, "platform": "Interpreter"}, "--v has no effect with --platform=Interpreter"),
+    ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
+    ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
+    ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
+    ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
+]
+ACCEPTED: list[dict[str, object]] = [
+    {"seed": 2, "stage": "hlo", "check_each_pass": True},
+    {"seed": 2, "output": "x.hlox", "isolate_fusion": "f"},
+    {"reference_platform": ""},
+    {"xla_gpu_deterministic_ops": True, "stage": "ptx"},
+    {"num_partitions": 2, "stage": "hlo"},
+    {"report_json": "r", "xla_diff": "emitters"},
+    {"print_ir_generic": True, "xla_dump_to": "d"},
+    {"cache": "off", "platform": "Interpreter"},
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_flags_without_effect(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_effects(replace(Options(), **given), [] if "list_passes" in given else ["x.hlo"])  # pyright: ignore[reportArgumentType]
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("given", ACCEPTED)
+def test_flags_with_an_effect(given: dict[str, object]) -> None:
+    check_effects(replace(Options(), **given), ["x.hlo"])  # pyright: ignore[reportArgumentType]
+
+
+def test_files_that_are_compiled_already() -> None:
+    with pytest.raises(UsageError, match=r"--target has no effect on .x\.hlox., which is compiled already"):
+        check_effects(Options(target="a100"), ["x.hlox"])
+
+
+def test_files_that_are_not_read() -> None:
+    with pytest.raises(UsageError, match=r"'x.hlo' is not read with --list_passes"):
+        check_effects(Options(list_passes=True), ["x.hlo"])
+
+
+def test_the_smallest_values() -> None:
+    for field in fields(Options):
+        least: float | None = field.metadata["least"]
+        if least is None:
+            continue
+        for value in (least - 1, float("nan")):
+            with pytest.raises(UsageError, match=f"--{field.name} must be >= {least:g}"):
+                check_least_values(replace(Options(), **{field.name: value}))  # pyright: ignore[reportArgumentType]
+        check_least_values(replace(Options(), **{field.name: least}))  # pyright: ignore[reportArgumentType]
+
+
+def test_every_flag_names_known_uses() -> None:
+    known = "run compile file arguments random range comparison reference choice device host checks text output".split()
+    for field in fields(Options):
+        assert set((field.metadata["acts"] or "").split()) <= set(known), field.name

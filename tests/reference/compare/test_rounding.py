@@ -1,0 +1,122 @@
+"""Elements in doubt are judged by the rounding of the module's types: what it explains, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hlo_run
+from hlo_run.hlo.graph import HloModule
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.compare.rounding import RoundingSamples
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.values import Value
+
+SPEC = ErrorSpec(1e-3, 1e-3)
+SUM = """HloModule sum
+add { a = bf16[] parameter(0) b = bf16[] parameter(1) ROOT s = bf16[] add(a, b) }
+ENTRY e {
+  p = bf16[64,512] parameter(0)
+  z = bf16[] constant(0)
+  ROOT r = bf16[64] reduce(p, z), dimensions={1}, to_apply=add
+}
+"""
+PRODUCT = """HloModule product
+ENTRY e {
+  p = f32[100] parameter(0)
+  q = f32[100] parameter(1)
+  m = f32[100] multiply(p, q)
+  ROOT r = f32[100] multiply(m, m)
+}
+"""
+
+
+def _judged(module: HloModule, values: Sequence[Value], actual: Any) -> Comparison:
+    def run(precision: str, roundings: int | None = None) -> Value:
+        return Reference(module, precision, roundings).run([values])[0]
+
+    def samples() -> RoundingSamples:
+        return RoundingSamples(run("f64"), tuple(run("f64", seed) for seed in range(4)))
+
+    return compare(run("native"), actual, module.entry.root.shape, SPEC).judged(samples)
+
+
+def test_a_sum_in_bf16_may_round_at_every_step_but_not_miss_terms() -> None:
+    module = hlo_run.parse(SUM)
+    (p,) = values = make_fake_arguments(module, 1)
+    rows = np.asarray(p)
+    sequential = np.zeros(64, ml_dtypes.bfloat16)
+    for column in rows.T:
+        sequential = (sequential.astype(np.float32) + column.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    judged = _judged(module, values, sequential)
+    assert judged.ok
+    assert judged.leaves[0].rounding is not None
+    assert judged.leaves[0].rounding.explained > 10
+    half = rows[:, :256].astype(np.float32).sum(axis=1).astype(ml_dtypes.bfloat16)
+    assert _judged(module, values, half).mismatches > 32
+    assert _judged(module, values, np.negative(sequential)).mismatches == 64
+    assert _judged(module, values, np.zeros_like(sequential)).mismatches == 64
+
+
+@pytest.mark.parametrize("fault", ["zero", "negate", "last"])
+def test_small_numbers_must_be_right_to_their_own_digits(fault: str) -> None:
+    module = hlo_run.parse(PRODUCT)
+    values = make_fake_arguments(module, 1)
+    right: Any = Reference(module).run([values])[0]
+    assert compare(right, np.zeros_like(right), module.entry.root.shape, SPEC).mismatches < 50, "the bounds alone are blind"
+    assert _judged(module, values, right * np.float32(1 + 1e-6)).ok
+    wrong: Any = {"zero": np.zeros_like(right), "negate": np.negative(right), "last": np.append(right[:-1], np.float32(0))}[fault]
+    judged = _judged(module, values, wrong)
+    assert judged.mismatches == (1 if fault == "last" else 100)
+    assert "off by more than the rounding of the module's types" in judged.summary()
+    assert int(np.count_nonzero(judged.masks()[0])) == judged.mismatches
+
+
+def test_what_cancellation_leaves_is_no_fault() -> None:
+    module = hlo_run.parse(
+        """HloModule cancel
+        ENTRY e {
+          p = f32[100] parameter(0) q = f32[100] parameter(1)
+          s = f32[100] add(p, q)
+          d = f32[100] subtract(s, p)
+          ROOT r = f32[100] subtract(d, q)
+        }"""
+    )
+    values = make_fake_arguments(module, 1)
+    # Exact arithmetic gives 0; f32 leaves a few 1e-8, which are all of the result.
+    assert _judged(module, values, np.zeros(100, np.float32)).ok
+    assert not _judged(module, values, np.full(100, 1e-5, np.float32)).ok
+
+
+def test_nans_and_infinities_are_never_explained() -> None:
+    module = hlo_run.parse(PRODUCT)
+    values = make_fake_arguments(module, 1)
+    actual = np.array(Reference(module).run([values])[0])
+    actual[3], actual[4] = np.nan, np.inf
+    assert _judged(module, values, actual).mismatches == 2
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2", "f8e8m0fnu"])
+def test_narrow_floats_are_judged_in_steps(dtype: str) -> None:
+    module = hlo_run.parse(f"HloModule n\nENTRY e {{ p = f32[64] parameter(0) ROOT r = {dtype}[64] convert(p) }}")
+    values = [np.random.default_rng(1).uniform(1e-4, 9e-4, 64).astype(np.float32)]
+    right = np.asarray(Reference(module).run([values])[0])
+    assert _judged(module, values, right).ok
+    zero = np.zeros_like(right)
+    visible = int(np.count_nonzero(right.view(np.uint8) > 3))
+    assert _judged(module, values, zero).mismatches >= visible
+
+
+def test_without_doubt_nothing_is_evaluated() -> None:
+    right = np.linspace(1, 2, 50, dtype=np.float32)
+    shape = hlo_run.parse("HloModule x\nENTRY e { ROOT p = f32[50] parameter(0) }").entry.root.shape
+
+    def never() -> RoundingSamples:
+        raise AssertionError("evaluated")
+
+    assert compare(right, right * np.float32(1 + 1e-6), shape, SPEC).judged(never).ok
