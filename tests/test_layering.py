@@ -42,9 +42,9 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         execution fuzz
         commands
         api terminal
+        cli
         triage
         tools
-        cli
         tool
     """.strip().splitlines()
 )

@@ -7,12 +7,9 @@ failures give a few buckets.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-
-import numpy as np
 
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, ParseError, Unsupported, UsageError
 from hlo_run.reference.compare.compare import Comparison
@@ -21,6 +18,8 @@ _PACKAGE = __name__.partition(".")[0]
 _ROW = re.compile(r" in row '([^']*)'(?:, kernel '[^']*')?: ")
 _INSIDE = re.compile(r" in row '(?P<row>[^']*)'(?:, kernel '(?P<kernel>[^']*)')?")
 _FRAME = re.compile(rf"^at ({_PACKAGE}\.[\w.<>]+), line \d+$")
+_BUG = re.compile(r"^at ([\w.]+):\d+, (\S+)$")
+_DIED = re.compile(r"^(?P<step>.*?) died with (?P<how>SIG\w+|signal \d+|exit code -?\d+)(?: in (?P<where>.*))?$")
 _LONGEST = 120
 # What is folded, in this order: quoted names, %names, paths, shapes, and numbers, also inside of names.
 _FOLDS = (
@@ -107,6 +106,10 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
     """Return the signature of an error. `comparison` is that of a Mismatch, if known."""
     modules = _modules(error.__traceback__)
     stage = _stage(modules)
+    died = _DIED.match(error.message) if isinstance(error, HloRunError) else None
+    if died is not None:
+        step = died["step"] if died["step"] != "the process" else died["where"] or "run"
+        return crash_signature(died["how"], fold(step))
     match error:
         case Mismatch():
             return _of_mismatch(error, comparison)
@@ -147,19 +150,8 @@ def _of_mismatch(error: Mismatch, comparison: Comparison | None) -> Signature:
     if wrong is None:
         return Signature("compare", "mismatch", fold(error.message))
     output = "{" + ",".join(map(str, wrong.path)) + "}"
-    return Signature("compare", "mismatch", _wrong(np.asarray(wrong.expected), np.asarray(wrong.actual)), output=output)
-
-
-def _wrong(expected: np.ndarray, actual: np.ndarray) -> str:
-    """Return how an array differs: in its shape, by NaNs on one side, or by values."""
-    if expected.shape != actual.shape:
-        return "shape"
-    if expected.dtype.kind in "biu":
-        return "wrong values"
-    with np.errstate(all="ignore"):
-        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-        extra = np.isnan(actual.astype(wide)) != np.isnan(expected.astype(wide))
-    return "NaN" if bool(np.any(extra)) else "wrong values"
+    how = "shape" if wrong.problem else "NaN" if wrong.nan_mismatches else "wrong values"
+    return Signature("compare", "mismatch", how, output=output)
 
 
 def _of_internal(error: InternalError, stage: str) -> Signature:
@@ -169,7 +161,10 @@ def _of_internal(error: InternalError, stage: str) -> Signature:
     inside = _INSIDE.search(error.message)
     kernel = inside["kernel"] or "" if inside is not None else ""
     place = next((found[1] for note in reversed(error.notes) if (found := _FRAME.match(note))), "")
-    place = place.removeprefix(f"{_PACKAGE}.") or _function(error.__cause__ or error)
+    place = place.removeprefix(f"{_PACKAGE}.") or next(
+        (f"{found[1]}.{found[2]}" for note in error.notes if (found := _BUG.match(note))), ""
+    )
+    place = place or _function(error.__cause__ or error)
     message = fold(_ROW.sub(": ", error.message))
     if inside is not None and inside["row"]:
         place = f"{inside['row']}: {place}" if place else inside["row"]
@@ -213,17 +208,22 @@ def _function(error: BaseException) -> str:
     return place
 
 
-def bucket_table(failures: Iterable[tuple[str, str]], examples: int = 3) -> list[str]:
-    """Return the lines of a table of buckets from (bucket, file), the largest bucket first; [] for fewer than two failures."""
-    failures = list(failures)
-    if len(failures) < 2:
-        return []
+def buckets(failures: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the files of each bucket from (bucket, file), the largest bucket first."""
     files: dict[str, list[str]] = {}
     for bucket, file in failures:
         files.setdefault(bucket, []).append(file)
-    counts = Counter({bucket: len(names) for bucket, names in files.items()})
-    lines = [f"{len(failures)} failures in {len(counts)} buckets:"]
-    for bucket, count in counts.most_common():
-        more = ", .." if count > examples else ""
-        lines.append(f"{count:5}  {bucket}  [{', '.join(files[bucket][:examples])}{more}]")
+    return dict(sorted(files.items(), key=lambda item: -len(item[1])))
+
+
+def bucket_table(failures: Iterable[tuple[str, str]], examples: int = 3) -> list[str]:
+    """Return the lines of a table of buckets from (bucket, file), the largest first; [] for fewer than two failures."""
+    found = buckets(failures)
+    count = sum(map(len, found.values()))
+    if count < 2:
+        return []
+    lines = [f"{count} failures in {len(found)} bucket{'s' * (len(found) > 1)}:"]
+    for bucket, files in found.items():
+        more = ", .." if len(files) > examples else ""
+        lines.append(f"{len(files):5}  {bucket}  [{', '.join(files[:examples])}{more}]")
     return lines
