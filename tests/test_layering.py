@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         commands
         api terminal
         cli
+        triage.edits
         triage
         tools
         tool
