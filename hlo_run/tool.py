@@ -18,6 +18,7 @@ from hlo_run.garbage_collection import collect_seldom
 
 # Subcommand -> (module with its click command `command`, one line of help). A tool is imported when it is called.
 TOOLS: dict[str, tuple[str, str]] = {
+    "bisect": ("hlo_run.tools.bisect", "Find the pass, the rewrite or the LLVM pass that breaks a module."),
     "count-ops": ("hlo_run.tools.count_ops", "Print how often each opcode occurs."),
     "reduce": ("hlo_run.tools.reduce", "Shrink a module while it keeps its failure."),
 }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import click
 
-from hlo_run.containment.children import temporary_folder
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import check_writable
@@ -17,6 +15,7 @@ from hlo_run.tools.read import read
 from hlo_run.triage.llvm_reduce import is_llvm_ir, reduce_llvm
 from hlo_run.triage.predicates import INTERESTING, RunPredicate
 from hlo_run.triage.reduce import Plan, Reducer, Reduction, default_output
+from hlo_run.triage.trials import trial_folder
 
 _HELP = """Shrink the module in FILE while it keeps its failure.
 
@@ -47,8 +46,8 @@ def command(
         return reduce_llvm(console, file, predicate, output)
     module = read(file, verify=False)
     plan = Plan(output, jobs or available_cores(), seconds, trial_seconds)
-    with temporary_folder("hlo-reduce-") as folder:
-        reducer = Reducer(predicate, plan, Path(folder), console.err)
+    with trial_folder() as folder:
+        reducer = Reducer(predicate, plan, folder, console.err)
         found = reducer.start(module, file)
         if not found:
             hint = f"check that it fails: {predicate.command(file)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.errors import DeviceError, UsageError
@@ -30,7 +29,7 @@ def reduce_llvm(console: Console, file: str, predicate: Predicate, output: str) 
     if tool is None:
         raise DeviceError("llvm-reduce is not installed", hint="install LLVM's tools, for example the package llvm")
     with temporary_folder("hlo-reduce-") as folder:
-        script = Path(folder) / "test.sh"
+        script = folder / "test.sh"
         test = predicate.text.replace("{}", '"$1"')
         script.write_text(f"#!/bin/sh\n{test}\n", encoding="utf-8")
         script.chmod(0o700)

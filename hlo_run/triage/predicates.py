@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class RunPredicate:
         To be called in a fork: it changes the working state of the process, which may crash or hang.
         """
         os.environ.update(environment or {})
-        report = f"{path}.report.json"
+        report = own_file("report.json")
         flags = [*self.flags, *extra]
         given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in flags if word.startswith("-")}
         own = [f"--{name}={value}" for name, value in _OWN.items() if name in FLAGS.fields and name not in given]
@@ -106,3 +107,8 @@ def _environment(extra: Sequence[str], environment: Mapping[str, str] | None) ->
 
 
 Predicate = RunPredicate | TestPredicate
+
+
+def own_file(name: str) -> str:
+    """Return the path of a temporary file of this process."""
+    return os.path.join(tempfile.gettempdir(), f"hlo-tool-{os.getpid()}-{name}")

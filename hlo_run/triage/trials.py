@@ -9,12 +9,14 @@ import pickle
 import select
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-from hlo_run.containment.children import drop_standard_streams, end_with_parent
+from hlo_run.containment.children import drop_standard_streams, end_with_parent, temporary_folder
 from hlo_run.containment.crash import signal_name
 from hlo_run.execution.signatures import crash_signature, timeout_signature
 
@@ -39,6 +41,18 @@ class _Running:
     number: int
     since: float
     data: bytearray
+
+
+@contextlib.contextmanager
+def trial_folder() -> Generator[Path]:
+    """Return a context with a folder for the files of trials. Their temporary files go there too, so killed trials leave none."""
+    before = tempfile.tempdir
+    with temporary_folder("hlo-tool-") as folder:
+        tempfile.tempdir = str(folder)
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
 
 
 def run_forks(
