@@ -19,6 +19,7 @@ from hlo_run.triage.questions import Question
 from hlo_run.triage.trials import import_all, loaded_modules, run_forks
 
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
+_NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
 _SHOWN_LINES, _WIDTH = 8, 160
@@ -160,7 +161,7 @@ class Bisector:
             ]
             if lines:
                 more = (f"and {len(lines) - _SHOWN_LINES} more lines",) if len(lines) > _SHOWN_LINES else ()
-                return (*lines[:_SHOWN_LINES], *more)
+                return (*(line[:_WIDTH] for line in lines[:_SHOWN_LINES]), *more)
         return ()
 
     # ---- LLVM
@@ -202,7 +203,7 @@ class Bisector:
         self.result.findings.append(
             Finding(
                 "It fails without any pass that can be skipped: a required row, an emitter or the platform is at fault.",
-                self._shown(off),
+                self._shown(_NONE if self._fails([_NONE])[0] else off),
             )
         )
 

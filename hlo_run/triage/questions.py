@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
-from hlo_run.cli import run
+from hlo_run.cli import parse_arguments, run
+from hlo_run.commands.list_passes import check_names
 from hlo_run.errors import UsageError
 from hlo_run.options import RunOptions
 from hlo_run.triage.predicates import RunPredicate, own_file
@@ -59,14 +60,16 @@ class TextQuestion:
 
     @staticmethod
     def of(run_: RunPredicate, text: str) -> TextQuestion:
-        """Return the question of `--matches=STAGE:REGEX`; raises UsageError for another form."""
+        """Return the question of `--matches=STAGE:REGEX`; raises UsageError for another form or stage."""
         stage, colon, pattern = text.partition(":")
         try:
             re.compile(pattern)
         except re.error as error:
             raise UsageError(f"--matches={text}: {error}") from None
         if not colon or not stage or not pattern:
-            raise UsageError(f"--matches={text} is not of the form STAGE:REGEX", hint="--matches=optimized-hlo:transpose")
+            raise UsageError(f"--matches={text} is not of the form STAGE:REGEX", hint="--matches=hlo:transpose")
+        options, _, _ = parse_arguments([f"--stage={stage}"])
+        check_names(options)
         return TextQuestion(run_, stage, pattern)
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:

@@ -21,6 +21,7 @@ from hlo_run.triage.steps import PRINTED, STEPS, Edit, Step
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks
 from hlo_run.whole_files import write_whole
 
+_NAN, _VALUES = "mismatch: NaN", "mismatch: wrong values"
 _REFUSED, _SEEN, _LARGER = "refused", "seen", "larger"
 # A trial may take this many times as long as the original, and at least so many seconds.
 _PATIENCE, _LEAST_SECONDS = 4.0, 10.0
@@ -183,7 +184,7 @@ class Reducer:
         works = [partial(self._work, edit, path) for edit, path in zip(edits, paths, strict=True)]
 
         def keeps(ended: Ended) -> bool:
-            return self._bucket(ended) == self.state.wanted
+            return _is_same(self._bucket(ended), self.state.wanted)
 
         ends = run_forks(works, self._plan.jobs, min(self._limit_seconds, left), keeps if only_first else lambda ended: False)
         result: list[str | None] = []
@@ -260,6 +261,11 @@ def edited(edit: Edit, module: HloModule) -> str | None:
         return module.to_string(PRINTED)
     except (HloRunError, AssertionError, ArithmeticError, LookupError, ValueError, TypeError):
         return None
+
+
+def _is_same(bucket: str, wanted: str) -> bool:
+    """True for equal buckets. A wrong value and a NaN are equal: one becomes the other on its way through a module."""
+    return bucket.replace(_NAN, _VALUES) == wanted.replace(_NAN, _VALUES)
 
 
 def _digest(text: str) -> bytes:

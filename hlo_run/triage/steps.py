@@ -16,6 +16,9 @@ Edit: TypeAlias = "Callable[[HloModule], bool | str]"
 # Every text of a reduction is printed so. It has all constants in full.
 PRINTED = replace(DEFAULT, percent=False, large_constants=True, program_shape=False, operand_index_interval=0)
 
+# How far away a value may be that replaces an instruction.
+_ANCESTORS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -92,6 +95,18 @@ def _operands(module: HloModule) -> Iterator[Edit]:
     for instruction in _inner(module):
         for operand in dict.fromkeys(instruction.operands):
             yield _on(values.by_operand, instruction, operand)
+        for other in _ancestors(instruction):
+            yield _on(values.by_operand, instruction, other)
+
+
+def _ancestors(instruction: HloInstruction) -> list[HloInstruction]:
+    """Return the operands of operands, up to some distance, that have the shape of an instruction."""
+    found: dict[HloInstruction, None] = {}
+    level = list(dict.fromkeys(instruction.operands))
+    for _ in range(_ANCESTORS):
+        level = list(dict.fromkeys(operand for each in level for operand in each.operands))
+        found.update(dict.fromkeys(level))
+    return [other for other in found if other not in instruction.operands and other.shape.compatible(instruction.shape)]
 
 
 def _constants(module: HloModule) -> Iterator[Edit]:

@@ -79,7 +79,8 @@ def run_forks(
             wait = min((each.since + limit_seconds - now for each in running.values()), default=0.0)
             ready, _, _ = select.select(list(running), [], [], max(wait, 0.0))
             for each in [running[pipe] for pipe in ready if _has_ended(running[pipe])]:
-                del running[each.pipe]
+                if running.pop(each.pipe, None) is None:  # stopped by an earlier end of this round
+                    continue
                 ended[each.number] = end = _collect(each)
                 if is_enough(end) and each.number < last:
                     last = each.number
