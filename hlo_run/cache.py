@@ -162,7 +162,11 @@ class FileCache:
     def clean(self) -> None:
         """Remove the least recently used files of all kinds if they exceed the limit together."""
         files: list[tuple[float, int, Path]] = []
-        for file in self.root.glob("*/*"):
+        try:
+            found = list(self.root.glob("*/*"))
+        except OSError:  # of a root that cannot be a directory, such as one whose name is too long
+            return
+        for file in found:
             with contextlib.suppress(OSError):
                 status = file.stat()
                 files.append((status.st_mtime, status.st_size, file))

@@ -185,7 +185,8 @@ def preset(name: str) -> TargetSpec:
     return spec
 
 
-_FIELD = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s{}]+)')
+# A name begins where no other does, and is not given back: else a long word takes the square of its length.
+_FIELD = re.compile(r'(?<![a-z_0-9])([a-z_0-9]++)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s{}]+)')
 _REQUIRED_FIELDS = ("core_count", "threads_per_core_limit")
 
 

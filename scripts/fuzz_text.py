@@ -2,6 +2,9 @@
 
     python3 scripts/venv.py python scripts/fuzz_text.py [--seconds N] [--seed N] [--xla PYTHON] [PATH...]
 
+`scripts/fuzz_inputs.py` calls the whole command on mutated inputs of all formats, this text among them. This script holds the
+parser alone against its own printer and against XLA's parser.
+
 A path is a folder of `.hlo` files, one such file, or a file with `====` between texts. The default is the texts of
 tests/data/fuzz. A text breaks if `hlo_run.parse` raises anything but an HloRunError, if it takes more than 10 seconds or 4 GiB,
 or if the resulting module does not read back. With `--xla` (a Python that has jaxlib) real XLA reads every text as well:

@@ -175,7 +175,7 @@ def _child(pipe: Connection, path: Path, passes: str) -> None:
         pipe.send(judge(path, passes))
     except MemoryError:
         pipe.send(("skipped", "memory"))
-    except BaseException as error:  # any error is the result of the case
+    except Exception as error:  # the cases are foreign, and any error of ours is the result of a case
         pipe.send(("crash", f"{type(error).__name__}: {error}"))
 
 

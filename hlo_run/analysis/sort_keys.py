@@ -21,6 +21,7 @@ _DESCENDING = {"LT": False, "GT": True}
 _BITWISE = frozenset(("xor", "and", "or", "not"))
 _SAME = frozenset(("compare", "select", "bitcast", "bitcast-convert", "convert")) | _BITWISE
 _MOST_OPS = 40
+_MOST_KEYS = 1000
 
 _Side: TypeAlias = "tuple[HloInstruction, HloInstruction]"
 
@@ -31,24 +32,36 @@ def sort_keys(comparator: HloComputation) -> tuple[SortKey, ...] | None:
 
 
 def _keys(root: HloInstruction) -> tuple[SortKey, ...] | None:
-    if root.opcode == "compare":
-        key = _key(root)
-        return (key,) if key else None
-    if root.opcode == "select":
-        undecided, following, first = root.operands
+    found: list[SortKey] = []
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if value.opcode == "compare":
+            key = _key(value)
+            # Shared values can repeat keys exponentially often.
+            if key is None or len(found) >= _MOST_KEYS:
+                return None
+            found.append(key)
+            continue
+        both = _first_and_following(value)
+        if both is None:
+            return None
+        waiting += reversed(both)
+    return tuple(found)
+
+
+def _first_and_following(value: HloInstruction) -> _Side | None:
+    """Return the comparison that decides first, and the one that decides if the first finds the elements equal."""
+    if value.opcode == "select":
+        undecided, following, first = value.operands
         is_undecided = _compares_preds(undecided) and _mirrored(*undecided.operands) and first in undecided.operands
-        return _joined(first, following) if is_undecided else None
-    if root.opcode == "or":
-        for first, rest in (root.operands, root.operands[::-1]):
+        return (first, following) if is_undecided else None
+    if value.opcode == "or":
+        for first, rest in (value.operands, value.operands[::-1]):
             for equal, following in _conjunctions(rest):
                 if first.opcode == "compare" and _same_sides(first, equal):
-                    return _joined(first, following)
+                    return first, following
     return None
-
-
-def _joined(first: HloInstruction, following: HloInstruction) -> tuple[SortKey, ...] | None:
-    before, after = _keys(first), _keys(following)
-    return (*before, *after) if before and after else None
 
 
 def _conjunctions(value: HloInstruction) -> tuple[_Side, ...]:
@@ -87,15 +100,24 @@ def _key(compare: HloInstruction) -> SortKey | None:
 
 def _mirrored(left: HloInstruction, right: HloInstruction) -> bool:
     """True if `right` is `left` with the two elements of every operand exchanged."""
-    if left.opcode != right.opcode or left.shape.element_type != right.shape.element_type:
-        return False
-    if left.opcode == "parameter":
-        return left.parameter_number ^ 1 == right.parameter_number
-    if left.opcode == "constant":
-        return _bits(left) == _bits(right)
-    if left.opcode not in _SAME or (left.opcode == "compare" and not _alike(left, right)):
-        return False
-    return all(_mirrored(*pair) for pair in zip(left.operands, right.operands, strict=True))
+    waiting = [(left, right)]
+    seen = set(waiting)
+    for one, two in waiting:
+        if one.opcode != two.opcode or one.shape.element_type != two.shape.element_type:
+            return False
+        if one.opcode == "parameter":
+            if one.parameter_number ^ 1 != two.parameter_number:
+                return False
+        elif one.opcode == "constant":
+            if _bits(one) != _bits(two):
+                return False
+        elif one.opcode not in _SAME or (one.opcode == "compare" and not _alike(one, two)):
+            return False
+        else:
+            fresh = [pair for pair in zip(one.operands, two.operands, strict=True) if pair not in seen]
+            seen.update(fresh)
+            waiting += fresh
+    return True
 
 
 def _alike(left: HloInstruction, right: HloInstruction) -> bool:
@@ -107,33 +129,49 @@ def _bits(constant: HloInstruction) -> int:
     return int.from_bytes(item.tobytes(), "little")
 
 
-def _write(value: HloInstruction, ops: list[KeyOp], numbers: dict[HloInstruction, int], sides: set[int]) -> bool:
-    """Append the steps that compute a value; False for an instruction that no step can express."""
-    if value in numbers:
-        return True
+def _write(root: HloInstruction, ops: list[KeyOp], numbers: dict[HloInstruction, int], sides: set[int]) -> bool:
+    """Append the steps that compute a value; False for an instruction that no step can express, or for too many steps."""
+    waiting = [root]
+    while waiting:
+        value = waiting[-1]
+        if value in numbers:
+            waiting.pop()
+            continue
+        if len(ops) + len(waiting) > _MOST_OPS or value.shape.rank:
+            return False
+        missing = [operand for operand in value.operands if operand not in numbers]
+        if missing:
+            waiting.append(missing[0])
+            continue
+        waiting.pop()
+        op = _step(value, numbers, sides)
+        if op is None:
+            return False
+        numbers[value] = len(ops)
+        ops.append(op)
+    return True
+
+
+def _step(value: HloInstruction, numbers: dict[HloInstruction, int], sides: set[int]) -> KeyOp | None:
+    """Return the step of an instruction whose operands have steps; None if no step can express it."""
     dtype = value.shape.element_type
-    if len(ops) >= _MOST_OPS or value.shape.rank or not all(_write(o, ops, numbers, sides) for o in value.operands):
-        return False
     operands = tuple(numbers[operand] for operand in value.operands)
     match value.opcode:
         case "parameter":
             number = value.parameter_number
             sides.add(number & 1)
-            op = KeyOp("parameter", dtype, number=number >> 1)
+            return KeyOp("parameter", dtype, number=number >> 1)
         case "constant":
-            op = KeyOp("constant", dtype, number=_bits(value))
+            return KeyOp("constant", dtype, number=_bits(value))
         case "compare" if value.comparison_type != "TOTALORDER":
-            op = KeyOp("compare", dtype, operands, direction=value.comparison_direction)
+            return KeyOp("compare", dtype, operands, direction=value.comparison_direction)
         case "select":
-            op = KeyOp("select", dtype, operands)
+            return KeyOp("select", dtype, operands)
         case "bitcast" | "bitcast-convert" if value.operands[0].shape.dtype.bits == value.shape.dtype.bits:
-            op = KeyOp("bitcast-convert", dtype, operands)
+            return KeyOp("bitcast-convert", dtype, operands)
         case "convert" if (value.operands[0].shape.element_type, dtype) == ("bf16", "f32"):
-            op = KeyOp("convert", dtype, operands)
+            return KeyOp("convert", dtype, operands)
         case opcode if opcode in _BITWISE:
-            op = KeyOp(opcode, dtype, operands)
+            return KeyOp(opcode, dtype, operands)
         case _:
-            return False
-    numbers[value] = len(ops)
-    ops.append(op)
-    return True
+            return None

@@ -11,6 +11,7 @@ from xdsl.utils.exceptions import DiagnosticException, InvalidIRException, Unreg
 from xdsl.utils.exceptions import ParseError as XdslParseError
 
 from hlo_run.dialects.context import make_context
+from hlo_run.dialects.dominance import first_undominated_use
 from hlo_run.dialects.names import default_name
 from hlo_run.errors import ParseError, Where
 
@@ -41,6 +42,8 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError("invalid IR: it is nested too deeply", Where(file, 1, 1)) from None
     except _CONSTRUCTOR_ERRORS as error:
         raise ParseError(f"invalid IR: {_last_line(error) or type(error).__name__}", Where(file, 1, 1)) from error
+    if (user := first_undominated_use(module)) is not None:
+        raise ParseError(f"invalid IR: an operand of '{user.name}' is not defined before it", Where(file, 1, 1))
     _drop_default_hints(module)
     return module
 

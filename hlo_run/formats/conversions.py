@@ -8,11 +8,17 @@ stderr, with exit code `REFUSED`.
 from __future__ import annotations
 
 import importlib
+import math
+import resource
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 REFUSED = 3
+_LEAST_SECONDS = 10
+# XLA reads a hundred times as much.
+_BYTES_PER_SECOND = 20_000
 
 
 def print_in_full(module: Any) -> bytes:
@@ -63,10 +69,19 @@ CONVERSIONS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def limit_time(data: bytes) -> None:
+    """Let the process end by SIGXCPU if XLA works much longer than on real input: some malformed bytecode never ends."""
+    seconds = math.ceil(time.process_time() + _LEAST_SECONDS + len(data) / _BYTES_PER_SECOND)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard == resource.RLIM_INFINITY else min(seconds, hard), hard))
+
+
 def main() -> int:
     """Convert stdin to stdout by the conversion named on the command line."""
     try:
-        result = CONVERSIONS[sys.argv[1]](sys.stdin.buffer.read())
+        data = sys.stdin.buffer.read()
+        limit_time(data)
+        result = CONVERSIONS[sys.argv[1]](data)
     except (RuntimeError, UnicodeError) as error:  # jaxlib raises its subclass of RuntimeError; a name may not be UTF-8
         sys.stderr.write(f"{error}\n")
         return REFUSED

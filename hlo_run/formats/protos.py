@@ -42,6 +42,7 @@ class ProtoContents:
 
 def read_binary(data: bytes, file: str) -> ProtoContents:
     """Read an HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for other data."""
+    _require_protobuf(file)
     from google.protobuf.message import DecodeError
 
     types = message_types(file)
@@ -58,6 +59,7 @@ def read_binary(data: bytes, file: str) -> ProtoContents:
 
 def read_text(text: str, file: str) -> ProtoContents:
     """Read the same messages in protobuf's text format; raises ParseError if the text is none of them."""
+    _require_protobuf(file)
     from google.protobuf import text_format
 
     types = message_types(file)
@@ -78,6 +80,7 @@ def read_text(text: str, file: str) -> ProtoContents:
 
 def proto_to_text(module: bytes, file: str) -> str:
     """Return a serialized HloModuleProto as the text format of an HloProto."""
+    _require_protobuf(file)
     from google.protobuf import text_format
 
     message = message_types(file)("xla.HloProto")()
@@ -137,7 +140,7 @@ def _pool() -> Any:
 def message_types(file: str) -> Callable[[str], Message]:
     """Return the function from message name to message type; raises UsageError if a package is missing."""
     require("jaxlib", f"'{file}'")
-    require("google.protobuf", f"'{file}'")
+    _require_protobuf(file)
     from google.protobuf import message_factory
 
     pool = _pool()
@@ -146,6 +149,12 @@ def message_types(file: str) -> Callable[[str], Message]:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
     return message_type
+
+
+def _require_protobuf(file: str) -> None:
+    # Looking up a module in a package that is missing raises an error.
+    for package in ("google", "google.protobuf"):
+        require(package, f"'{file}'")
 
 
 def _libraries() -> list[Path]:

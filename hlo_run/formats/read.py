@@ -79,11 +79,14 @@ def _format(path: str, input_format: str) -> str:
 
 
 def _read(path: str) -> bytes:
-    if path == "-":
-        data = sys.stdin.buffer.read()
-        keep_input(data)
-        return data
+    # Python sets stdin to None if the caller closed it.
+    if path == "-" and sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError("stdin is closed", hint="pipe a module into it, or name a file")
     try:
+        if path == "-":
+            data = sys.stdin.buffer.read()
+            keep_input(data)
+            return data
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

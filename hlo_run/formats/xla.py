@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import sys
 from typing import Any
 
@@ -119,6 +120,8 @@ _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 
 def last_words(message: str, code: int) -> str:
     """Return the failed check that XLA printed before it aborted, else the signal or exit code."""
+    if -code == signal.SIGXCPU:
+        return "it does not end"
     found = _FATAL.search(message)
     if found:
         return found[1]

@@ -118,7 +118,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
     _RECORD.take()
     try:
         expected = reference.run([arguments], feeds=feeds_of(seed))[0]
-    except Exception as error:  # any error is a finding
+    except Exception as error:  # the code under test may raise anything, and each error is a finding
         return _raised(seed, "reference", error)
     expected_calls, expected_feed = _RECORD.take(), reference.outfeed
     if claim := "; ".join(_false_claims(random_module.result, expected, "result")):
@@ -131,7 +131,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
         actual = backend.run(executable, arguments, feeds=feeds_of(seed))
     except Unsupported as error:
         return Outcome(seed, "unsupported", _normal(str(error)), str(error))
-    except Exception as error:  # any error is a finding
+    except Exception as error:  # as above
         return _raised(seed, "pipeline", error)
     found = [*differences(random_module.result, expected, actual, "result")]
     if (calls := _RECORD.take()) != expected_calls:

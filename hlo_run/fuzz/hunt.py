@@ -15,11 +15,14 @@ from multiprocessing.process import BaseProcess
 
 from hlo_run.cache import choose_cache
 from hlo_run.containment.children import end_with_parent
+from hlo_run.errors import HloRunError
 from hlo_run.fuzz.check import Outcome, check, options_of, register_calls
 from hlo_run.fuzz.generate import random_module
 
 # A child process is replaced after this many modules, since compilers never free some of their memory.
 _MODULES_PER_PROCESS = 250
+# What a mistake in the generator raises.
+_BUGS = (HloRunError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def _work(plan: Plan, seeds: list[int], pipe: Connection) -> None:
         begin = time.process_time()
         try:
             outcome = check(random_module(seed), options_of(seed, plan.verify, plan.engine))
-        except Exception as error:  # errors of the generator are findings as well
+        except _BUGS as error:  # `check` returns errors of the code under test; these are of the generator
             outcome = Outcome(seed, "failed", f"generator: {type(error).__name__}: {error}", str(error))
         pipe.send((outcome, time.process_time() - begin))
     pipe.close()

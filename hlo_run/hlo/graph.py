@@ -17,6 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 
 # A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
+_MANY_USERS = 100
 
 
 class _WideOperands:
@@ -40,13 +41,6 @@ class _WideOperands:
         return is_known
 
 
-def _remove_user(users: list[HloInstruction], user: HloInstruction) -> None:
-    """Let the last user take the place of one that goes, as XLA does: passes that ask users in turn take the first that fits."""
-    place, last = users.index(user), users.pop()
-    if last is not user:
-        users[place] = last
-
-
 class HloInstruction(TypedAttributes):
     """One instruction. `HloComputation.add` puts it into a computation.
 
@@ -60,6 +54,7 @@ class HloInstruction(TypedAttributes):
         "_called",
         "_operands",
         "_shape",
+        "_user_places",
         "_wide",
         "attrs",
         "control_predecessors",
@@ -87,6 +82,8 @@ class HloInstruction(TypedAttributes):
         self.where = where
         self.parent: HloComputation | None = None
         self.users: list[HloInstruction] = []
+        # The place of each user, for an instruction that once had many.
+        self._user_places: dict[HloInstruction, int] | None = None
         self.control_predecessors: list[HloInstruction] = []
         # None while `_wide` has newer operands.
         self._operands: tuple[HloInstruction, ...] | None = ()
@@ -123,10 +120,10 @@ class HloInstruction(TypedAttributes):
         before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
-                _remove_user(old.users, self)
+                old._remove_user(self)
         for operand in after:
             if operand not in before:
-                operand.users.append(self)
+                operand._add_user(self)
         self._operands, self._wide = new, None
         self.touch()
 
@@ -141,9 +138,26 @@ class HloInstruction(TypedAttributes):
             is_user = any(operand is new for operand in self.operands)
             self._operands = tuple([new if operand is old else operand for operand in self.operands])
         if not is_user:
-            new.users.append(self)
-        _remove_user(old.users, self)
+            new._add_user(self)
+        old._remove_user(self)
         self.touch()
+
+    def _add_user(self, user: HloInstruction) -> None:
+        if self._user_places is not None:
+            self._user_places[user] = len(self.users)
+        self.users.append(user)
+
+    def _remove_user(self, user: HloInstruction) -> None:
+        """Let the last user take the place of one that goes, as in XLA: passes that ask users take the first that fits."""
+        users = self.users
+        if len(users) > _MANY_USERS and self._user_places is None:
+            self._user_places = {other: place for place, other in enumerate(users)}
+        place = users.index(user) if self._user_places is None else self._user_places.pop(user)
+        last = users.pop()
+        if last is not user:
+            users[place] = last
+            if self._user_places is not None:
+                self._user_places[last] = place
 
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:

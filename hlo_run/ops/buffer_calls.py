@@ -137,15 +137,18 @@ def _verify_writers(instruction: HloInstruction) -> None:
 
 def _writers(instruction: HloInstruction, place: _Index) -> int:
     """Return the number of users that may write into a buffer: all except tuples, and elements of other indices."""
-    return sum(_writes(instruction, place, user) for user in instruction.users)
-
-
-def _writes(instruction: HloInstruction, place: _Index, user: HloInstruction) -> int:
-    if user.opcode == "get-tuple-element":
-        return _writers(user, place[1:]) if place and user.tuple_index == place[0] else 0
-    if user.opcode != "tuple":
-        return 1
-    parent = user.parent
-    if parent is not None and parent.root is user:
-        return int(any(caller.opcode == "while" for caller in parent.callers))
-    return _writers(user, (user.operands.index(instruction), *place))
+    writers = 0
+    waiting = [(instruction, place, user) for user in instruction.users]
+    while waiting:
+        value, at, user = waiting.pop()
+        if user.opcode == "get-tuple-element":
+            if at and user.tuple_index == at[0]:
+                waiting += ((user, at[1:], following) for following in user.users)
+        elif user.opcode != "tuple":
+            writers += 1
+        elif user.is_root:
+            writers += any(caller.opcode == "while" for caller in user.parent.callers) if user.parent is not None else 0
+        else:
+            inside = (user.operands.index(value), *at)
+            waiting += ((user, inside, following) for following in user.users)
+    return writers

@@ -59,9 +59,7 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     elif "arguments" in missing:
         missing["random"] = missing["arguments"]
     if "run" in missing:
-        missing.update(
-            comparison=missing["run"], reference=missing["run"], choice=missing["run"], device=missing["run"], host=missing["run"]
-        )
+        missing.update(comparison=missing["run"], reference=missing["run"], device=missing["run"], host=missing["run"])
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:

@@ -17,6 +17,7 @@ class RunOptions:
         "Run on CUDA, Host (the kernels' PTX on the CPU) or Interpreter (the numpy reference). "
         "Default: CUDA if a device can be opened, else Host.",
         "NAME",
+        acts="",  # scripts name the platform for every mode, as XLA's tools let them
     )
     reference_platform: str = flag(
         "default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME", acts="choice"
@@ -28,9 +29,11 @@ class RunOptions:
         ("native", "f64"),
         acts="reference",
     )
-    num_replicas: int = flag(0, "Simulate N replicas (0: the replica_count of the module's header).", "N", acts="file", least=0)
+    num_replicas: int = flag(
+        0, "Simulate N replicas, at most 4096 devices (0: replica_count in the module's header).", "N", acts="file", least=0
+    )
     num_partitions: int = flag(
-        0, "Simulate N partitions (0: the num_partitions of the module's header).", "N", acts="file", least=0
+        0, "Simulate N partitions, at most 4096 devices (0: num_partitions in the module's header).", "N", acts="file", least=0
     )
     input_format: str = flag(
         "",

@@ -11,6 +11,8 @@ _TOKEN = re.compile(
     r"""(?P<skip>\s+|\#[^\n]*)|(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<word>-?[\w.+-]+)|(?P<mark>[:{}<>\[\],;])"""
 )
 _ENDS = {"{": "}", "<": ">"}
+# A word that is longer is cut in messages.
+_MOST_SHOWN = 80
 
 
 def text_proto_fields(text: str, what: str) -> Iterator[tuple[str, list[str]]]:
@@ -24,7 +26,7 @@ def text_proto_fields(text: str, what: str) -> Iterator[tuple[str, list[str]]]:
     def fail(position: int, wanted: str) -> UsageError:
         found = tokens[position][1] if position < len(tokens) else "the end"
         return _error(
-            text, what, tokens[position][2] if position < len(tokens) else len(text), f"expected {wanted}, found {found}"
+            text, what, tokens[position][2] if position < len(tokens) else len(text), f"expected {wanted}, found {_short(found)}"
         )
 
     while place < len(tokens):
@@ -40,7 +42,7 @@ def text_proto_fields(text: str, what: str) -> Iterator[tuple[str, list[str]]]:
                 raise fail(place, "the end of a message")
             yield name, []
         elif not has_colon:
-            raise fail(place, f"':' after {name}")
+            raise fail(place, f"':' after {_short(name)}")
         elif place < len(tokens) and tokens[place][1] == "[":
             values: list[str] = []
             place += 1
@@ -60,8 +62,12 @@ def text_proto_fields(text: str, what: str) -> Iterator[tuple[str, list[str]]]:
                 place += 1
             yield name, [value]
         else:
-            raise fail(place, f"the value of {name}")
+            raise fail(place, f"the value of {_short(name)}")
         place += place < len(tokens) and tokens[place][1] in (",", ";")
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= _MOST_SHOWN else word[:_MOST_SHOWN] + "..."
 
 
 def _tokens(text: str, what: str) -> Iterator[tuple[str, str, int]]:

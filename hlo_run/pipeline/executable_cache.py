@@ -5,8 +5,11 @@ After a hit the module is not optimised and its kernels are not compiled, so nei
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from dataclasses import replace
+
+import numpy as np
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import load, save
@@ -16,6 +19,7 @@ from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.replacements import Replacements
 
@@ -63,9 +67,23 @@ def open_for(ctx: PassContext) -> FileCache | None:
 
 def key_of(ctx: PassContext, module: HloModule) -> str:
     """Return the digest of everything that the executable depends on, with the order of instructions, which decides its names."""
-    text = module_to_string(module, replace(FULL, in_creation_order=True))
+    # Large constants take long as text, so their bytes are hashed.
+    text = module_to_string(module, replace(FULL, in_creation_order=True, large_constants=False))
+    constants = "".join(_literal_digest(i.attrs["literal"]) for i in module.instructions if i.opcode == "constant")
     order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
     forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)
-    return digest(
-        compiler_digest(), repr(ctx.target), ctx.options.compilation_key(), repr(registered_targets()), repr(forms), order, text
-    )
+    flags = (repr(ctx.target), ctx.options.compilation_key(), repr(registered_targets()))
+    return digest(compiler_digest(), *flags, repr(forms), order, text, constants)
+
+
+def _literal_digest(literal: Literal) -> str:
+    """Return a digest of the bytes of a literal's arrays in order; the text of the module has their shapes."""
+    made = hashlib.sha256()
+    waiting = [literal]
+    while waiting:
+        top = waiting.pop()
+        if isinstance(top, tuple):
+            waiting += reversed(top)
+        else:
+            made.update(np.ascontiguousarray(top).reshape(-1).view(np.uint8).data)
+    return made.hexdigest()

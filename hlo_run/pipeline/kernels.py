@@ -59,7 +59,8 @@ def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
     emitted = EmittedKernel(module, given.launch, given.unroll_factor, kind="", vector_size=0)
     run = _kernel_run(ctx, given.kernel)
     run.resume(emitted)
-    return _finish(ctx, run, given.kernel, emitted, given.row)
+    with _blaming(given.file):
+        return _finish(ctx, run, given.kernel, emitted, given.row)
 
 
 def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:

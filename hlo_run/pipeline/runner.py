@@ -11,6 +11,7 @@ from hlo_run.containment.board import at_place
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.verify.nesting import verify_nesting
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
@@ -38,8 +39,9 @@ def run_hlo_groups(
     """Run groups of HLO rows on `module` in place. A group with `repeat` runs until the module stops changing.
 
     `taken` is the strictness of the verifier. `keeps_layouts` False: rows may make consistent layouts inconsistent. Raises
-    ParseError for an invalid module, InternalError for a row that fails.
+    ParseError for an invalid module, Unsupported for one that is nested too deep, InternalError for a row that fails.
     """
+    verify_nesting(module)
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())

@@ -13,6 +13,7 @@ import multiprocessing
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,16 @@ def make_bundle(path: Path, files: Sequence[tuple[Path, str]], target: str, jobs
 
 
 def _compile_all(files: Sequence[tuple[Path, str]], target: str, jobs: int) -> Iterator[Entry]:
+    from hlo_run.errors import HloRunError
+
     # Never fork, because the caller may have threads.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(compile_entry, file, kind, target) for file, kind in files]
         for (file, kind), future in zip(files, futures, strict=True):
             try:
                 yield future.result()
-            except Exception as error:  # a file that ends its process or is not HLO becomes a row of the table
+            except (HloRunError, BrokenProcessPool, MemoryError, UnicodeDecodeError) as error:
+                # A file that ends its process or is not HLO becomes a row of the table.
                 yield Entry(file.stem, kind, "", refused=f"{type(error).__name__}: {error}")
 
 

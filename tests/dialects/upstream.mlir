@@ -182,3 +182,35 @@ func.func private @g(%i: index) -> f32 {
 //     return %r : f32
 //   }
 // }
+// -----
+// RUN:
+func.func @f(%v: i32) -> i32 {
+  // ERROR: an operand of 'arith.addi' is not defined before it
+  %0 = arith.addi %1, %v : i32
+  %1 = arith.addi %v, %v : i32
+  return %0 : i32
+}
+// -----
+// RUN:
+func.func @f(%c: i1, %v: i32) -> i32 {
+  cf.cond_br %c, ^a, ^b
+^a:
+  %0 = arith.addi %v, %v : i32
+  cf.br ^b
+^b:
+  // ERROR: an operand of 'arith.muli' is not defined before it
+  %1 = arith.muli %0, %v : i32
+  return %1 : i32
+}
+// -----
+// RUN:
+func.func @f(%n: index, %v: i32) -> i32 {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  // CHECK: scf.for
+  %sum = scf.for %i = %zero to %n step %one iter_args(%s = %v) -> (i32) {
+    %0 = arith.addi %s, %v : i32
+    scf.yield %0 : i32
+  }
+  return %sum : i32
+}

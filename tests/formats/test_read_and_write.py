@@ -13,7 +13,7 @@ import pytest
 import hlo_run
 from hlo_run.cli import run
 from hlo_run.errors import HloRunError, ParseError, Unsupported, UsageError
-from hlo_run.formats import protos, xla
+from hlo_run.formats import conversions, protos, xla
 from hlo_run.formats.proto_literals import literal_of_proto
 from hlo_run.formats.read import read_module
 from hlo_run.formats.write import hlo_proto, module_to_bytes
@@ -247,6 +247,16 @@ def test_an_input_that_ends_xlas_process_is_an_error_like_any_other(tmp_path: Pa
     module = hlo_run.parse("HloModule m\nENTRY e { ROOT c = f6e2m3fn[2] constant({1, 2}) }")
     with pytest.raises(Unsupported, match="XLA cannot convert the module"):
         module_to_bytes(module, "pb")
+
+
+def test_a_conversion_that_does_not_end_is_an_error_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "conversions.py"
+    limits = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    program.write_text(f"{limits}\nimport real as c\nc._LEAST_SECONDS = 0\nc.limit_time(b'')\nwhile True:\n    pass\n")
+    (tmp_path / "real.py").write_text(Path(conversions.__file__).read_text())
+    monkeypatch.setattr(conversions, "__file__", str(program))
+    with pytest.raises(ParseError, match=r"'m' crashes XLA's own reader: it does not end"):
+        xla.mlir_to_text(b"", "m")
 
 
 def test_what_is_no_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

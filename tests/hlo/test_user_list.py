@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import hlo_run
 from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.user_list import UserList
+from hlo_run.hlo.values.shape import Shape
+
+_SHAPE = Shape.array("f32", (2,))
 
 
 def test_the_last_user_takes_the_place_of_one_that_goes() -> None:
@@ -50,3 +56,22 @@ ENTRY e {
     p.users[0].replace_operand(p, negated)
     assert [user.opcode for user in p.users] == ["negate", "tanh", "sine"]
     assert p.users[0] is negated
+
+
+def test_an_instruction_of_many_users_keeps_their_order_as_one_of_few() -> None:
+    """Removal goes through an index of places once there are many users; the order is the same."""
+    rng = random.Random(1)
+    value = HloInstruction("x", "parameter", _SHAPE)
+    users, expected = [HloInstruction(f"u{n}", "negate", _SHAPE, [value]) for n in range(400)], list[HloInstruction]()
+    expected += users
+    for step in range(700):
+        if step % 3 == 2:
+            user = HloInstruction(f"v{step}", "negate", _SHAPE, [value])
+            expected.append(user)
+        else:
+            user = rng.choice(expected)
+            user.operands = ()
+            last = expected.pop()
+            if last is not user:
+                expected[expected.index(user)] = last
+        assert value.users == expected

@@ -12,7 +12,6 @@ from hlo_run.options.effects import check_effects, check_least_values
 
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"save_outputs": "o.npz", "stage": "hlo"}, "--save_outputs has no effect with --stage"),
-    ({"platform": "Host", "stage": "ptx"}, "--platform has no effect with --stage"),
     ({"seed": 2, "output": "x.hlox"}, "--seed has no effect with --output"),
     ({"seed": 2, "inputs": "a.npz"}, "--seed has no effect with --inputs"),
     ({"v": 1, "list_passes": True}, "--v has no effect with --list_passes"),
@@ -29,6 +28,7 @@ ACCEPTED: list[dict[str, object]] = [
     {"seed": 2, "stage": "hlo", "check_each_pass": True},
     {"seed": 2, "output": "x.hlox", "isolate_fusion": "f"},
     {"reference_platform": ""},
+    {"platform": "Host", "reference_platform": "", "stage": "ptx"},
     {"xla_gpu_deterministic_ops": True, "stage": "ptx"},
     {"num_partitions": 2, "stage": "hlo"},
     {"report_json": "r", "xla_diff": "emitters"},

@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.errors import Unsupported
 
 _Column = NDArray[np.int64]
+# Offsets are 64-bit numbers. A dimension without a bound (`?`) has a negative size.
+_MOST_BYTES = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -121,6 +124,9 @@ class _Space:
         """Reserve memory for intervals that share one offset, and return the offset."""
         size = group[0].size_bytes
         offset = self._find(group, size)
+        if not 0 <= offset + size <= _MOST_BYTES:
+            instruction = group[0].value.instruction
+            raise Unsupported(f"no device can hold the buffer of {instruction.name}, or all buffers together", instruction.where)
         first = self._count
         for number, interval in enumerate(group, first):
             self._starts[number], self._ends[number] = interval.start, interval.end

@@ -54,6 +54,9 @@ def _tied(numbers: Sequence[int], is_reduction: Sequence[bool], is_cheap: bool) 
 
 
 def _is_scalar_or_broadcast(instruction: HloInstruction) -> bool:
-    if instruction.opcode == "constant" or (instruction.shape.is_array and instruction.shape.element_count == 1):
-        return True
-    return instruction.opcode == "broadcast" and _is_scalar_or_broadcast(instruction.operands[0])
+    while True:
+        if instruction.opcode == "constant" or (instruction.shape.is_array and instruction.shape.element_count == 1):
+            return True
+        if instruction.opcode != "broadcast":
+            return False
+        instruction = instruction.operands[0]

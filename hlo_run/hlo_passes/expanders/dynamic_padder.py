@@ -38,6 +38,7 @@ from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
 from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
+_DYNAMIC_AFTERWARDS = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class DynamicPadder:
         """Edit the executed computations in place."""
         del ctx
         parameters = any(not _is_taken_apart(p) for p in module.entry.parameters)
-        if parameters or module.instructions_of(*DYNAMIC_SIZE):
+        if parameters or module.instructions_of(*DYNAMIC_SIZE) or _has_dynamic_results(module):
             _Padder(module, module.entry).run_entry()
 
 
@@ -60,6 +61,15 @@ def _is_taken_apart(parameter: HloInstruction) -> bool:
         _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.custom_call_target == "PadToStatic"
         for user in parameter.users
     )
+
+
+def _has_dynamic_results(module: HloModule) -> bool:
+    """Return True if the text declares a result as dynamic, though nothing sets its size; the size is then the bound.
+
+    After the pass has run, only parameters, calls of `SliceToDynamic`, and tuples of them are dynamic.
+    """
+    bodies = (computation for computation in module.computations if not computation.is_fusion)
+    return any(is_dynamic(i.shape) and i.opcode not in _DYNAMIC_AFTERWARDS for body in bodies for i in body.instructions)
 
 
 def _runs_dynamic_ops(instruction: HloInstruction) -> bool:

@@ -226,6 +226,8 @@ def _keeps_value(value: HloInstruction, element_type: str) -> bool:
     """Return True if converting `value` to that narrower type and back does not change it."""
     if value.shape.element_type == element_type:
         return True
+    while value.opcode in ("broadcast", "reshape", "transpose"):
+        value = value.operands[0]
     match value.opcode:
         case "convert":
             return value.operands[0].shape.element_type == element_type
@@ -233,8 +235,6 @@ def _keeps_value(value: HloInstruction, element_type: str) -> bool:
             literal = value.constant_array
             with np.errstate(over="ignore"):
                 return bool((literal.astype(DTYPES[element_type].numpy).astype(literal.dtype) == literal).all())
-        case "broadcast" | "reshape" | "transpose":
-            return _keeps_value(value.operands[0], element_type)
         case _:
             return False
 

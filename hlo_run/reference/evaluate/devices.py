@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value
+
+# All devices of a run are simulated in one process, which keeps the arguments and results of each.
+MOST_DEVICES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +27,17 @@ class DeviceGrid:
 
     @staticmethod
     def of(module: HloModule, replicas: int = 0, partitions: int = 0) -> DeviceGrid:
-        """Return the grid of these numbers; 0 means the number in the module's header."""
-        return DeviceGrid(
+        """Return the grid of these numbers; 0 means the number in the module's header.
+
+        Raises Unsupported for more than MOST_DEVICES devices, and for a header with a number below 1.
+        """
+        grid = DeviceGrid(
             replicas or int(module.attrs.get("replica_count", 1)), partitions or int(module.attrs.get("num_partitions", 1))
         )
+        if grid.replicas < 1 or grid.partitions < 1 or grid.size > MOST_DEVICES:
+            hint = "--num_replicas=N and --num_partitions=N set the numbers"
+            raise Unsupported(f"a run has 1 to {MOST_DEVICES} devices, but the module has {grid}", hint=hint)
+        return grid
 
     @property
     def size(self) -> int:

@@ -9,6 +9,7 @@ from hlo_run.backends.host.emulator.code_writer import BITS_OF_WIDTH, CodeWriter
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import (
+    TYPE_BYTES,
     Float,
     Integer,
     Negated,
@@ -178,7 +179,7 @@ def _mov(w: CodeWriter, op: Operation) -> None:
 
 def immediate_value(w: CodeWriter, op: Operation, source: Operand) -> Value:
     """Return the value of a `mov` whose source is not a register."""
-    bits = "pred" if op.type == "pred" else BITS_OF_WIDTH[int(op.type.lstrip("bsuf"))]
+    bits = "pred" if op.type == "pred" else BITS_OF_WIDTH[8 * TYPE_BYTES[op.type]]
     if isinstance(source, Symbol):
         space, _ = w.symbols[source.name]
         if space == "param":
@@ -342,8 +343,7 @@ def _cvt_floats(w: CodeWriter, op: Operation, target: Operand, source: Operand) 
     if op.flags & {"satfinite", "rna"} or ("relu" in op.flags and to not in _HALF_KINDS):
         raise op.unsupported()
     known = w.known(source)
-    if to == origin and not mode and not op.flags:
-        assert known is not None, "a conversion's operand is a register"
+    if to == origin and not mode and not op.flags and known is not None:
         w.copy(target, known)
         return
     name = _wide_source(w, op, source, origin)

@@ -7,11 +7,13 @@ assertions) are Unsupported.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
+from hlo_run.backends.host.ptx.operands import OperandRules
 from hlo_run.backends.host.ptx.syntax import (
     TYPE_BYTES,
     Address,
@@ -53,7 +55,7 @@ class FlatFunction:
 def flatten(module: Module, entry_name: str) -> FlatFunction:
     """Return the entry `entry_name` with calls inlined.
 
-    Raises DeviceError if the module lacks the entry, Unsupported for a call that cannot be inlined.
+    Raises DeviceError if the module lacks the entry, ParseError for a wrong call, Unsupported for one that cannot be inlined.
     """
     entry = module.functions.get(entry_name)
     if entry is None or entry.body is None or not entry.is_entry:
@@ -112,15 +114,23 @@ class _Inliner:
                 flat.variables[full_name] = replace(variable, name=full_name)
         for name, targets in function.branch_targets.items():
             flat.branch_targets[prefix + name] = tuple(prefix + target for target in targets)
+        rules = self._rules_of(function)
         for statement in function.body:
             if isinstance(statement, Label):
                 flat.items.append(Label(prefix + statement.name, statement.line))
-            else:
-                self._instruction(decode(statement), frame)
+                continue
+            operation = decode(statement)
+            rules.check(operation)
+            self._instruction(operation, frame)
         if prefix:
             flat.items.append(Label(prefix + "return", function.line))
         if len(flat.items) > _MAX_ITEMS:
             raise Unsupported(f"kernel '{flat.entry.name}' has more than {_MAX_ITEMS} instructions after inlining its calls")
+
+    def _rules_of(self, function: Function) -> OperandRules:
+        own = (*function.variables, *function.parameters, *function.returns)
+        symbols = {*self._module.variables, *self._module.functions, *(variable.name for variable in own)}
+        return OperandRules(function.registers, symbols, self._flat.entry.name)
 
     def _instruction(self, operation: Operation, frame: _Frame) -> None:
         instruction = operation.instruction
@@ -217,7 +227,10 @@ class _Inliner:
                 continue
             outer, own = self._rename(actual, frame), Register(inner.prefix + formal.name)
             operands = (own, outer) if inward else (outer, own)
-            self._append(Instruction("mov", (_bits_type(formal.type),), operands, None, line))
+            move = Instruction("mov", (_bits_type(formal.type),), operands, None, line)
+            registers = ChainMap({own.name: formal.type}, self._flat.registers)
+            OperandRules(registers, self._flat.variables, self._flat.entry.name).check(decode(move))
+            self._append(move)
 
     def _bound_parameter(self, operation: Operation, frame: _Frame) -> str:
         """Return the flat name of the parameter that a `ld.param`/`st.param` accesses; empty for an entry's parameter."""

@@ -47,6 +47,9 @@ _STATEMENT = re.compile(
 )
 _TARGETS = re.compile(r"\.(?:branchtargets|calltargets|callprototype)\b([^;]*);")
 _MAX_REGISTERS = 10_000_000
+_MAX_BYTES = 1 << 40
+# Python refuses to convert texts of some thousand digits. A cut number is as much too large as the whole one.
+_MOST_DIGITS = 30
 
 
 def parse_module(text: str, file: str = "<ptx>") -> Module:
@@ -94,12 +97,12 @@ class _ModuleParser:
             position = self._skip_space(self._item(position))
         if "version" not in self._header:
             raise self._source.error("a PTX module begins with .version", 0)
-        version = re.match(r"(\d+)\.(\d+)", self._header["version"])
+        version = re.match(r"(\d{1,4})\.(\d{1,4})\b", self._header["version"])
         if not version:
             raise self._source.error(f"bad .version '{self._header['version']}'", 0)
         address_bits = self._header.get("address_size", "32")
         if address_bits not in ("32", "64"):
-            raise self._source.error(f"bad .address_size '{address_bits}'", 0)
+            raise self._source.error(f".address_size is 32 or 64, got '{address_bits}'", 0)
         return Module(
             version=(int(version.group(1)), int(version.group(2))),
             target=self._header.get("target", "").split(",")[0].strip(),
@@ -138,6 +141,7 @@ class _ModuleParser:
             raise self._source.error(f"a variable cannot have type '.{type_name}'", match.start())
         for name, _, dims, initial in self._declarators(match):
             count = width * _product(dims)
+            self._check_size(type_name, count, match.start())
             line = self._source.line(match.start())
             data: bytes | None = None
             relocations: tuple[Relocation, ...] = ()
@@ -149,14 +153,21 @@ class _ModuleParser:
             align = alignment or TYPE_BYTES[type_name] * width
             yield Variable(name, match.group(2), type_name, count, align, line, data, relocations, is_extern)
 
+    def _check_size(self, type_name: str, count: int, position: int) -> None:
+        """Raise ParseError for a variable of predicates, which has no size, or of more bytes than addresses."""
+        if type_name == "pred":
+            raise self._source.error("only a register can be a predicate", position)
+        if count * TYPE_BYTES[type_name] > _MAX_BYTES:
+            raise self._source.error("the variable is too large", position)
+
     def _attributes(self, text: str, position: int) -> tuple[str, int, int]:
         """Return (type, alignment or 0, vector width) of a declaration's attributes."""
         type_name, alignment, width = "", 0, 1
         for name, number in _ATTRIBUTE.findall(text):
             if name == "align":
-                if not number:
-                    raise self._source.error("'.align' needs a number", position)
-                alignment = int(number)
+                alignment = int(number[:_MOST_DIGITS] or 0)
+                if alignment <= 0 or alignment & (alignment - 1):
+                    raise self._source.error(f"an alignment must be a power of two, got '{number}'", position)
             elif name in TYPE_BYTES or name == "pred":
                 type_name = name
             elif name in ("v2", "v4", "v8"):
@@ -175,7 +186,7 @@ class _ModuleParser:
             if not found or found.end() == position:
                 raise self._source.error("cannot read the declaration", match.start())
             name, count, dims, initial = found.groups()
-            yield name, None if count is None else int(count), dims, initial
+            yield name, None if count is None else int(count[:_MOST_DIGITS]), dims, initial
             position = found.end()
 
     def _initial_bytes(
@@ -215,8 +226,10 @@ class _ModuleParser:
             if type_name not in TYPE_BYTES:
                 raise self._source.error(f"a parameter cannot have type '.{type_name}'", position)
             count = width * _product(dims)
+            if space == "param":
+                self._check_size(type_name, count, position)
             parameters.append(
-                Variable(name, space, type_name, count, alignment or TYPE_BYTES[type_name], self._source.line(position))
+                Variable(name, space, type_name, count, alignment or TYPE_BYTES.get(type_name, 1), self._source.line(position))
             )
         return tuple(parameters)
 
@@ -226,7 +239,9 @@ class _ModuleParser:
         linkage, kind, returns, name, parameters, tail, opening = match.groups()
         del linkage
         body, end = (None, match.end()) if opening == ";" else self._body(match.end(), returns, parameters, match.start())
-        limits = {key: tuple(int(part) for part in value.split(",")) for key, value in _LIMITS.findall(tail)}
+        limits = {
+            key: tuple(int(part.strip()[:_MOST_DIGITS]) for part in value.split(",")) for key, value in _LIMITS.findall(tail)
+        }
         earlier = self._functions.get(name)
         if body is None and earlier is not None:
             return end  # a declaration after the definition is redundant
@@ -321,5 +336,5 @@ def _product(dims: str) -> int:
     """Return the element count of `[33][32]`. It is 0 for `[]` and 1 for the empty text."""
     count = 1
     for size in re.findall(r"\[(\d*)\]", dims):
-        count *= int(size or 0)
+        count *= int(size[:_MOST_DIGITS] or 0)
     return count

@@ -27,6 +27,8 @@ _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 _NOT_NEWLINE = re.compile(r"[^\n]")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
+# Longer ones exceed 64 bits, and Python refuses to convert some thousand digits.
+_MOST_DIGITS = 100
 _DECIMAL = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _TOKEN = re.compile(r"\s*(-?\d[\w.]*(?:(?<=[eE])[-+]\d+)?|[\w$%][\w$%.]*|[-+{}()\[\],!|])")
 
@@ -74,6 +76,8 @@ def parse_number(text: str) -> Integer | Float | None:
     if bits := _BITS.match(text):
         single, double = bits.groups()
         return Float(int(single, 16), 32) if single else Float(int(double, 16), 64)
+    if len(text) > _MOST_DIGITS:
+        return None
     if _INTEGER.match(text):
         digits = text.rstrip("U")
         is_octal = re.match(r"-?0[0-7]+$", digits) is not None

@@ -1,0 +1,75 @@
+"""Refuses modules whose tuples or calls are nested deeper than the compiler handles.
+
+Compilation and evaluation walk types, values and computations by recursive functions, whose depth these limits bound. Reading
+and printing have the limits of XLA's parser. The length of a chain of instructions is not nesting, and has no limit.
+"""
+
+from __future__ import annotations
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+
+# Protocol buffers, XLA's own file format, nest at most 100 deep, so XLA reads no module with deeper tuples from a file.
+MAX_TUPLE_DEPTH = 100
+# The levels of calls, loops, branches, fusions and reducers below the entry.
+MAX_CALL_DEPTH = 100
+
+
+# Calls that the reference follows without Python's stack.
+_FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
+
+
+def verify_nesting(module: HloModule, *, to_evaluate: bool = False) -> None:
+    """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
+
+    If the module is only evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer.
+    The calls of the module must have no cycle.
+    """
+    known: dict[int, int] = {}
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
+                hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
+                raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
+    _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
+
+
+def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
+    """Return the number of tuples around the deepest leaf; `known` keeps depths by `id` for one walk of a module."""
+    # The ids stay valid, since every shape here is held by the shape of an instruction.
+    waiting = [shape]
+    while waiting:
+        top = waiting[-1]
+        missing = [part for part in top.tuple_shapes if part.tuple_shapes and id(part) not in known]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        known[id(top)] = 1 + max((known.get(id(part), 0) for part in top.tuple_shapes), default=0)
+    return known[id(shape)]
+
+
+def _verify_call_depth(module: HloModule, free: frozenset[str]) -> None:
+    """Check the levels of calls. Calls of the opcodes `free` make no level."""
+    depths: dict[HloComputation, int] = {}
+    calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}
+    for start in module.computations:
+        waiting = [start]
+        while waiting:
+            top = waiting[-1]
+            if top in depths:
+                waiting.pop()
+                continue
+            if top not in calls:
+                calls[top] = [(called, i) for i in top.instructions if i.called for called in i.called_computations]
+                waiting += (called for called, _ in calls[top] if called not in depths)
+                continue
+            waiting.pop()
+            depths[top] = 0
+            for called, instruction in calls[top]:
+                depths[top] = max(depths[top], depths[called] + (instruction.opcode not in free))
+                if depths[top] > MAX_CALL_DEPTH:
+                    hint = f"computations call each other at most {MAX_CALL_DEPTH} deep"
+                    message = f"'{instruction.name}' ({instruction.opcode}): its computations are nested too deep"
+                    raise Unsupported(message, instruction.where, hint)

@@ -1,0 +1,31 @@
+"""The packing of values into one block of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+import hlo_run
+from hlo_run.analysis.buffers.best_fit_heap import BestFitHeap
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.errors import Unsupported
+
+
+def _pack(sizes: list[int]) -> int:
+    root = hlo_run.parse("ENTRY e { ROOT p = f32[4] parameter(0) }").entry.root
+    heap = BestFitHeap()
+    values = [HloValue(number, root, ()) for number in range(len(sizes))]
+    for value, size in zip(values, sizes, strict=True):
+        heap.allocate(value, size)
+    for value, size in zip(values, sizes, strict=True):
+        heap.free(value, size)
+    return heap.pack(256).size_bytes
+
+
+def test_values_that_live_together_are_beside_each_other() -> None:
+    assert _pack([100, 300]) == 612
+
+
+@pytest.mark.parametrize("sizes", [[2**62, 2**62], [-(2**66)], [2**63]])
+def test_sizes_beyond_64_bits(sizes: list[int]) -> None:
+    with pytest.raises(Unsupported, match="no device can hold the buffer of p, or all buffers together"):
+        _pack(sizes)

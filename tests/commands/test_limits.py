@@ -1,0 +1,66 @@
+"""Inputs at the edge of what a run takes end with a message, never with an internal error."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+
+_TEXT = "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "code", "message"),
+    [
+        ("--num_partitions=-1", 2, "--num_partitions must be >= 0, got -1"),
+        ("--num_replicas=-3", 2, "--num_replicas must be >= 0, got -3"),
+        ("--num_replicas=1000000", 4, "a run has 1 to 4096 devices"),
+    ],
+)
+def test_numbers_of_devices(flag: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(_TEXT)
+    assert run(["--cache=off", flag, str(file)]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["-1", "0", "1000000"])
+def test_numbers_of_devices_in_the_header(count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(_TEXT.replace("HloModule m", f"HloModule m, replica_count={count}"))
+    assert run(["--cache=off", str(file)]) in (3, 4)
+    assert "internal error" not in capsys.readouterr().err
+
+
+def test_a_closed_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(["-"]) == 2
+    assert "stdin is closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["m.pb", "m.pbtxt"])
+def test_protobuf_is_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(b"hlo_module {}")
+
+    def without_google(package: str) -> object:
+        return None if package.startswith("google") else find_spec(package)
+
+    monkeypatch.setattr("importlib.util.find_spec", without_google)
+    assert run([str(file)]) == 2
+    assert "which is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operands", ["", "x", "x, x"])
+def test_an_annotation_keeps_the_shape(operands: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    call = f'custom-call({operands}), custom_call_target="Sharding"'
+    file.write_text(f"HloModule m\nENTRY e {{\n  x = f32[4] parameter(0)\n  ROOT r = f32[8] {call}\n}}\n")
+    assert run(["--cache=off", str(file)]) == 4
+    assert "m.hlo:4:8: unsupported: a call of 'Sharding' has one operand, of the call's shape" in capsys.readouterr().err

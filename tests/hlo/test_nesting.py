@@ -1,0 +1,66 @@
+"""Deep tuples and calls: read and printed at any depth, refused where they are compiled or evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hlo_run
+from hlo_run.cli import run
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.verify.nesting import MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, verify_nesting
+
+
+def _tuple(depth: int) -> str:
+    return f"HloModule m\nENTRY e {{ ROOT p = {'(' * depth}f32[2]{')' * depth} parameter(0) }}\n"
+
+
+def _made_tuples(depth: int) -> str:
+    lines = [f"  t{n} = {'(' * n}f32[2]{')' * n} tuple(t{n - 1})" for n in range(1, depth + 1)]
+    return "HloModule m\nENTRY e {\n  t0 = f32[2] parameter(0)\n" + "\n".join(lines) + "\n}\n"
+
+
+def _bodies(depth: int, call: str) -> str:
+    text = "HloModule m\nbody_0 {\n  p = f32[2] parameter(0)\n  ROOT s = f32[2] sine(p)\n}\n"
+    for number in range(1, depth + 1):
+        head = f"body_{number}" if number < depth else "ENTRY e"
+        text += f"{head} {{\n  p = f32[2] parameter(0)\n  ROOT r = f32[2] {call}=body_{number - 1}\n}}\n"
+    return text
+
+
+def _calls(depth: int) -> str:
+    return _bodies(depth, "call(p), to_apply")
+
+
+def _fusions(depth: int) -> str:
+    return _bodies(depth, "fusion(p), kind=kLoop, calls")
+
+
+_LIMITS = [(_tuple, MAX_TUPLE_DEPTH), (_made_tuples, MAX_TUPLE_DEPTH), (_calls, MAX_CALL_DEPTH), (_fusions, MAX_CALL_DEPTH)]
+
+
+@pytest.mark.parametrize(("make", "limit"), _LIMITS)
+def test_the_limit_is_allowed_and_one_more_is_not(make: Callable[[int], str], limit: int) -> None:
+    verify_nesting(hlo_run.parse(make(limit)))
+    with pytest.raises(Unsupported, match="nested too deep") as refused:
+        verify_nesting(hlo_run.parse(make(limit + 1)))
+    assert refused.value.where is not None
+
+
+@pytest.mark.parametrize(("make", "limit"), _LIMITS)
+def test_modules_at_the_limit_run(make: Callable[[int], str], limit: int, tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(make(limit))
+    assert run(["--cache=off", "--platform=Host", "--verify=every", str(file)]) == 0
+
+
+@pytest.mark.parametrize("make", [_tuple, _made_tuples, _calls, _fusions])
+def test_deeper_than_pythons_stack(make: Callable[[int], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(make(1100))
+    assert run(["--stage=hlo-input", str(file)]) == 0
+    for flags in (["--platform=Host"], ["--platform=Interpreter"], ["--verify=off"], ["--stage=hlo"]):
+        assert run(["--cache=off", *flags, str(file)]) == 4
+        assert "nested too deep" in capsys.readouterr().err
