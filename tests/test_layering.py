@@ -39,8 +39,8 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit
         backends.host backends.cuda
         pipeline platforms
-        execution fuzz
-        commands
+        execution
+        commands fuzz
         api terminal
         cli
         triage.edits
