@@ -50,8 +50,7 @@ def command(
         reducer = Reducer(predicate, plan, folder, console.err)
         found = reducer.start(module, file)
         if not found:
-            hint = f"check that it fails: {predicate.command(file)}"
-            console.err(f"{file} does not fail, or not in the same way after it was printed. {hint}")
+            console.err(f"{file} does not fail: {predicate.command(file)}")
             return 1
         if found != INTERESTING:
             console.err(f"the failure to keep: {found}")

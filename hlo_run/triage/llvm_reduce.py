@@ -39,6 +39,7 @@ def reduce_llvm(console: Console, file: str, predicate: Predicate, output: str) 
         if "isn't interesting" in text or "not interesting" in text:
             console.err(f"{file} is not interesting: {predicate.command(file)}")
             return 1
-        raise DeviceError(f"llvm-reduce ended with exit code {done.returncode}", notes=tuple(text.splitlines()[-6:]))
+        message = f"{tool} ended with exit code {done.returncode}"
+        raise DeviceError(message, hint="hlo-run's IR needs LLVM 17 or newer", notes=tuple(text.splitlines()[-6:]))
     console.out(f"{output}: reduced by {tool}")
     return 0

@@ -12,15 +12,17 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from hlo_run.errors import HloRunError
+from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
 from hlo_run.triage.edits import attributes, structure, texts, values
 from hlo_run.triage.predicates import Predicate
-from hlo_run.triage.steps import PRINTED, STEPS, Edit, Step
+from hlo_run.triage.steps import FIRST, PRINTED, STEPS, Edit, Step
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks
 from hlo_run.whole_files import write_whole
 
+# The parts of a long list of edits that a search asks about first.
+_FIRST_PARTS = (64, 16, 4)
 _NAN, _VALUES = "mismatch: NaN", "mismatch: wrong values"
 _REFUSED, _SEEN, _LARGER = "refused", "seen", "larger"
 # A trial may take this many times as long as the original, and at least so many seconds.
@@ -87,20 +89,21 @@ class Reducer:
         return self._state
 
     def start(self, module: HloModule, file: str) -> str:
-        """Ask about the original file, then about the text that the printer makes of it. Return the failure's bucket, or "".
+        """Ask about the text that the printer makes of the module. Return the failure's bucket, or "" if it has none.
 
-        The text is the start of the reduction and the first result on disk.
+        The text is the start of the reduction and the first result on disk. Raises UsageError if only the original file fails.
         """
-        limit = self._plan.trial_seconds or 600.0
-        first = self._ask_file(file, limit)
-        if not first.bucket:
-            return ""
-        self._limit_seconds = self._plan.trial_seconds or max(_LEAST_SECONDS, _PATIENCE * first.seconds)
         text = module.to_string(PRINTED)
         path = self._trial_path()
         path.write_text(text, encoding="utf-8")
-        if self._ask_file(str(path), self._limit_seconds).bucket != first.bucket:
+        limit = self._plan.trial_seconds or 600.0
+        first = self._ask_file(str(path), limit)
+        if not first.bucket:
+            original = self._ask_file(file, limit)
+            if original.bucket:
+                raise UsageError(f"'{file}' fails ({original.bucket}), but not after hlo-run has printed it as text")
             return ""
+        self._limit_seconds = self._plan.trial_seconds or max(_LEAST_SECONDS, _PATIENCE * first.seconds)
         size = size_of(module, text)
         self._state = Reduction(module, text, first.bucket, size, size)
         self._seen.add(_digest(text))
@@ -112,6 +115,7 @@ class Reducer:
         gc.collect()
         gc.freeze()
         try:
+            self._step(FIRST)
             while True:
                 before = self.state.size
                 for step in STEPS:
@@ -140,10 +144,19 @@ class Reducer:
             self._tell(f"{took:6.1f} s  {count:6} instructions, {inner} of them not leaves  {step.name}")
 
     def _search(self, step: Step) -> None:
-        """Find the first edit that keeps the failure, if all after it do: one section per process and round."""
+        """Find the first edit that keeps the failure, if all after it do: one section per process and round.
+
+        The first questions are about the first edits, whose modules are small and quick.
+        """
         edits = list(step.edits(self.state.module))
         low, high = -1, len(edits)
         best: tuple[HloModule, str] | None = None
+        for point in sorted({len(edits) // part for part in _FIRST_PARTS} - {0}):
+            (text,) = self._try([edits[point]], only_first=False)
+            if text is not None:
+                high, best = point, (parse(text, "<reduced>"), text)
+                break
+            low = point
         while high - low > 1:
             pieces = min(self._plan.jobs, high - low - 1)
             points = [low + (high - low) * (n + 1) // (pieces + 1) for n in range(pieces)]

@@ -39,8 +39,18 @@ def _on(work: Callable[..., bool], *arguments: object) -> Edit:
     return lambda module: work(*arguments)
 
 
+def _bare(module: HloModule) -> bool:
+    return attributes.without_header(module) | attributes.without_remarks(module) | attributes.without_order(module)
+
+
+def _first_cut(module: HloModule) -> Iterator[Edit]:
+    """Cut a module without its header, which names parameters and results that a cut removes."""
+    for count in range(1, len(module.entry.instructions)):
+        yield lambda m, n=count: _bare(m) | values.cut_after(m, n)
+
+
 def _header(module: HloModule) -> Iterator[Edit]:
-    yield lambda m: attributes.without_header(m) | attributes.without_remarks(m) | attributes.without_order(m)
+    yield _bare
     yield attributes.without_header
     yield attributes.without_remarks
     yield attributes.without_order
@@ -193,6 +203,8 @@ def _chunks(count: int) -> Iterator[range]:
         size //= 2
 
 
+# The first step of all, taken once: while the module is large, each question takes long.
+FIRST = Step("later instructions are gone", _first_cut, is_search=True)
 STEPS = (
     Step("header and metadata", _header),
     Step("a called computation is the entry", _computations),
