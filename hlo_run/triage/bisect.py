@@ -16,7 +16,7 @@ from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.triage.predicates import RunPredicate, own_file
 from hlo_run.triage.questions import Question
-from hlo_run.triage.trials import import_all, loaded_modules, run_forks
+from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
 
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
 _NONE = ("--xla_disable_all_hlo_passes",)
@@ -152,7 +152,7 @@ class Bisector:
     def _difference(self, before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         """Return the instructions that the first pass with another result removes (-) and adds (+)."""
         works = [partial(_dumps, self._run, self._path, flags) for flags in (before, after)]
-        one, two = ((end.value or {}) if end is not None else {} for end in self._forks(works))
+        one, two = (_texts(end) for end in self._forks(works))
         for name in sorted(set(one) & set(two)):
             old, new = ([line.strip() for line in text.splitlines() if " = " in line] for text in (one[name], two[name]))
             gone, come = set(old) - set(new), set(new) - set(old)
@@ -247,12 +247,17 @@ class Bisector:
     def _answer(self, flags: tuple[str, ...]) -> tuple[str, list[str]]:
         return self._question.ask(self._path, flags), loaded_modules()
 
-    def _forks(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
+    def _forks(self, works: Sequence[Callable[[], Any]]) -> list[Ended | None]:
         self.result.runs += len(works)
-        return list(run_forks(works, self._limits.jobs, self._limits.seconds))
+        return run_forks(works, self._limits.jobs, self._limits.seconds)
 
     def _shown(self, flags: Sequence[str]) -> str:
         return self._question.command(self._path, flags)
+
+
+def _texts(end: Ended | None) -> dict[str, str]:
+    """Return what `_dumps` returned in a fork; {} if it failed."""
+    return dict(end.value) if end is not None and end.value is not None else {}
 
 
 def _dumps(run: RunPredicate, path: str, flags: Sequence[str]) -> dict[str, str]:
