@@ -66,6 +66,10 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
             _keep(options, result, entries, relay)  # reports omit an interrupted file, which has no outcome
     finally:
         _write_reports(options, entries)
+        if len(files) > 1 and entries:
+            from hlo_run.commands.summary import summary
+
+            console.err(summary(files, [code for code, _ in entries]))
     return next((code for code, _ in entries if code), 0)
 
 

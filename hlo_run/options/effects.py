@@ -19,6 +19,7 @@ from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
 _MODES = ("list_passes", "stage", "output", "xla_diff", "explain")
+_FIRST_TEXT_LEVEL = 3
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
 
@@ -68,6 +69,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["checks"] = missing["host"]
     if not (options.stage or options.xla_dump_to or options.v):
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
+    if options.v < _FIRST_TEXT_LEVEL:
+        missing["log"] = f"without --v={_FIRST_TEXT_LEVEL} or more, which prints texts"
     if not options.output:
         missing["output"] = "without --output"
     return missing

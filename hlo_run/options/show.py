@@ -18,6 +18,13 @@ class ShowOptions:
         "N",
         least=0,
     )
+    v_format: str = flag(
+        "full",
+        "How --v shows a row's text. full: the whole text, if the row changed it. diff: the changed lines; an index comes last.",
+        "HOW",
+        ("full", "diff"),
+        acts="compile log",
+    )
     stage: str = flag(
         "",
         "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row of --list_passes, ..",

@@ -18,6 +18,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"report_json": "r", "list_passes": True}, "--report_json has no effect with --list_passes"),
     ({"fail_on_vacuous": True, "reference_platform": ""}, "--fail_on_vacuous has no effect without a comparison"),
     ({"reference_precision": "f64", "expected_output": "o.npz"}, "--reference_precision has no effect with --expected_output"),
+    ({"v_format": "diff", "v": 2}, "--v_format has no effect without --v=3"),
     ({"v": 2, "platform": "Interpreter"}, "--v has no effect with --platform=Interpreter"),
     ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
@@ -71,6 +72,6 @@ def test_the_smallest_values() -> None:
 
 
 def test_every_flag_names_known_uses() -> None:
-    known = "run compile file arguments random range comparison reference choice device host checks text output".split()
+    known = "run compile file arguments random range comparison reference choice device host checks text log output".split()
     for field in fields(Options):
         assert set((field.metadata["acts"] or "").split()) <= set(known), field.name

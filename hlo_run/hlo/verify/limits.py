@@ -1,4 +1,4 @@
-"""Refuses modules whose tuples or calls are nested deeper than the compiler handles.
+"""Refuses modules whose tuples or calls are nested deeper than the compiler handles, and dimensions without a bound.
 
 Compilation and evaluation walk types, values and computations by recursive functions, whose depth these limits bound. Reading
 and printing have the limits of XLA's parser. The length of a chain of instructions is not nesting, and has no limit.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
 # Protocol buffers, XLA's own file format, nest at most 100 deep, so XLA reads no module with deeper tuples from a file.
 MAX_TUPLE_DEPTH = 100
@@ -20,15 +20,19 @@ MAX_CALL_DEPTH = 100
 _FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
 
 
-def verify_nesting(module: HloModule, *, to_evaluate: bool = False) -> None:
+def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
     """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
 
-    If the module is only evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer.
-    The calls of the module must have no cycle.
+    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer. If the module is only
+    evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer. The calls of the module
+    must have no cycle.
     """
     known: dict[int, int] = {}
     for computation in module.computations:
         for instruction in computation.instructions:
+            if instruction.shape.is_array and UNBOUNDED in instruction.shape.dims:
+                hint = "write the bound of the dimension, as in f32[<=8]"
+                raise Unsupported(f"'{instruction.name}' has a dimension without a bound", instruction.where, hint)
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
