@@ -54,6 +54,8 @@ def run_tool(arguments: Sequence[str]) -> int:
     def work() -> int:
         try:
             result = _GROUP.main(list(arguments), prog_name="hlo-tool", standalone_mode=False, obj=console_of_streams())
+        except click.Abort:  # click's name for Ctrl-C
+            raise KeyboardInterrupt from None
         except click.ClickException as error:
             raise UsageError(error.format_message(), hint="hlo-tool NAME --help lists the flags of a tool") from None
         return result if isinstance(result, int) else 0

@@ -38,6 +38,8 @@ def command(
 ) -> int:
     """Reduce, and print what is left."""
     predicate = predicate_of(run_, test)
+    if min(jobs, seconds, trial_seconds) < 0:
+        raise UsageError("--jobs, --seconds and --trial_seconds must be at least 0")
     output = output or default_output(file)
     if os.path.exists(output) and os.path.exists(file) and os.path.samefile(output, file):
         raise UsageError("--output is the input file, which must stay")

@@ -99,7 +99,7 @@ class Reducer:
         limit = self._plan.trial_seconds or 600.0
         first = self._ask_file(str(path), limit)
         if not first.bucket:
-            original = self._ask_file(file, limit)
+            original = self._ask_file(file, limit) if file != "-" else first
             if original.bucket:
                 raise UsageError(f"'{file}' fails ({original.bucket}), but not after hlo-run has printed it as text")
             return ""

@@ -108,6 +108,7 @@ def test_a_file_that_does_not_fail_gives_1(file: Path, tmp_path: Path) -> None:
         ["--test=true"],
         ["--run=hlo-run --no_such_flag=1"],
         ["--run=hlo-run x.hlo"],
+        ["--test=true {}", "--jobs=-1"],
     ],
 )
 def test_bad_flags_give_2(file: Path, flags: list[str]) -> None:
