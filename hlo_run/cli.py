@@ -29,7 +29,7 @@ _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare wi
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
 StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it.
-Exit codes: 0 results agree, 1 results differ, 2 bad flags or file,
+Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file,
 3 invalid HLO, 4 not supported yet, 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run. A flag that has
 no effect beside the others is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it."""
 

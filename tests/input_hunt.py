@@ -178,7 +178,8 @@ def _call(case: Case) -> Outcome:
     begin = time.process_time()
     code: int | None = None
     try:
-        code, failure = run(case.arguments), ""
+        # LLVM may end its process on the IR of a file. The command then reports that, if a process of its own does the work.
+        code, failure = run(case.arguments, supervised=case.subject.endswith(".ll")), ""
     except SystemExit as ending:
         code, failure = ending.code if isinstance(ending.code, int) else 1, ""
     except BaseException as error:  # nothing may leave the command

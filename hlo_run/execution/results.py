@@ -41,7 +41,7 @@ class FileResult:
     """The result of one file, filled in while it runs. `error` is the error that ended it.
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
-    `--xla_diff`.
+    `--xla_diff`. `golden` is the comparison of `--golden_dir`, and `golden_report` says as text what differs.
     """
 
     file: str
@@ -52,6 +52,8 @@ class FileResult:
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     xla_diff: dict[str, Any] | None = None
+    golden: dict[str, Any] | None = None
+    golden_report: str = ""
     error: HloRunError | None = None
 
     @property

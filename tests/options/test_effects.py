@@ -22,10 +22,13 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"v": 2, "platform": "Interpreter"}, "--v has no effect with --platform=Interpreter"),
     ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
+    ({"update_goldens": True}, "--update_goldens has no effect without --golden_dir"),
+    ({"seed": 2, "golden_dir": "g"}, "--seed has no effect with --golden_dir"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
     ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
 ]
 ACCEPTED: list[dict[str, object]] = [
+    {"golden_dir": "g", "update_goldens": True, "report_json": "r"},
     {"seed": 2, "stage": "hlo", "check_each_pass": True},
     {"seed": 2, "output": "x.hlox", "isolate_fusion": "f"},
     {"reference_platform": ""},
@@ -72,6 +75,6 @@ def test_the_smallest_values() -> None:
 
 
 def test_every_flag_names_known_uses() -> None:
-    known = "run compile file arguments random range comparison reference choice device host checks text log output".split()
+    known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
     for field in fields(Options):
-        assert set((field.metadata["acts"] or "").split()) <= set(known), field.name
+        assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name
