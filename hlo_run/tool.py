@@ -22,6 +22,7 @@ TOOLS: dict[str, tuple[str, str]] = {
     "completion": ("hlo_run.tools.completion", "Print what a shell needs to complete flags."),
     "count-ops": ("hlo_run.tools.count_ops", "Print how often each opcode occurs."),
     "diff": ("hlo_run.tools.diff", "Compare two modules, dumps or dump directories."),
+    "fuzz": ("hlo_run.tools.fuzz", "Run random modules and group their failures."),
     "reduce": ("hlo_run.tools.reduce", "Shrink a module while it keeps its failure."),
 }
 
@@ -69,3 +70,9 @@ def main() -> None:
     """Entry point of the console script `hlo-tool`."""
     collect_seldom()
     raise SystemExit(run_tool(sys.argv[1:]))
+
+
+def fuzz_main() -> None:
+    """Entry point of the console script `hlo-fuzz`, which is `hlo-tool fuzz`."""
+    collect_seldom()
+    raise SystemExit(run_tool(["fuzz", *sys.argv[1:]]))

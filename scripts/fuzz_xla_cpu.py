@@ -2,7 +2,7 @@
 
     python3 scripts/venv.py python scripts/fuzz_xla_cpu.py --xla "PYTHON RUN_CPU.py" [--count N] [--seed N]
 
-Modules and arguments are those of `hlo_run.fuzz`, compared as in `scripts/fuzz_pipeline.py`: exact results must be equal, others
+Modules and arguments are those of `hlo_run.fuzz`, compared as in `hlo-fuzz`: exact results must be equal, others
 may differ by the generator's error bound. Modules that XLA:CPU alone cannot run are left out: with infeeds, outfeeds, or custom
 calls of the generator. Modules that XLA refuses are counted with its reason. The exit code is 1 if any module differs.
 """

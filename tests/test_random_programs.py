@@ -1,4 +1,4 @@
-"""Random modules of the fuzzer through the whole pipeline, on Host; `scripts/fuzz_pipeline.py` makes more of them."""
+"""Random modules of the fuzzer through the whole pipeline, on Host; `hlo-fuzz` makes more of them."""
 
 from __future__ import annotations
 

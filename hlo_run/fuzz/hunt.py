@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -27,7 +28,10 @@ _BUGS = (HloRunError, ArithmeticError, AssertionError, AttributeError, LookupErr
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a hunt: the seeds, the number of processes, seconds per module, and the options of each run."""
+    """The parameters of a hunt: the seeds, the number of processes, seconds per module, and the options of each run.
+
+    After `seconds` (0: no limit) the hunt ends, and modules that run are not counted.
+    """
 
     first: int
     count: int
@@ -35,6 +39,7 @@ class Plan:
     limit_seconds: float = 120.0
     verify: str = "every"
     engine: str = "auto"
+    seconds: float = 0.0
 
 
 @dataclass
@@ -71,12 +76,18 @@ def hunt(plan: Plan, tell: Callable[[Outcome], None]) -> Findings:
     findings = Findings()
     pending = iter(range(plan.first, plan.first + plan.count))
     children: list[_Child] = []
+    end = time.monotonic() + plan.seconds if plan.seconds else math.inf
 
     def take(outcome: Outcome) -> None:
         findings.add(outcome)
         tell(outcome)
 
     while True:
+        if time.monotonic() >= end:
+            for child in children:
+                child.process.kill()
+                child.process.join()
+            break
         while len(children) < plan.jobs and (seeds := _some(pending)):
             children.append(_start(plan, seeds))
         if not children:
