@@ -15,6 +15,7 @@ from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.replacements import Replacements
@@ -27,10 +28,11 @@ from hlo_run.triage.localize.replay import part_at, written_leaves
 from hlo_run.triage.localize.report import text_table, worst_error
 
 # They depend on more than their operands, or only make sense in pairs.
-_NOT_ALONE = frozenset(
-    """infeed outfeed send send-done recv recv-done rng rng-get-and-update-state replica-id partition-id async-start
-    async-update async-done copy-start copy-done all-gather-start all-gather-done all-reduce-start all-reduce-done
-    collective-permute-start collective-permute-done opt-barrier optimization-barrier domain""".split()
+_NOT_ALONE = (
+    ASYNC_START
+    | ASYNC_DONE
+    | {"async-update", "infeed", "outfeed", "rng", "rng-get-and-update-state", "replica-id", "partition-id"}
+    | {"opt-barrier", "optimization-barrier", "domain"}
 )
 _HEADINGS = ("instruction", "in", "opcode", "shape", "worst abs error", "verdict")
 _NUMBERS = slice(4, 5)

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,11 @@ def _start(work: Callable[[], Any], number: int) -> _Running:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    with warnings.catch_warnings():
+        # JAX warns of its threads, Python from 3.12 on of any. A trial needs none of them.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
     if not process:
         os.close(reading)
         _work(work, writing, parent)
