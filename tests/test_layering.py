@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host backends.cuda
         pipeline platforms
         execution fuzz
+        report
         commands
         api terminal
         triage

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 
 if TYPE_CHECKING:
+    from hlo_run.artifact import Executable
+    from hlo_run.backends.profile import Profile
+    from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
@@ -40,7 +43,7 @@ class FileResult:
     """The result of one file, filled in while it runs. `error` is the error that ended it.
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
-    `--xla_diff`.
+    `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`.
     """
 
     file: str
@@ -51,6 +54,9 @@ class FileResult:
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     xla_diff: dict[str, Any] | None = None
+    compilation: CompilationRecord | None = None
+    executable: Executable | None = None
+    profile: Profile | None = None
     error: HloRunError | None = None
 
     @property
