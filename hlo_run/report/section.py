@@ -13,7 +13,7 @@ from hlo_run.artifact.thunks import every_thunk
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.values.braces import braces
 from hlo_run.options import Options
-from hlo_run.pipeline.observers.line_diff import Change
+from hlo_run.pipeline.observers.line_diff import ChangeInContext
 from hlo_run.pipeline.observers.record import CompilationRecord, GraphRecord, KernelRecord, PassRun
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.compare.report import worst_errors
@@ -50,7 +50,7 @@ def file_section(result: FileResult, options: Options) -> str:
     if result.profile is not None and result.profile.events:
         body = table(("thunk", "kind", "executions", "median ms", "bytes", "GB/s"), profile_rows(result.profile), "sizes")
         chart = packed("profile", profile_chart(result.profile)) + '<div class="chart"></div>\n'
-        parts.append(part("profile", "Times of thunks", chart + body))
+        parts.append(part("profile", "Times of thunks", f'{chart}<div class="scroll">{body}</div>\n'))
     head = f'<h2><span class="outcome {result.outcome}">{text(verdict)}</span> {text(result.file)}</h2>\n'
     return f'<section class="file" data-file="{text(result.file)}" data-outcome="{verdict}">\n{head}{"".join(parts)}</section>\n'
 
@@ -60,7 +60,7 @@ def _verdict(result: FileResult, options: Options, verdict: str) -> str:
     target = target or (result.executable.target if result.executable is not None else "")
     facts = [
         ("result", verdict),
-        ("exit code", result.exit_code),
+        ("exit code", str(result.exit_code)),
         ("command", command_line(options, result.file)),
         ("module", result.module),
         ("platform", " ".join(filter(None, (result.platform, f"({result.device})" if result.device else "")))),
@@ -102,7 +102,7 @@ def _iteration(iteration: IterationResult) -> str:
         for leaf, seen in zip(compared.leaves, sights, strict=True)
     ]
     head = ("array", "shape", "verdict", "elements", "differ", "seen", "worst abs", "worst rel", "worst ulp")
-    return title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + table(head, rows)
+    return title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + f'<div class="scroll">{table(head, rows)}</div>\n'
 
 
 def _worst(leaf: LeafComparison) -> list[object]:
@@ -154,7 +154,10 @@ def _passes(record: CompilationRecord) -> str:
     made += '<div class="diff"></div>\n'
     made += "".join(packed(f"diff-{n}", _diff(run.changes)) for n, run in enumerate(runs) if run.changes)
     kernel_rows = [(level, row, runs, milliseconds(seconds)) for (level, row), (seconds, runs) in record.rows.items()]
-    return made + "<h3>Kernel passes, all kernels together</h3>\n" + table(("level", "pass", "runs", "ms"), kernel_rows, "sizes")
+    return made + (
+        "<h3>Kernel passes, all kernels together</h3>\n"
+        f'<div class="scroll">{table(("level", "pass", "runs", "ms"), kernel_rows, "sizes")}</div>\n'
+    )
 
 
 def _pass_row(number: int, run: PassRun, whole: float) -> str:
@@ -168,16 +171,16 @@ def _pass_row(number: int, run: PassRun, whole: float) -> str:
     return f'<tr class="{"changed" if run.changed else "same"}">{cells}</tr>\n'
 
 
-def _diff(changes: Sequence[Change]) -> dict[str, Any]:
+def _diff(changes: Sequence[ChangeInContext]) -> dict[str, Any]:
     """Return the changes of a pass, up to a number of lines; `left_out` counts the lines of the others."""
-    kept: list[Change] = []
+    kept: list[ChangeInContext] = []
     lines = 0
     for change in changes:
         lines += len(change[2]) + len(change[3])
         if lines > _MOST_DIFF_LINES and kept:
             break
         kept.append(change)
-    left_out = sum(len(gone) + len(come) for _, _, gone, come in changes[len(kept) :])
+    left_out = sum(len(gone) + len(come) for _, _, gone, come, _ in changes[len(kept) :])
     return {"changes": kept, "left_out": left_out}
 
 

@@ -13,6 +13,8 @@ from typing import TypeAlias
 
 # The numbers of the first lines of both texts from 0, the lines before, and the lines after.
 Change: TypeAlias = tuple[int, int, list[str], list[str]]
+# A change and the equal lines above it.
+ChangeInContext: TypeAlias = tuple[int, int, list[str], list[str], list[str]]
 _MOST_COMPARED = 400
 
 
@@ -24,6 +26,16 @@ def changed_blocks(before: Sequence[str], after: Sequence[str]) -> list[Change]:
         changes += _between(before[old:first], after[new:second], old, new)
         old, new = first + 1, second + 1
     return _joined(changes)
+
+
+def in_context(changes: Sequence[Change], before: Sequence[str], most: int = 2) -> list[ChangeInContext]:
+    """Return the changes of the text `before` with up to `most` of the equal lines above each."""
+    found: list[ChangeInContext] = []
+    free = 0
+    for old, new, gone, come in changes:
+        found.append((old, new, gone, come, list(before[max(free, old - most) : old])))
+        free = old + len(gone)
+    return found
 
 
 def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from hlo_run.hlo_passes.observer import (
     Observer,
     Step,
 )
-from hlo_run.pipeline.observers.line_diff import Change, changed_blocks
+from hlo_run.pipeline.observers.line_diff import ChangeInContext, changed_blocks, in_context
 from hlo_run.target import TargetSpec
 
 # The pipeline that makes fusions: the graph "before" is that at its start.
@@ -37,7 +37,7 @@ class PassRun:
     seconds: float
     changed: bool
     instructions: int
-    changes: list[Change]
+    changes: list[ChangeInContext]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,10 @@ class RecordObserver(Observer):
         if not self._in_row:
             return  # a group inside another, whose rows are recorded
         self._in_row = False
-        changes: list[Change] = []
+        changes: list[ChangeInContext] = []
         if step.changed:
             lines = self._text()
-            changes = changed_blocks(self._lines, lines)
+            changes = in_context(changed_blocks(self._lines, lines), self._lines)
             self._lines = lines
         run = PassRun(step.pipeline, step.row, step.seconds, bool(step.changed), step.op_count(), changes)
         self._record.passes.append(run)

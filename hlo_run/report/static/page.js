@@ -66,14 +66,20 @@ async function showDiff(part, number) {
   for (const css of ["n", "", "n", ""]) columns.append(made("col", undefined, css));
   table.append(columns);
   let old = 0;
-  for (const [first, second, gone, come] of diff.changes) {
-    if (first > old) {
+  for (const [first, second, gone, come, above] of diff.changes) {
+    const hidden = first - above.length - old;
+    if (hidden > 0) {
       const gap = made("tr", undefined, "gap");
-      const cell = made("td", `${first - old} equal lines`);
+      const cell = made("td", `${hidden} equal lines`);
       cell.colSpan = 4;
       gap.append(cell);
       table.append(gap);
     }
+    above.forEach((words, row) => {
+      const line = made("tr");
+      for (const begin of [first, second]) line.append(made("td", String(begin - above.length + row + 1)), made("td", words));
+      table.append(line);
+    });
     for (let row = 0; row < Math.max(gone.length, come.length); row++) {
       const line = made("tr");
       const sides = [[gone, first, "gone"], [come, second, "come"]];
@@ -86,7 +92,9 @@ async function showDiff(part, number) {
     old = first + gone.length;
   }
   const place = part.querySelector(".diff");
-  place.replaceChildren(made("h3", `Pass ${number}, ${name}: before and after`), table);
+  const scroll = made("div", undefined, "scroll");
+  scroll.append(table);
+  place.replaceChildren(made("h3", `Pass ${number}, ${name}: before and after`), scroll);
   if (diff.left_out) place.append(made("p", `${grouped(diff.left_out)} more changed lines are left out.`));
 }
 
