@@ -236,7 +236,7 @@ def _graph(graph: GraphRecord, times: dict[str, float], kernel_of: dict[str, int
                 column,
                 node.emitter,
                 node.bytes_accessed,
-                round(times[node.name] * 1e3, 4) if node.name in times else None,
+                round(times[node.name] * 1e3, 3) if node.name in times else None,
                 kernel_of.get(node.name),
             ]
             for node, (layer, column) in zip(graph.nodes, places, strict=True)

@@ -60,7 +60,7 @@ def test_the_graph_moves_and_zooms(window: webdriver.Browser) -> None:
 
 def test_a_box_opens_its_kernel(window: webdriver.Browser) -> None:
     window.script("document.querySelector('[data-side=after] svg').scrollIntoView({block: 'center'})")
-    box = "[...document.querySelectorAll('[data-side=after] .node')].find(n => n.textContent.includes('transpose,'))"
+    box = "[...document.querySelectorAll('[data-side=after] .node')].find(n => n.textContent.includes('transpose kernel'))"
     x, y = window.script(f"const b = {box}.getBoundingClientRect(); return [b.x + 20, b.y + 10].map(Math.round)")
     window.drag((x, y), (x, y))
     window.wait("return document.querySelector('.texts h3').textContent.includes('transpose')", "the kernel")

@@ -100,7 +100,7 @@ async function showDiff(part, number) {
 
 // ---- graphs: only boxes in view are drawn one by one
 
-const [WIDTH, HEIGHT, STEP_X, STEP_Y] = [150, 46, 172, 84];
+const [WIDTH, HEIGHT, STEP_X, STEP_Y] = [190, 60, 208, 98];
 
 async function graphs(part) {
   const both = await data(part, "graphs");
@@ -232,13 +232,14 @@ class Graph {
   box(node) {
     const group = drawn("g", { transform: `translate(${node.x} ${node.y})`, class: "node" });
     const css = `box ${this.kind(node)}${node === this.chosen ? " chosen" : ""}`;
-    const facts = [node.emitter || node.opcode];
-    if (node.bytes) facts.push(`${grouped(node.bytes)} B`);
-    if (node.ms !== null) facts.push(`${node.ms} ms`);
+    const costs = [];
+    if (node.bytes) costs.push(`${grouped(node.bytes)} bytes`);
+    if (node.ms !== null) costs.push(`${node.ms} ms`);
     group.append(
       drawn("rect", { width: WIDTH, height: HEIGHT, rx: 4, class: css }),
-      drawn("text", { x: 6, y: 18 }, short(node.name, 22)),
-      drawn("text", { x: 6, y: 36 }, short(node.bytes ? facts.join(", ") : `${facts[0]} ${node.shape}`, 24)),
+      drawn("text", { x: 6, y: 16 }, short(node.name, 25)),
+      drawn("text", { x: 6, y: 34 }, short(node.emitter ? `${node.emitter} kernel` : node.label || node.opcode, 25)),
+      drawn("text", { x: 6, y: 52 }, short(costs.join(", ") || node.shape, 29)),
     );
     return titled(group, `${node.name} = ${node.shape} ${node.opcode} ${node.label}`);
   }
