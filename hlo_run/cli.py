@@ -14,6 +14,7 @@ import click
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.garbage_collection import collect_seldom
 from hlo_run.options import Options
+from hlo_run.options.input_files import expand
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
@@ -27,7 +28,8 @@ _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT,
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
-StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 results agree, 1 results differ, 2 bad flags or file,
+StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it.
+Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file,
 3 invalid HLO, 4 not supported yet, 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run. A flag that has
 no effect beside the others is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it."""
 
@@ -66,7 +68,7 @@ class _Command(click.Command):
             spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
             default = f" [{str(info.default).lower() if info.type == 'bool' else info.default}]" if info.default != "" else ""
             sections.setdefault(title, []).append((spelled, info.metadata["help"] + default))
-        sections["Other"] = [("--version", "Print the version."), ("--help", "Print this text.")]
+        sections["Other"] = [("--version", "Print the version."), ("--help, -h", "Print this text.")]
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=38)
@@ -90,7 +92,7 @@ def _collect(files: tuple[str, ...], **values: Any) -> tuple[dict[str, Any], tup
 def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return (values of the flags, files, warnings); raises UsageError. `--help` and `--version` print and raise SystemExit."""
     command = _make_command(program)
-    if "--help" in arguments:
+    if "--help" in arguments or "-h" in arguments:
         _stdout(command.get_help(click.Context(command, info_name=program.name)))
         raise SystemExit(0)
     if "--version" in arguments:
@@ -110,7 +112,7 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
 def parse_arguments(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...], tuple[str, ...]]:
     """Return (options, files, warnings) of hlo-run's command line; see `_parse`."""
     values, files, warnings = _parse(_HLO_RUN, arguments)
-    return Options(**values), files, warnings
+    return Options(**values), expand(files), warnings
 
 
 def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tuple[str, ...], tuple[str, ...]]:

@@ -18,7 +18,9 @@ from hlo_run.garbage_collection import collect_seldom
 
 # Subcommand -> (module with its click command `command`, one line of help). A tool is imported when it is called.
 TOOLS: dict[str, tuple[str, str]] = {
+    "completion": ("hlo_run.tools.completion", "Print what a shell needs to complete flags."),
     "count-ops": ("hlo_run.tools.count_ops", "Print how often each opcode occurs."),
+    "diff": ("hlo_run.tools.diff", "Compare two modules, dumps or dump directories."),
 }
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -35,7 +36,7 @@ from hlo_run import cli
 from hlo_run.errors import InternalError
 from hlo_run.formats import conversions, xla
 
-DOCUMENTED = frozenset((0, 1, 2, 3, 4, 5))
+DOCUMENTED = frozenset((0, 1, 2, 3, 4, 5, 6, 141))
 SECONDS_FOR_AN_INPUT = 10
 # For a call that waits without using the processor. Other programs may leave it little.
 _WALL_SECONDS = 600
@@ -177,7 +178,8 @@ def _call(case: Case) -> Outcome:
     begin = time.process_time()
     code: int | None = None
     try:
-        code, failure = run(case.arguments), ""
+        # LLVM may end its process on the IR of a file. The command then reports that, if a process of its own does the work.
+        code, failure = run(case.arguments, supervised=case.subject.endswith(".ll")), ""
     except SystemExit as ending:
         code, failure = ending.code if isinstance(ending.code, int) else 1, ""
     except BaseException as error:  # nothing may leave the command
@@ -271,7 +273,10 @@ def outcomes(indices: Iterable[int], make: Callable[[int], Case], jobs: int = 1)
                 ours, theirs = fork.Pipe(duplex=False)
                 cases = [(index, lambda index=index: make(index)) for index in left]
                 process = fork.Process(target=_work, args=(cases, theirs, folder, fault))
-                process.start()
+                with warnings.catch_warnings():
+                    # JAX, if another test imported it, warns of its threads. The fork needs none of them.
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    process.start()
                 theirs.close()
                 slots[ours] = _Slot(process, ours, left, folder, fault, time.monotonic())
             for pipe in wait(list(slots), 1.0) or list(slots):

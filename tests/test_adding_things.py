@@ -48,7 +48,8 @@ class Toy:
     def run(self, module: str, *flags: str) -> subprocess.CompletedProcess[str]:
         file = self.folder / "toy.hlo"
         file.write_text(module)
-        return self._python("-m", "hlo_run", "--platform=Host", "--cache=off", *flags, str(file))
+        files = [] if "--list_passes" in flags else [str(file)]
+        return self._python("-m", "hlo_run", "--platform=Host", "--cache=off", *flags, *files)
 
     def python(self, program: str) -> str:
         done = self._python("-c", program)

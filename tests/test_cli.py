@@ -261,13 +261,15 @@ def test_what_cannot_fit_is_refused_before_it_runs(tmp_path: Path, capsys: pytes
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
     binary = tmp_path / "binary.hlo"
     binary.write_bytes(bytes(range(256)) * 4)
     zeros = tmp_path / "zeros.hlo"
     zeros.write_bytes(b"HloModule t\0\0")
     other = tmp_path / "module.xyz"
     other.write_text(SMALL)
-    cases = {tmp_path / "missing.hlo": "does not exist", tmp_path: "is a directory", binary: "not a text file"}
+    cases = {tmp_path / "missing.hlo": "does not exist", empty: "holds no module", binary: "not a text file"}
     for file, message in {**cases, zeros: "NUL", other: "format 'xyz'"}.items():
         assert run(["--platform=Host", str(file)]) == 2
         assert message in capsys.readouterr().err

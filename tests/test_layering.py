@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit
         backends.host backends.cuda
         pipeline platforms
+        triage.diff
         execution fuzz
         report
         commands

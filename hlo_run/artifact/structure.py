@@ -67,16 +67,21 @@ def _check_allocation(program: Executable, allocation: BufferAllocation) -> None
         raise ValueError(f"{what} is for a constant and for a parameter")
 
 
+def launch_problem(grid: tuple[int, int, int], block: tuple[int, int, int]) -> str:
+    """Return which of CUDA's limits of all GPUs a launch exceeds; empty if none."""
+    for extents, limits, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):
+        if not all(1 <= extent <= limit for extent, limit in zip(extents, limits, strict=True)):
+            return f"a {name} of {extents}, CUDA's limit is {limits}"
+    x, y, z = block
+    return f"{x * y * z} threads per block, CUDA's limit is {_BLOCK_THREADS}" if x * y * z > _BLOCK_THREADS else ""
+
+
 def _check_kernel(kernel: Kernel) -> None:
     what = f"kernel {kernel.name}"
     if not re.search(rf"\.entry\s+{re.escape(kernel.name)}(?![\w$])", kernel.ptx):
         raise ValueError(f"the PTX of {what} does not define it")
-    for extents, limits, name in ((kernel.grid, _GRID, "grid"), (kernel.block, _BLOCK, "block")):
-        if not all(1 <= extent <= limit for extent, limit in zip(extents, limits, strict=True)):
-            raise ValueError(f"{what} has a {name} of {extents}, CUDA's limit is {limits}")
-    x, y, z = kernel.block
-    if x * y * z > _BLOCK_THREADS:
-        raise ValueError(f"{what} has {x * y * z} threads per block, CUDA's limit is {_BLOCK_THREADS}")
+    if problem := launch_problem(kernel.grid, kernel.block):
+        raise ValueError(f"{what} has {problem}")
     if not 0 <= kernel.shared_bytes <= _SHARED_BYTES:
         raise ValueError(f"{what} has {kernel.shared_bytes} bytes of shared memory")
 

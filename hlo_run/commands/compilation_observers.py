@@ -65,13 +65,16 @@ class CompilationObservers:
                 )
             raise
         finally:
+            for observer in observers:
+                if isinstance(observer, VerboseObserver):
+                    observer.finish()
             self.show_times(options)
 
     def create(self, options: ShowOptions) -> list[Observer]:
         """Return the observers that see every compilation."""
         watching: list[Observer] = []
         if options.v:
-            watching.append(VerboseObserver(options.v, self._console.err))
+            watching.append(VerboseObserver(options.v, self._console.err, options.v_format == "diff"))
         if options.time_passes:
             watching.append(self._timing)
         return watching

@@ -66,6 +66,10 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
             _keep(options, result, entries, relay)  # reports omit an interrupted file, which has no outcome
     finally:
         _write_reports(options, entries)
+        if len(files) > 1 and entries:
+            from hlo_run.commands.summary import summary
+
+            console.err(summary(files, [code for code, _ in entries]))
     return next((code for code, _ in entries if code), 0)
 
 
@@ -138,6 +142,10 @@ def _run_mode(task: Task) -> None:
         from hlo_run.commands.explain_fusion import explain_fusion
 
         explain_fusion(task, module)
+    elif options.golden_dir:
+        from hlo_run.commands.golden import check_golden
+
+        check_golden(task, module)
     else:
         _compile_or_run(task, module)
 
@@ -203,12 +211,16 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
-    shown = [flag for flag in ("stage", "output", "xla_diff", "explain") if getattr(options, flag)]
+    shown = [flag for flag in ("stage", "output", "xla_diff", "explain", "golden_dir") if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
     if options.explain:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
+    if options.golden_dir:
+        from hlo_run.commands.golden import check_golden_flags
+
+        check_golden_flags(options)
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file needs exactly one input file")

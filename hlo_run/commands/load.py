@@ -29,9 +29,10 @@ def load(task: Task) -> HloModule:
         _resume(task, read_kernel_dump(task.file))
     options = task.options
     if is_executable_file(task.file):
-        if options.stage or options.output:
+        if options.stage or options.output or options.golden_dir:
             raise UsageError(
-                f"'{task.file}' is an executable, which is already compiled", hint="--stage and --output need a module"
+                f"'{task.file}' is an executable, which is already compiled",
+                hint="--stage, --output and --golden_dir need a module",
             )
         return _load_executable(task)
     source = read_module(task.file, options.input_format)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hlo_run.execution.console import Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo.verify.nesting import verify_nesting
+from hlo_run.hlo.verify.limits import verify_limits
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
@@ -45,7 +45,7 @@ class Arguments:
     def __init__(
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
     ) -> None:
-        verify_nesting(module)
+        verify_limits(module)
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)

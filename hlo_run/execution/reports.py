@@ -57,6 +57,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
         "iterations": [_iteration_record(iteration) for iteration in result.iterations],
         "launches": result.launches,
         "xla_diff": result.xla_diff,
+        "golden": result.golden,
     }
 
 
@@ -106,7 +107,7 @@ def _case(result: FileResult) -> ET.Element:
     if tag is not None and result.error is not None:
         entry = ET.SubElement(case, tag, {"message": _xml(result.error.message), "type": type(result.error).__name__})
         texts = [report(iteration.findings) for iteration in result.iterations if iteration.findings is not None]
-        entry.text = _xml("\n\n".join([result.error.render(), *texts]))
+        entry.text = _xml("\n\n".join([result.error.render(), *texts, *filter(None, [result.golden_report])]))
     lines = [f"iteration {i.number}: {i.comparison.summary()}" for i in result.iterations if i.comparison is not None]
     if lines:
         ET.SubElement(case, "system-out").text = _xml("\n".join(lines))

@@ -43,7 +43,8 @@ class FileResult:
     """The result of one file, filled in while it runs. `error` is the error that ended it.
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
-    `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`.
+    `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`. `golden` is the
+    comparison of `--golden_dir`, and `golden_report` says as text what differs.
     """
 
     file: str
@@ -57,6 +58,8 @@ class FileResult:
     compilation: CompilationRecord | None = None
     executable: Executable | None = None
     profile: Profile | None = None
+    golden: dict[str, Any] | None = None
+    golden_report: str = ""
     error: HloRunError | None = None
 
     @property

@@ -93,6 +93,11 @@ class Observer:
         del level
         return False
 
+    def wants_note(self, title: str) -> bool:
+        """Return True if a note that costs work during the compilation must be made. The base returns False."""
+        del title
+        return False
+
     def before(self, step: Step) -> None:
         """Called before a row runs (HLO and kernel rows only)."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.artifact.structure import launch_problem
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
@@ -89,7 +90,7 @@ def is_kernel_dump(path: str) -> bool:
 
 
 def read_kernel_dump(path: str) -> KernelIr:
-    """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a header."""
+    """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a valid header."""
     text = read_text(path, "kernel IR")
     first = text.partition("\n")[0]
     found = _HEADER.fullmatch(first.strip())
@@ -97,6 +98,8 @@ def read_kernel_dump(path: str) -> KernelIr:
         hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
         raise ParseError("the file is not a dump of kernel IR", Where(path, 1, 1, first), hint)
     launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    if problem := launch_problem(launch.grid, launch.block):
+        raise ParseError(f"the kernel has {problem}", Where(path, 1, 1, first))
     return KernelIr(
         found["kernel"], text, path, found["row"], launch, int(found["unroll"]), found["target"], found["module"].strip()
     )

@@ -58,7 +58,7 @@ class CompileOptions:
         "",
         "Keep compiled kernels and executables for later runs in this directory, or off. Default: the user's cache directory.",
         "off|DIR",
-        acts="file",
+        acts="",  # the environment can name it too
         no_effect="chooses where results are kept, not what they are",
     )
     compile_processes: int = flag(

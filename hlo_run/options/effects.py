@@ -18,7 +18,8 @@ from hlo_run.options.run import RunOptions
 from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
-_MODES = ("list_passes", "stage", "output", "xla_diff", "explain")
+_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
+_FIRST_TEXT_LEVEL = 3
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
 
@@ -59,17 +60,19 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     elif "arguments" in missing:
         missing["random"] = missing["arguments"]
     if "run" in missing:
-        missing.update(
-            comparison=missing["run"], reference=missing["run"], choice=missing["run"], device=missing["run"], host=missing["run"]
-        )
+        missing.update(comparison=missing["run"], reference=missing["run"], device=missing["run"], host=missing["run"])
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:
         missing["range"] = "with --random_init_input_literals=false, which makes zeros"
     if not mode and "host" in missing:
         missing["checks"] = missing["host"]
-    if not (options.stage or options.xla_dump_to or options.v):
+    if not (options.stage or options.xla_dump_to or options.v or options.golden_dir):
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
+    if not options.golden_dir:
+        missing["golden"] = "without --golden_dir"
+    if options.v < _FIRST_TEXT_LEVEL:
+        missing["log"] = f"without --v={_FIRST_TEXT_LEVEL} or more, which prints texts"
     if not options.output:
         missing["output"] = "without --output"
     return missing

@@ -1,7 +1,7 @@
 """Reads command lines, `XLA_FLAGS` and flag files into the texts of flags, by name.
 
-Precedence: command line > XLA_FLAGS > --debug_options_file > default. Flags are spelled as in XLA, `--name=value`. A boolean
-may omit its value (true). Dashes are accepted for underscores.
+Precedence: command line > XLA_FLAGS > --debug_options_file > default. Flags are spelled as in XLA, `--name=value`, or as
+`--name value`. A boolean may omit its value (true); its value cannot be a word of its own. Dashes are accepted for underscores.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], fl
         if name in flags.fields:
             bare = "true" if flags.fields[name].type == "bool" else flags.fields[name].metadata["bare"]
             if not equals and not bare:
-                raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
-            values[name] = text if equals else bare
+                # As in XLA's own tools a value follows `=`; as in most others it may be the next word.
+                if not pending or (pending[0].startswith("--") and pending[0] != "--"):
+                    raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
+                text = pending.pop(0)
+            values[name] = text if equals or not bare else bare
         elif name.startswith("xla_"):
             unknown.append(name)
         else:

@@ -42,7 +42,7 @@ FLAGS = Flags(_SECTIONS, _SHORT_NAMES)
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
     """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes
-    check_each_pass""".split()
+    check_each_pass golden_dir golden_stages golden_tolerance update_goldens""".split()
 )
 
 

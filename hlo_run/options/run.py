@@ -17,6 +17,7 @@ class RunOptions:
         "Run on CUDA, Host (the kernels' PTX on the CPU) or Interpreter (the numpy reference). "
         "Default: CUDA if a device can be opened, else Host.",
         "NAME",
+        acts="",  # scripts name the platform for every mode, as XLA's tools let them
     )
     reference_platform: str = flag(
         "default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME", acts="choice"

@@ -18,6 +18,13 @@ class ShowOptions:
         "N",
         least=0,
     )
+    v_format: str = flag(
+        "full",
+        "How --v shows a row's text. full: the whole text, if the row changed it. diff: the changed lines; an index comes last.",
+        "HOW",
+        ("full", "diff"),
+        acts="compile log",
+    )
     stage: str = flag(
         "",
         "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row of --list_passes, ..",
@@ -39,6 +46,27 @@ class ShowOptions:
         bare="emitters",
         acts="file",
     )
+    golden_dir: str = flag(
+        "",
+        "Compile, compare the stages of --golden_stages with DIR/MODULE/STAGE.txt, and stop. Exit code 1: a stage differs or has "
+        "no golden (docs/ci.md).",
+        "DIR",
+        acts="file",
+    )
+    golden_stages: str = flag(
+        "hlo,fusion-analysis,thunks,buffers,ptx,numbers",
+        "Compare these stages with their goldens (comma-separated): those of --stage, buffers, numbers (kernels, bytes, memory), "
+        "resources (registers, shared memory and spills by ptxas), or all.",
+        "NAMES",
+        acts="golden",
+    )
+    golden_tolerance: str = flag(
+        "",
+        "Accept these changes of numbers and resources: bytes=1%,registers=2,..",
+        "NAME=N,..",
+        acts="golden",
+    )
+    update_goldens: bool = flag(False, "Write the texts of the stages to --golden_dir instead of comparing them.", acts="golden")
     output_format: str = flag(
         "hlo", "Print --stage=hlo and --stage=hlo-input in this format.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), acts="file"
     )

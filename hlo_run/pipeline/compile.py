@@ -94,7 +94,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
     plan = plan_module(ctx, module)
     buffers = plan.buffers
-    bodies = _KernelBodies(ctx.show.stage == GPU_DIALECT)
+    bodies = _KernelBodies(ctx.show.stage == GPU_DIALECT or any(o.wants_note(GPU_DIALECT) for o in ctx.observers))
     kernels = _compile_kernels(bodies.watching(ctx), plan.requests)
     program = Executable(
         name=module.name,

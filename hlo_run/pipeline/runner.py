@@ -11,7 +11,7 @@ from hlo_run.containment.board import at_place
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.verify.nesting import verify_nesting
+from hlo_run.hlo.verify.limits import verify_limits
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
@@ -41,7 +41,7 @@ def run_hlo_groups(
     `taken` is the strictness of the verifier. `keeps_layouts` False: rows may make consistent layouts inconsistent. Raises
     ParseError for an invalid module, Unsupported for one that is nested too deep, InternalError for a row that fails.
     """
-    verify_nesting(module)
+    verify_limits(module)
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())

@@ -74,7 +74,9 @@ def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
 
 
 def _identity(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
-    """Emit an annotation, which does not change the value."""
+    """Emit an annotation, which does not change the value. Raises Unsupported if it changes the shape."""
+    if len(call.operands) != 1 or not call.shape.compatible(call.operands[0].shape):
+        raise Unsupported(f"a call of '{call.custom_call_target}' has one operand, of the call's shape", call.where)
     return _copies(context.tree(call.operands[0]), context.tree(call), call.name)
 
 

@@ -146,6 +146,8 @@ def test_texts_that_cannot_be_used(
         ("row: cse;", "", "not a dump of kernel IR"),
         ("func.func @", "func.func %", "error"),
         ("launch: grid", "launch: grit", "not a dump of kernel IR"),
+        ("block 1", "block 0x1; block 1", "not a dump of kernel IR"),
+        ("block ", "block 9", "the kernel has a block of (9"),
     ],
 )
 def test_damaged_dumps(

@@ -12,7 +12,6 @@ from hlo_run.options.effects import check_effects, check_least_values
 
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"save_outputs": "o.npz", "stage": "hlo"}, "--save_outputs has no effect with --stage"),
-    ({"platform": "Host", "stage": "ptx"}, "--platform has no effect with --stage"),
     ({"seed": 2, "output": "x.hlox"}, "--seed has no effect with --output"),
     ({"seed": 2, "inputs": "a.npz"}, "--seed has no effect with --inputs"),
     ({"v": 1, "list_passes": True}, "--v has no effect with --list_passes"),
@@ -20,16 +19,21 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"report_json": "r", "list_passes": True}, "--report_json has no effect with --list_passes"),
     ({"fail_on_vacuous": True, "reference_platform": ""}, "--fail_on_vacuous has no effect without a comparison"),
     ({"reference_precision": "f64", "expected_output": "o.npz"}, "--reference_precision has no effect with --expected_output"),
+    ({"v_format": "diff", "v": 2}, "--v_format has no effect without --v=3"),
     ({"v": 2, "platform": "Interpreter"}, "--v has no effect with --platform=Interpreter"),
     ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
+    ({"update_goldens": True}, "--update_goldens has no effect without --golden_dir"),
+    ({"seed": 2, "golden_dir": "g"}, "--seed has no effect with --golden_dir"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
     ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
 ]
 ACCEPTED: list[dict[str, object]] = [
+    {"golden_dir": "g", "update_goldens": True, "report_json": "r"},
     {"seed": 2, "stage": "hlo", "check_each_pass": True},
     {"seed": 2, "output": "x.hlox", "isolate_fusion": "f"},
     {"reference_platform": ""},
+    {"platform": "Host", "reference_platform": "", "stage": "ptx"},
     {"xla_gpu_deterministic_ops": True, "stage": "ptx"},
     {"num_partitions": 2, "stage": "hlo"},
     {"report_json": "r", "xla_diff": "emitters"},
@@ -72,6 +76,6 @@ def test_the_smallest_values() -> None:
 
 
 def test_every_flag_names_known_uses() -> None:
-    known = "run compile file arguments random range comparison reference choice device host checks text output".split()
+    known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
     for field in fields(Options):
-        assert set((field.metadata["acts"] or "").split()) <= set(known), field.name
+        assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name

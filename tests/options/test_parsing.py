@@ -9,6 +9,7 @@ import pytest
 from hlo_run.cli import parse_arguments
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
+from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FIELDS
 
 
@@ -50,7 +51,7 @@ def test_spellings(flag: str, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--v", "needs a value"),
+        ("--v", "not a valid integer"),
         ("--v=much", "not a valid integer"),
         ("--verify=sometimes", "is not one of"),
         ("--print_literals=perhaps", "not a valid boolean"),
@@ -113,3 +114,15 @@ def test_a_file_of_flags_cannot_let_files_run_code(name: str, tmp_path: Path) ->
     file.write_text(f'{name}: "true"\n', encoding="utf-8")
     with pytest.raises(UsageError, match=f"sets {name}, which runs code"):
         _options(f"--debug_options_file={file}")
+
+
+def test_a_value_may_be_the_next_word() -> None:
+    raw = read_flags(["--stage", "ptx", "m.hlo", "--v", "2", "--reference_platform", "", "--print_literals", "n.hlo"], {})
+    assert raw.given == {"stage": "ptx", "v": "2", "reference_platform": "", "print_literals": "true"}
+    assert raw.files == ("m.hlo", "n.hlo")
+
+
+@pytest.mark.parametrize("arguments", [["--stage"], ["--stage", "--v=2"]])
+def test_a_flag_is_not_a_value(arguments: list[str]) -> None:
+    with pytest.raises(UsageError, match="--stage needs a value"):
+        read_flags(arguments, {})

@@ -37,8 +37,8 @@ class Work:
     """An instruction that runs on the device.
 
     `kind` is a fusion's kind, a custom call's target or the opcode. `ops` counts the computed instructions by opcode and shape.
-    `digest` is equal for two instructions that compute the same, regardless of names and the order of operands. `body` is the
-    number of loops and branches around it.
+    `digest` is equal for two instructions that compute the same, regardless of names and the order of operands.
+    `bytes_accessed` are the bytes read and the bytes written.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Work:
     ops: Counter[str]
     digest: str
     bytes_accessed: int
+    bytes_written: int
 
     @property
     def contents(self) -> str:
@@ -81,7 +82,8 @@ def _work(node: Node, costs: CostAnalysis) -> Work:
         parameters = {operand: _hash(f"parameter {_words(operand.shape)}") for operand in instruction.operands}
         kind, digest = _kind(instruction), _digest(instruction, parameters)
     ops = Counter(f"{i.opcode} {_words(i.shape)}" for i in inside)
-    return Work(instruction.name, kind, _words(instruction.shape), ops, digest, _bytes_accessed(node, costs))
+    read, written = _bytes(node, costs)
+    return Work(instruction.name, kind, _words(instruction.shape), ops, digest, read + written, written)
 
 
 def _kind(instruction: HloInstruction) -> str:
@@ -92,9 +94,10 @@ def _words(shape: Shape) -> str:
     return shape.to_string()
 
 
-def _bytes_accessed(node: Node, costs: CostAnalysis) -> int:
+def _bytes(node: Node, costs: CostAnalysis) -> tuple[int, int]:
+    """Return the bytes read and the bytes written."""
     cost = costs.of(node)
-    return sum(cost.bytes_read.values()) + cost.bytes_written - _workspace_bytes(node.instruction)
+    return sum(cost.bytes_read.values()), cost.bytes_written - _workspace_bytes(node.instruction)
 
 
 def _workspace_bytes(instruction: HloInstruction) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.verify.nesting import verify_nesting
+from hlo_run.hlo.verify.limits import verify_limits
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
@@ -89,13 +89,13 @@ class Reference:
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
     the module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error
     of the module's own type; see `perturbed.py`. The module must not be edited afterwards. Raises Unsupported for a module
-    that is nested too deep (`hlo/verify/nesting.py`).
+    that is nested too deep (`hlo.verify.limits.py`).
     """
 
     def __init__(self, module: HloModule, precision: str = "native", roundings: int | None = None) -> None:
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
-        verify_nesting(module)
+        verify_limits(module, to_evaluate=True)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module

@@ -26,6 +26,8 @@ from hlo_run.backends.host.ptx.syntax import (
 )
 from hlo_run.errors import HloRunError, ParseError, Where
 
+# Spaces whose addresses fit into 32 bits.
+_SHORT_SPACES = frozenset(("shared", "local", "param"))
 # The operands of an opcode, one letter each. Results: d of the first type, w of twice its width if the instruction is `.wide`,
 # u of 32 bits, p a predicate, t one or two predicates, s a 32-bit result and perhaps a predicate. Sources: a of the first type,
 # b of the last, c like w, i of 32 bits, l of 64 bits, q a predicate, n a literal byte, m an address, x a label or table.
@@ -191,8 +193,11 @@ class OperandRules:
             raise self._error(op, "it needs an address in brackets")
         if isinstance(operand.base, Symbol):
             self._known(op, operand.base)
-        elif isinstance(operand.base, Register) and self._bits(operand.base) not in (_WORD, _LONG):
-            raise self._error(op, f"the address register '{operand.base.name}' must have 32 or 64 bits")
+        elif isinstance(operand.base, Register):
+            is_short = any(flag.partition("::")[0] in _SHORT_SPACES for flag in op.flags)
+            if self._bits(operand.base) not in ((_WORD, _LONG) if is_short else (_LONG,)):
+                bits = "32 or 64" if is_short else "64"
+                raise self._error(op, f"the address register '{operand.base.name}' must have {bits} bits")
 
     def elements(self, op: Operation, operand: Operand) -> tuple[Operand, ...]:
         """Return the elements of an operand that is a vector if the instruction is `.v2`, `.v4` or `.v8`."""

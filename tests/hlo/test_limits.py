@@ -1,4 +1,4 @@
-"""Deep tuples and calls: read and printed at any depth, refused where they are compiled or evaluated."""
+"""Deep tuples and calls, and dimensions without a bound: read and printed, refused where they are compiled or evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import hlo_run
 from hlo_run.cli import run
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.verify.nesting import MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, verify_nesting
+from hlo_run.hlo.verify.limits import MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, verify_limits
 
 
 def _tuple(depth: int) -> str:
@@ -43,9 +43,9 @@ _LIMITS = [(_tuple, MAX_TUPLE_DEPTH), (_made_tuples, MAX_TUPLE_DEPTH), (_calls, 
 
 @pytest.mark.parametrize(("make", "limit"), _LIMITS)
 def test_the_limit_is_allowed_and_one_more_is_not(make: Callable[[int], str], limit: int) -> None:
-    verify_nesting(hlo_run.parse(make(limit)))
+    verify_limits(hlo_run.parse(make(limit)))
     with pytest.raises(Unsupported, match="nested too deep") as refused:
-        verify_nesting(hlo_run.parse(make(limit + 1)))
+        verify_limits(hlo_run.parse(make(limit + 1)))
     assert refused.value.where is not None
 
 
@@ -64,3 +64,11 @@ def test_deeper_than_pythons_stack(make: Callable[[int], str], tmp_path: Path, c
     for flags in (["--platform=Host"], ["--platform=Interpreter"], ["--verify=off"], ["--stage=hlo"]):
         assert run(["--cache=off", *flags, str(file)]) == 4
         assert "nested too deep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--stage=ptx"], ["--platform=Host"], ["--platform=Interpreter"]])
+def test_dimensions_without_a_bound(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text("HloModule m\nENTRY e {\n  p = f32[?,0] parameter(0)\n  ROOT r = f32[?,0] copy(p)\n}\n")
+    assert run(["--cache=off", *flags, str(file)]) == 4
+    assert "'p' has a dimension without a bound" in capsys.readouterr().err

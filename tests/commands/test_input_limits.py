@@ -55,3 +55,12 @@ def test_protobuf_is_missing(
     monkeypatch.setattr("importlib.util.find_spec", without_google)
     assert run([str(file)]) == 2
     assert "which is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operands", ["", "x", "x, x"])
+def test_an_annotation_keeps_the_shape(operands: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    call = f'custom-call({operands}), custom_call_target="Sharding"'
+    file.write_text(f"HloModule m\nENTRY e {{\n  x = f32[4] parameter(0)\n  ROOT r = f32[8] {call}\n}}\n")
+    assert run(["--cache=off", str(file)]) == 4
+    assert "m.hlo:4:8: unsupported: a call of 'Sharding' has one operand, of the call's shape" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Refuses modules whose tuples or calls are nested deeper than the compiler handles.
+"""Refuses modules whose tuples or calls are nested deeper than the compiler handles, and dimensions without a bound.
 
 Compilation and evaluation walk types, values and computations by recursive functions, whose depth these limits bound. Reading
 and printing have the limits of XLA's parser. The length of a chain of instructions is not nesting, and has no limit.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
 # Protocol buffers, XLA's own file format, nest at most 100 deep, so XLA reads no module with deeper tuples from a file.
 MAX_TUPLE_DEPTH = 100
@@ -16,18 +16,27 @@ MAX_TUPLE_DEPTH = 100
 MAX_CALL_DEPTH = 100
 
 
-def verify_nesting(module: HloModule) -> None:
+# Calls that the reference follows without Python's stack.
+_FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
+
+
+def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
     """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
 
-    The calls of the module must have no cycle.
+    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer. If the module is only
+    evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer. The calls of the module
+    must have no cycle.
     """
     known: dict[int, int] = {}
     for computation in module.computations:
         for instruction in computation.instructions:
+            if instruction.shape.is_array and UNBOUNDED in instruction.shape.dims:
+                hint = "write the bound of the dimension, as in f32[<=8]"
+                raise Unsupported(f"'{instruction.name}' has a dimension without a bound", instruction.where, hint)
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
-    _verify_call_depth(module)
+    _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
 
 
 def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
@@ -45,7 +54,8 @@ def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
     return known[id(shape)]
 
 
-def _verify_call_depth(module: HloModule) -> None:
+def _verify_call_depth(module: HloModule, free: frozenset[str]) -> None:
+    """Check the levels of calls. Calls of the opcodes `free` make no level."""
     depths: dict[HloComputation, int] = {}
     calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}
     for start in module.computations:
@@ -62,7 +72,7 @@ def _verify_call_depth(module: HloModule) -> None:
             waiting.pop()
             depths[top] = 0
             for called, instruction in calls[top]:
-                depths[top] = max(depths[top], depths[called] + 1)
+                depths[top] = max(depths[top], depths[called] + (instruction.opcode not in free))
                 if depths[top] > MAX_CALL_DEPTH:
                     hint = f"computations call each other at most {MAX_CALL_DEPTH} deep"
                     message = f"'{instruction.name}' ({instruction.opcode}): its computations are nested too deep"

@@ -1,0 +1,48 @@
+"""`hlo-tool completion`: the scripts that shells read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from hlo_run.options.programs import FLAGS
+from hlo_run.tool import TOOLS, run_tool
+
+
+def _script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run_tool(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_flag_and_tool_is_there(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = _script(shell, capsys)
+    assert all(name in script for name in (*FLAGS.fields, *TOOLS))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("hlo-run --v_form", "--v_format="),
+        ("hlo-run --v_format=", "full diff"),
+        ("hlo-run --stage=ptx --print_lit", "--print_literals"),
+        ("hlo-opt --v_format=d", "diff"),
+    ],
+)
+def test_bash_completes(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    function = "_" + line.partition(" ")[0].replace("-", "_")
+    # `compopt` works only while bash completes.
+    call = f"compopt() {{ :; }}; COMP_LINE='{line}'; COMP_POINT={len(line)}; {function}; echo \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", f"{_script('bash', capsys)}\n{call}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == words
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_parse_their_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([path, "-n"], input=_script(shell, capsys), text=True, check=True)
