@@ -267,24 +267,28 @@ def _kernels(kernels: dict[str, KernelRecord], record: CompilationRecord | None,
     made = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table></div>\n'
     made += '<div class="texts"></div>\n'
     for number, (name, kernel) in enumerate(kernels.items()):
-        source = _fusion_source(record, [*launched.get(name, []), name]) if record else ""
-        made += packed(f"kernel-{number}", _texts(name, kernel, source))
+        sources = record.sources if record is not None else {}
+        instruction = next((n for n in (*launched.get(name, []), name) if n in sources), "")
+        made += packed(f"kernel-{number}", _texts(name, kernel, instruction, sources.get(instruction, "")))
     return made
 
 
-def _fusion_source(record: CompilationRecord, names: Sequence[str]) -> str:
-    return next((record.fusions[name] for name in names if name in record.fusions), "")
+def _texts(name: str, kernel: KernelRecord, instruction: str, source: str) -> dict[str, Any]:
+    """Return the texts of a kernel, and per line the numbers of its HLO instruction and of its op in `names`; -1 for none.
 
-
-def _texts(name: str, kernel: KernelRecord, source: str) -> dict[str, Any]:
-    """Return the texts of a kernel, and per line the numbers of its HLO instruction and of its op in `names`; -1 for none."""
+    An op that is named after the kernel belongs to no instruction inside, so it comes from `instruction` as a whole.
+    """
     names: dict[str, int] = {"": -1}
 
     def numbered(made: OriginText) -> dict[str, Any]:
         def number(name: str) -> int:
             return names.setdefault(name, len(names) - 1)
 
-        return {"lines": made.lines, "ops": [number(o) for o in made.ops], "places": [number(p) for p in made.places]}
+        return {
+            "lines": made.lines,
+            "ops": [number(instruction if o == name else o) for o in made.ops],
+            "places": [number(p) for p in made.places],
+        }
 
     panes = [
         ("HLO", hlo_origins(source)),

@@ -13,6 +13,19 @@ from report_pages import MARKUP, MODULE, Page, references, write_page, write_pag
 
 from hlo_run.cli import run
 
+SORT = """HloModule s
+
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+
+ENTRY e {
+  p = f32[1000] parameter(0)
+  ROOT sort.1 = f32[1000] sort(p), dimensions={0}, to_apply=less
+}
+"""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -163,3 +176,16 @@ def test_wheels_have_the_style_and_the_script() -> None:
     assert files == {"page.css", "page.js"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["setuptools"]["package-data"]["hlo_run.report"] == ["static/*"]
+
+
+def test_a_sort_and_a_renamed_kernel_have_their_instruction(tmp_path: Path) -> None:
+    """A kernel's name has no dots, so it may differ from its instruction's."""
+    (tmp_path / "s.hlo").write_text(SORT, encoding="utf-8")
+    assert run(["--platform=Host", f"--report_html={tmp_path / 's.html'}", str(tmp_path / "s.hlo")]) == 0
+    page = Page((tmp_path / "s.html").read_text(encoding="utf-8"))
+    kernels = {data["name"]: data for name, data in page.data.items() if name.startswith("kernel-")}
+    assert kernels
+    for name, kernel in kernels.items():
+        hlo, ptx = kernel["panes"][0], kernel["panes"][3]
+        assert any("sort" in line for line in hlo["lines"]), name
+        assert hlo["ops"][0] in ptx["ops"], "some of the kernel belongs to the instruction as a whole"

@@ -10,6 +10,7 @@ from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, NO_CODE
 from hlo_run.hlo.printer import SHORT_PARSABLE, computation_to_string, instruction_order, instruction_to_string, module_to_string
 from hlo_run.hlo_passes.observer import (
     EMIT_KERNELS,
@@ -75,7 +76,7 @@ class KernelRecord:
 class CompilationRecord:
     """A compilation, as far as it came. `rows` sums the seconds and runs of kernel rows and lowering steps by (level, row).
 
-    `fusions` has the HLO text of each fusion, with the computations that it calls, by its name.
+    `sources` has the HLO text of each instruction that may be a kernel, with the computations that it calls, by its name.
     """
 
     target: str
@@ -84,7 +85,7 @@ class CompilationRecord:
     rows: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict[tuple[str, str], tuple[float, int]])
     before_fusion: list[GraphRecord] = field(default_factory=list[GraphRecord])
     optimized: list[GraphRecord] = field(default_factory=list[GraphRecord])
-    fusions: dict[str, str] = field(default_factory=dict[str, str])
+    sources: dict[str, str] = field(default_factory=dict[str, str])
     kernels: dict[str, KernelRecord] = field(default_factory=dict[str, KernelRecord])
     memory: MemoryUse | None = None
 
@@ -173,7 +174,8 @@ class RecordObserver(Observer):
                 for node in graph.nodes
             ]
             self._record.optimized.append(replace(graph, nodes=tuple(nodes)))
-            self._record.fusions |= {fusion.name: _fusion_text(fusion) for fusion in fusions}
+            working = (i for i in computation.instructions if i.opcode not in CONTROL_FLOW and i.opcode not in NO_CODE)
+            self._record.sources |= {i.name: _source_text(i) for i in working}
 
     def _text(self) -> list[str]:
         return module_to_string(self._module, _PRINT).splitlines()
@@ -197,14 +199,14 @@ def _label(instruction: HloInstruction) -> str:
     return ""
 
 
-def _fusion_text(fusion: HloInstruction) -> str:
-    """Return a fusion with the computations that it calls, directly or not."""
+def _source_text(instruction: HloInstruction) -> str:
+    """Return an instruction with the computations that it calls, directly or not."""
     called: dict[HloComputation, None] = {}
-    waiting = list(fusion.called_computations)
+    waiting = list(instruction.called_computations)
     while waiting:
         computation = waiting.pop()
         if computation not in called:
             called[computation] = None
             waiting += [c for i in computation.instructions for c in i.called_computations]
-    texts = [instruction_to_string(fusion, _PRINT), *(computation_to_string(c, _PRINT) for c in called)]
+    texts = [instruction_to_string(instruction, _PRINT), *(computation_to_string(c, _PRINT) for c in called)]
     return "\n\n".join(texts)

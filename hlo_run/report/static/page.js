@@ -197,7 +197,7 @@ class Graph {
   }
 
   kind(node) {
-    if (node.emitter) return "kernel";
+    if (node.emitter || node.kernel !== null) return "kernel";
     if (node.opcode === "parameter" || node.opcode === "constant") return "input";
     return ["custom-call", "while", "conditional", "call"].includes(node.opcode) ? "call" : "plain";
   }
@@ -238,7 +238,7 @@ class Graph {
     group.append(
       drawn("rect", { width: WIDTH, height: HEIGHT, rx: 4, class: css }),
       drawn("text", { x: 6, y: 16 }, short(node.name, 25)),
-      drawn("text", { x: 6, y: 34 }, short(node.emitter ? `${node.emitter} kernel` : node.label || node.opcode, 25)),
+      drawn("text", { x: 6, y: 34 }, short(this.kind(node) === "kernel" ? `${node.emitter || node.opcode} kernel` : node.label || node.opcode, 25)),
       drawn("text", { x: 6, y: 52 }, short(costs.join(", ") || node.shape, 29)),
     );
     return titled(group, `${node.name} = ${node.shape} ${node.opcode} ${node.label}`);
