@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from hlo_run.artifact import Executable, KernelThunk
+from hlo_run.artifact import KernelThunk
 from hlo_run.artifact.thunks import every_thunk
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.values.braces import braces
@@ -192,19 +192,31 @@ def _kernels_of(result: FileResult) -> dict[str, KernelRecord]:
     return {} if program is None else {kernel.name: KernelRecord(ptx=kernel.ptx) for kernel in program.kernels}
 
 
-def _launched(program: Executable | None) -> dict[str, list[str]]:
-    """Return the names of the thunks that launch each kernel."""
+def _launched(result: FileResult) -> dict[str, list[str]]:
+    """Return the names of the instructions that launch each kernel, one per thunk."""
+    program = result.executable
+    carriers = result.compilation.carriers if result.compilation is not None else {}
     found: dict[str, list[str]] = {}
     for thunk in every_thunk(program.thunks) if program is not None else ():
         if isinstance(thunk, KernelThunk):
-            found.setdefault(thunk.kernel, []).append(thunk.name)
+            found.setdefault(thunk.kernel, []).append(carriers.get(thunk.name, thunk.name))
+    return found
+
+
+def _times(result: FileResult) -> dict[str, float]:
+    """Return the seconds of each instruction in the profile, by its name."""
+    carriers = result.compilation.carriers if result.compilation is not None else {}
+    found: dict[str, float] = {}
+    for name, seconds in (medians(result.profile) if result.profile is not None else {}).items():
+        name = carriers.get(name, name)
+        found[name] = found.get(name, 0.0) + seconds
     return found
 
 
 def _graphs(record: CompilationRecord, result: FileResult, kernels: dict[str, KernelRecord]) -> str:
-    times = medians(result.profile) if result.profile is not None else {}
+    times = _times(result)
     numbers = {name: number for number, name in enumerate(kernels)}
-    kernel_of = {thunk: numbers[k] for k, thunks in _launched(result.executable).items() for thunk in thunks if k in numbers}
+    kernel_of = {thunk: numbers[k] for k, thunks in _launched(result).items() for thunk in thunks if k in numbers}
     made = packed(
         "graphs",
         {
@@ -245,8 +257,8 @@ def _graph(graph: GraphRecord, times: dict[str, float], kernel_of: dict[str, int
 
 
 def _kernels(kernels: dict[str, KernelRecord], record: CompilationRecord | None, result: FileResult) -> str:
-    launched = _launched(result.executable)
-    times = medians(result.profile) if result.profile is not None else {}
+    launched = _launched(result)
+    times = _times(result)
     nodes = {node.name: node for graph in (record.optimized if record else ()) for node in graph.nodes}
     launches = {kernel.name: kernel for kernel in result.executable.kernels} if result.executable is not None else {}
     rows = ""

@@ -178,9 +178,10 @@ def test_wheels_have_the_style_and_the_script() -> None:
     assert project["tool"]["setuptools"]["package-data"]["hlo_run.report"] == ["static/*"]
 
 
-def test_a_sort_and_a_renamed_kernel_have_their_instruction(tmp_path: Path) -> None:
-    """A kernel's name has no dots, so it may differ from its instruction's."""
-    (tmp_path / "s.hlo").write_text(SORT, encoding="utf-8")
+@pytest.mark.parametrize("size", [33, 1000])
+def test_a_sort_and_a_renamed_kernel_have_their_instruction(size: int, tmp_path: Path) -> None:
+    """A kernel's name has no dots, so it may differ from its instruction's. A short sort is the hero of a fusion."""
+    (tmp_path / "s.hlo").write_text(SORT.replace("1000", str(size)), encoding="utf-8")
     assert run(["--platform=Host", f"--report_html={tmp_path / 's.html'}", str(tmp_path / "s.hlo")]) == 0
     page = Page((tmp_path / "s.html").read_text(encoding="utf-8"))
     kernels = {data["name"]: data for name, data in page.data.items() if name.startswith("kernel-")}
@@ -188,4 +189,7 @@ def test_a_sort_and_a_renamed_kernel_have_their_instruction(tmp_path: Path) -> N
     for name, kernel in kernels.items():
         hlo, ptx = kernel["panes"][0], kernel["panes"][3]
         assert any("sort" in line for line in hlo["lines"]), name
-        assert hlo["ops"][0] in ptx["ops"], "some of the kernel belongs to the instruction as a whole"
+        assert set(ptx["ops"]) & set(hlo["ops"]) - {-1}, "some lines come from the instruction"
+    launching = [node for graph in page.data["graphs"]["after"] for node in graph["nodes"] if node[10] is not None]
+    assert {node[1] for node in launching} <= {"fusion", "sort"}
+    assert launching

@@ -77,6 +77,7 @@ class CompilationRecord:
     """A compilation, as far as it came. `rows` sums the seconds and runs of kernel rows and lowering steps by (level, row).
 
     `sources` has the HLO text of each instruction that may be a kernel, with the computations that it calls, by its name.
+    A sort inside a fusion names the fusion's kernels; `carriers` maps its name to that of the fusion.
     """
 
     target: str
@@ -85,6 +86,7 @@ class CompilationRecord:
     rows: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict[tuple[str, str], tuple[float, int]])
     before_fusion: list[GraphRecord] = field(default_factory=list[GraphRecord])
     optimized: list[GraphRecord] = field(default_factory=list[GraphRecord])
+    carriers: dict[str, str] = field(default_factory=dict[str, str])
     sources: dict[str, str] = field(default_factory=dict[str, str])
     kernels: dict[str, KernelRecord] = field(default_factory=dict[str, KernelRecord])
     memory: MemoryUse | None = None
@@ -176,6 +178,10 @@ class RecordObserver(Observer):
             self._record.optimized.append(replace(graph, nodes=tuple(nodes)))
             working = (i for i in computation.instructions if i.opcode not in CONTROL_FLOW and i.opcode not in NO_CODE)
             self._record.sources |= {i.name: _source_text(i) for i in working}
+            sorts = (
+                (i.name, fusion.name) for fusion in fusions for i in fusion.fused_computation.instructions if i.opcode == "sort"
+            )
+            self._record.carriers |= dict(sorts)
 
     def _text(self) -> list[str]:
         return module_to_string(self._module, _PRINT).splitlines()
