@@ -18,9 +18,11 @@ from hlo_run.garbage_collection import collect_seldom
 
 # Subcommand -> (module with its click command `command`, one line of help). A tool is imported when it is called.
 TOOLS: dict[str, tuple[str, str]] = {
+    "bisect": ("hlo_run.tools.bisect", "Find the pass, the rewrite or the LLVM pass that breaks a module."),
     "completion": ("hlo_run.tools.completion", "Print what a shell needs to complete flags."),
     "count-ops": ("hlo_run.tools.count_ops", "Print how often each opcode occurs."),
     "diff": ("hlo_run.tools.diff", "Compare two modules, dumps or dump directories."),
+    "reduce": ("hlo_run.tools.reduce", "Shrink a module while it keeps its failure."),
 }
 
 
@@ -54,6 +56,8 @@ def run_tool(arguments: Sequence[str]) -> int:
     def work() -> int:
         try:
             result = _GROUP.main(list(arguments), prog_name="hlo-tool", standalone_mode=False, obj=console_of_streams())
+        except click.Abort:  # click's name for Ctrl-C
+            raise KeyboardInterrupt from None
         except click.ClickException as error:
             raise UsageError(error.format_message(), hint="hlo-tool NAME --help lists the flags of a tool") from None
         return result if isinstance(result, int) else 0

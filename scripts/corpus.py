@@ -10,8 +10,8 @@ kLoop and kInput fusion is a module of its own; equal ones run once. With `--xla
 command is called with `FILE --inputs A.npz --outputs B.npz --round-each-op`.
 
 Each module has its own process, so that a crash or a timeout costs one row. The table at the end, in Markdown, has a line per
-folder. If the folder's `index.tsv` lists the modules that real XLA:CPU runs, these also count separately. The exit code is 1 if
-any row differs, fails or times out.
+folder. If the folder's `index.tsv` lists the modules that real XLA:CPU runs, these also count separately. If more than one module
+fails, a table of the failures' buckets follows. The exit code is 1 if any row differs, fails or times out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ import hlo_run
 from hlo_run.backends import load_backend
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
+from hlo_run.containment.crash import signal_name
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
+from hlo_run.execution.signatures import bucket_table, crash_signature, signature_of, timeout_signature
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
@@ -71,6 +73,7 @@ class Row:
     status: str
     detail: str
     seconds: float
+    bucket: str = ""
 
 
 class _Spills(Observer):
@@ -119,6 +122,8 @@ def main() -> int:
     rows = [row for each in found.values() for row in each]
     _print_summary(rows)
     _print_table(found)
+    if table := bucket_table((row.bucket, row.file) for row in rows if row.bucket):
+        print("\n" + "\n".join(table))
     if arguments.report:
         lines = ["file\tstatus\tseconds\tdetail", *(f"{r.file}\t{r.status}\t{r.seconds:.2f}\t{r.detail}" for r in rows)]
         arguments.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -178,27 +183,39 @@ def _in_process(file: Path, arguments: argparse.Namespace) -> Row:
     try:
         if not receive.poll(arguments.timeout):
             process.kill()
-            return Row(file.name, "timeout", f"over {arguments.timeout:g} s", time.perf_counter() - begin)
-        status, detail = receive.recv()
+            seconds = time.perf_counter() - begin
+            return Row(file.name, "timeout", f"over {arguments.timeout:g} s", seconds, timeout_signature().bucket)
+        status, detail, bucket = receive.recv()
     except EOFError:
-        status, detail = "crash", "the process ended without a result"
+        process.join()
+        code = process.exitcode or 0
+        how = signal_name(-code) if code < 0 else f"exit code {code}"
+        status, detail, bucket = "crash", f"the process ended without a result: {how}", crash_signature(how).bucket
     finally:
         process.join()
-    return Row(file.name, status, detail, time.perf_counter() - begin)
+    return Row(file.name, status, detail, time.perf_counter() - begin, bucket)
 
 
 def _child(file: Path, arguments: argparse.Namespace, send: Connection) -> None:
     try:
         detail = _run(file, arguments)
-        send.send((PASSES, detail))
-    except Unsupported as error:
-        send.send((UNSUPPORTED, _one_line(error.message)))
-    except Mismatch as error:
-        send.send((error.notes[0], _one_line(error.message)))
-    except HloRunError as error:
-        send.send(("error", _one_line(f"{type(error).__name__}: {error.message}")))
+        send.send((PASSES, detail, ""))
     except BaseException as error:
-        send.send(("error", _one_line(f"{type(error).__name__}: {error} at {traceback.format_exc().splitlines()[-3].strip()}")))
+        send.send((*_outcome(error), signature_of(error).bucket))
+
+
+def _outcome(error: BaseException) -> tuple[str, str]:
+    """Return (status, detail) of an error."""
+    match error:
+        case Unsupported():
+            return UNSUPPORTED, _one_line(error.message)
+        case Mismatch():
+            return error.notes[0], _one_line(error.message)
+        case HloRunError():
+            return "error", _one_line(f"{type(error).__name__}: {error.message}")
+        case _:
+            place = traceback.format_exception(error)[-2].splitlines()[0].strip()
+            return "error", _one_line(f"{type(error).__name__}: {error} at {place}")
 
 
 def _one_line(text: str) -> str:

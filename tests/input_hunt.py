@@ -20,8 +20,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -179,7 +179,8 @@ def _call(case: Case) -> Outcome:
     code: int | None = None
     try:
         # LLVM may end its process on the IR of a file. The command then reports that, if a process of its own does the work.
-        code, failure = run(case.arguments, supervised=case.subject.endswith(".ll")), ""
+        code = run(case.arguments, supervised=True) if case.subject.endswith(".ll") else run(case.arguments)
+        failure = ""
     except SystemExit as ending:
         code, failure = ending.code if isinstance(ending.code, int) else 1, ""
     except BaseException as error:  # nothing may leave the command
@@ -261,13 +262,13 @@ def outcomes(indices: Iterable[int], make: Callable[[int], Case], jobs: int = 1)
     fork = get_context("fork")
     waiting = list(indices)
     batches = [waiting[place : place + _BATCH] for place in range(0, len(waiting), _BATCH)][::-1]
-    with tempfile.TemporaryDirectory(prefix="input_hunt_") as root:
+    with _folder() as root:
         slots: dict[Connection, _Slot] = {}
         started = 0
         while batches or slots:
             while batches and len(slots) < jobs:
                 left = batches.pop()
-                folder, fault = Path(root) / f"{started}", Path(root) / f"{started}.fault"
+                folder, fault = root / f"{started}", root / f"{started}.fault"
                 started += 1
                 folder.mkdir()
                 ours, theirs = fork.Pipe(duplex=False)
@@ -290,6 +291,16 @@ def outcomes(indices: Iterable[int], make: Callable[[int], Case], jobs: int = 1)
                     shutil.rmtree(slot.folder, ignore_errors=True)
                     if slot.left:
                         batches.append(slot.left)
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    """Return a context with a temporary folder. A TemporaryDirectory would also be removed by a worker that ends in a fork."""
+    folder = Path(tempfile.mkdtemp(prefix="input_hunt_"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take(slot: _Slot) -> Iterator[tuple[int, Outcome]]:

@@ -40,13 +40,14 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host backends.cuda
         pipeline platforms
         triage.diff
-        execution fuzz
-        report
-        commands
+        execution
+        report triage.localize
+        commands fuzz
         api terminal
+        cli
+        triage.edits
         triage
         tools
-        cli
         tool
     """.strip().splitlines()
 )

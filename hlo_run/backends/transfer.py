@@ -55,12 +55,13 @@ def constant_bytes(executable: Executable) -> Iterator[tuple[BufferSlice, Bytes]
 
 def result_literal(executable: Executable, read: Callable[[BufferSlice], Bytes]) -> Literal:
     """Return the module's result. `read` returns the bytes of a slice."""
-    return _literal(executable.result, read)
+    return literal_of(executable.result, read)
 
 
-def _literal(tree: ArrayTree, read: Callable[[BufferSlice], Bytes]) -> Literal:
+def literal_of(tree: ArrayTree, read: Callable[[BufferSlice], Bytes]) -> Literal:
+    """Return the value whose arrays are in the slices of `tree`. `read` returns the bytes of a slice."""
     if isinstance(tree, ArraySpec):
         if any(tree.dynamic):
             return dynamic_from_bytes(read(tree.slice), tree.dtype, tree.dims, tree.minor_to_major)
         return from_bytes(read(tree.slice), tree.dtype, tree.dims, tree.minor_to_major)
-    return tuple(_literal(part, read) for part in tree)
+    return tuple(literal_of(part, read) for part in tree)

@@ -10,7 +10,7 @@ from hlo_run.commands.isolate_fusion import write_isolated
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported
 from hlo_run.execution.arguments import MODULE_SEED, Arguments
-from hlo_run.execution.error_bounds import error_spec
+from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.values.literal import Literal
@@ -18,9 +18,14 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.triage.localize.verdicts import Verdicts
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60
+
+
+class RowMismatch(Mismatch):
+    """An HLO row changed the result of the module."""
 
 
 def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
@@ -30,11 +35,13 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
     values, _ = source.next(1)
     interpreter = InterpreterBackend(source.grid)
     alone = values if source.grid.size == 1 else []
+    fixed = has_fixed_bounds(options) or source.grid.size > 1
+    verdicts = Verdicts(error_spec(options), fixed, MODULE_SEED)
     return lambda working: PassChecker(
         working,
         lambda state: interpreter.run_module(state, values, MODULE_SEED),
         alone,
-        error_spec(options),
+        verdicts,
         task.folder,
         task.console.err,
     )
@@ -61,11 +68,11 @@ class PassChecker(Observer):
         working: HloModule,
         run: Callable[[HloModule], Literal],
         arguments: Sequence[Literal],
-        spec: ErrorSpec,
+        verdicts: Verdicts,
         folder: str,
         say: Callable[[str], None],
     ) -> None:
-        self._working, self._run, self._arguments, self._spec = working, run, arguments, spec
+        self._working, self._run, self._arguments, self._verdicts = working, run, arguments, verdicts
         self._folder, self._say = folder, say
         self._version = working.version
         self._last = self._state("parsing")
@@ -83,7 +90,7 @@ class PassChecker(Observer):
         if _dims(shape) != _dims(now.module.entry.root.shape):
             self._say(f"row '{step.row}' is not checked: the result has another shape")
             return
-        comparison = compare(last.result, now.result, shape, self._spec)
+        comparison = self._verdicts.of_module(last.module, self._arguments, last.result, now.result)
         if not comparison.ok:
             raise self._mismatch(step, last.module, now.module, comparison)
 
@@ -96,18 +103,19 @@ class PassChecker(Observer):
             self._say(f"the reference cannot evaluate the module after {what}: {error}")
             return _State(copy, None)
 
-    def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> Mismatch:
+    def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> RowMismatch:
         notes = [f"after it: {comparison.summary()}"]
         found = None
         if self._arguments or not before.entry.parameters:
             try:
-                found = smallest_difference(before, after, self._arguments, self._spec)
+                found = smallest_difference(before, after, self._arguments, self._verdicts.spec)
             except HloRunError as error:
                 notes.append(f"the difference cannot be cut out: {error.message}")
         if found is not None:
             notes += self._show(step, before.name, found)
         message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
-        return Mismatch(message, notes=tuple(notes))
+        notes.append(f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked")
+        return RowMismatch(message, notes=tuple(notes))
 
     def _show(self, step: Step, name: str, found: Difference) -> list[str]:
         """Write the two modules with their arguments and return the notes of the message."""

@@ -142,6 +142,14 @@ def _run_mode(task: Task) -> None:
         from hlo_run.commands.explain_fusion import explain_fusion
 
         explain_fusion(task, module)
+    elif options.localize:
+        from hlo_run.commands.localize import localize
+
+        localize(task, module)
+    elif options.isolate_instructions:
+        from hlo_run.commands.isolate_instructions import isolate_instructions
+
+        isolate_instructions(task, module)
     elif options.golden_dir:
         from hlo_run.commands.golden import check_golden
 
@@ -165,6 +173,10 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         from hlo_run.commands.save_executable import save_executable
 
         save_executable(task, module)
+    elif options.check_each_pass:
+        from hlo_run.commands.checked_run import run_checked
+
+        run_checked(task, module, task.result.reference)
     else:
         from hlo_run.commands.run import run
 
@@ -211,7 +223,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
-    shown = [flag for flag in ("stage", "output", "xla_diff", "explain", "golden_dir") if getattr(options, flag)]
+    modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions")
+    shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
     if options.explain:

@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 
 from hlo_run.execution.console import Place
+from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.verify.limits import verify_limits
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
-from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
 from hlo_run.reference.evaluate.devices import DeviceGrid
-from hlo_run.reference.literal_files import check_readable, read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
 _INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
@@ -135,3 +136,13 @@ def existing_path(path: str, options: Options, place: Place, iteration: int) -> 
     """Return the file that `run_path` names for one run if it exists, else `path`, the file for all runs."""
     own = run_path(path, options, place, iteration)
     return own if os.path.exists(own) else path
+
+
+def infeeds(options: Options, module: HloModule, place: Place, iteration: int) -> Feeds:
+    """Return the values for infeeds of an iteration: the arrays of `--infeed`, or random ones. Raises UsageError."""
+    if not options.infeed:
+        return random_feeds(options.seed + ((iteration - 1) << 20))
+    path = existing_path(options.infeed, options, place, iteration)
+    shapes = [op.shape for computation in module.computations for op in computation.instructions if op.opcode == "infeed"]
+    leaves = dict.fromkeys(leaf for shape in shapes for _, leaf in shape.leaves() if leaf.is_array)
+    return given_feeds(read_arrays(path, "infeed", leaves), f"'{path}'")

@@ -11,23 +11,22 @@ from typing import NoReturn
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
-from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
+from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.execution.results import FileResult, IterationResult, LaterTry
-from hlo_run.hlo.feeds import Feeds, given_feeds
+from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
-from hlo_run.reference.arguments.fake_arguments import random_feeds
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
 from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
-from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
@@ -239,14 +238,7 @@ class Execution:
 
     def _feeds(self, iteration: int) -> Feeds:
         """Return the values for infeeds: the arrays of `--infeed`, or random ones."""
-        if not self._options.infeed:
-            return random_feeds(self._options.seed + ((iteration - 1) << 20))
-        path = existing_path(self._options.infeed, self._options, self._place, iteration)
-        infeeds = [
-            op.shape for computation in self._module.computations for op in computation.instructions if op.opcode == "infeed"
-        ]
-        shapes = dict.fromkeys(leaf for shape in infeeds for _, leaf in shape.leaves() if leaf.is_array)
-        return given_feeds(read_arrays(path, "infeed", shapes), f"'{path}'")
+        return infeeds(self._options, self._module, self._place, iteration)
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""
@@ -265,7 +257,7 @@ class Execution:
         self._save_differences(done.number, comparison)
         self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
-        if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
+        if self._options.xla_allow_excess_precision and platform != INTERPRETER and rounds_on_the_way(self._module):
             notes.append(
                 "the compiler may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps them all"
             )
@@ -312,7 +304,7 @@ def _once(make: PreciseSource) -> PreciseSource:
     return get
 
 
-def _rounds_on_the_way(module: HloModule) -> bool:
+def rounds_on_the_way(module: HloModule) -> bool:
     """True if an instruction with users computes a narrow float, which simplify-fp-conversions may keep wider."""
     return any(
         instruction.shape.is_array

@@ -13,6 +13,7 @@ from typing import Any
 
 from hlo_run.errors import HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
+from hlo_run.execution.signatures import bucket_table, buckets
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record, sight_record
 
@@ -24,8 +25,10 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def file_report(result: FileResult) -> dict[str, str]:
     """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test case."""
     return {
+        "file": result.file,
         "outcome": result.outcome,
         "exit_code": str(result.exit_code),
+        "bucket": signature.bucket if (signature := result.signature) is not None else "",
         "json": json.dumps(_file_record(result), allow_nan=False),
         "junit": ET.tostring(_case(result), encoding="unicode"),
     }
@@ -39,9 +42,14 @@ def to_json(reports: Sequence[Mapping[str, str]], version: str) -> str:
         "hlo_run": version,
         "exit_code": next((code for report in reports if (code := int(report["exit_code"]))), 0),
         "counts": {name: outcomes.count(name) for name in ("passed", "mismatch", "unsupported", "error")},
+        "buckets": [{"bucket": bucket, "files": files} for bucket, files in buckets(_failures(reports)).items()],
         "files": [json.loads(report["json"]) for report in reports],
     }
     return json.dumps(record, indent=1, allow_nan=False) + "\n"
+
+
+def _failures(reports: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    return [(report["bucket"], report["file"]) for report in reports if report["bucket"]]
 
 
 def _file_record(result: FileResult) -> dict[str, Any]:
@@ -54,6 +62,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
         "device": result.device,
         "reference": result.reference,
         "error": _error_record(result.error) if result.error is not None else None,
+        "signature": signature.record() if (signature := result.signature) is not None else None,
         "iterations": [_iteration_record(iteration) for iteration in result.iterations],
         "launches": result.launches,
         "xla_diff": result.xla_diff,
@@ -97,6 +106,8 @@ def to_junit(reports: Sequence[Mapping[str, str]]) -> str:
     root = ET.Element("testsuites", {"name": "hlo-run", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "hlo-run", **counts})
     suite.extend(ET.fromstring(report["junit"]) for report in reports)
+    if table := bucket_table(_failures(reports)):
+        ET.SubElement(suite, "system-out").text = _xml("\n".join(table))
     ET.indent(root, " ")
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -104,6 +115,10 @@ def to_junit(reports: Sequence[Mapping[str, str]]) -> str:
 def _case(result: FileResult) -> ET.Element:
     case = ET.Element("testcase", {"classname": f"hlo-run.{result.platform or 'none'}", "name": _xml(result.file)})
     tag = {"mismatch": "failure", "unsupported": "skipped", "error": "error"}.get(result.outcome)
+    signature = result.signature
+    if signature is not None:
+        properties = ET.SubElement(case, "properties")
+        ET.SubElement(properties, "property", {"name": "bucket", "value": _xml(signature.bucket)})
     if tag is not None and result.error is not None:
         entry = ET.SubElement(case, tag, {"message": _xml(result.error.message), "type": type(result.error).__name__})
         texts = [report(iteration.findings) for iteration in result.iterations if iteration.findings is not None]

@@ -10,6 +10,7 @@ from hlo_run.errors import HloRunError, Mismatch, Unsupported
 if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends.profile import Profile
+    from hlo_run.execution.signatures import Signature
     from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
@@ -74,6 +75,16 @@ class FileResult:
                 return "unsupported"
             case _:
                 return "error"
+
+    @property
+    def signature(self) -> Signature | None:
+        """The identity of the failure; None if the file passed."""
+        if self.error is None:
+            return None
+        from hlo_run.execution.signatures import signature_of  # imports the comparison, and only a failure needs it
+
+        failed = (i.comparison for i in self.iterations if i.comparison is not None and not i.comparison.ok)
+        return signature_of(self.error, next(failed, None))
 
     @property
     def exit_code(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.errors import HloRunError, Unsupported
+from hlo_run.execution.signatures import fold
 from hlo_run.fuzz.families.effects import COUNT, FED, FLIP, RECORD
 from hlo_run.fuzz.generate import RandomModule
 from hlo_run.fuzz.program.values import TYPES, Range, Value
@@ -112,7 +112,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
     try:
         module = parse(random_module.text)
     except HloRunError as error:
-        return Outcome(seed, "failed", f"parse: {_normal(str(error))}", str(error))
+        return Outcome(seed, "failed", f"parse: {fold(str(error))}", str(error))
     arguments = make_arguments(random_module)
     reference = Reference(module)
     _RECORD.take()
@@ -122,7 +122,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
         return _raised(seed, "reference", error)
     expected_calls, expected_feed = _RECORD.take(), reference.outfeed
     if claim := "; ".join(_false_claims(random_module.result, expected, "result")):
-        return Outcome(seed, "failed", "generator: " + _normal(claim), claim)
+        return Outcome(seed, "failed", "generator: " + fold(claim), claim)
     try:
         backend = HostBackend(engine=options.host_engine)
         # ptxas takes as long as everything else together, so it only assembles every tenth module.
@@ -130,7 +130,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
         executable = compile_module(context, module)
         actual = backend.run(executable, arguments, feeds=feeds_of(seed))
     except Unsupported as error:
-        return Outcome(seed, "unsupported", _normal(str(error)), str(error))
+        return Outcome(seed, "unsupported", fold(str(error)), str(error))
     except Exception as error:  # as above
         return _raised(seed, "pipeline", error)
     found = [*differences(random_module.result, expected, actual, "result")]
@@ -139,16 +139,8 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
     if not _same_feed(expected_feed, backend.outfeed):
         found.append("outfeed: other values, or in another order")
     if found:
-        return Outcome(seed, "failed", "mismatch: " + _normal(found[0]), "\n".join(found))
+        return Outcome(seed, "failed", "mismatch: " + fold(found[0]), "\n".join(found))
     return Outcome(seed, "ok")
-
-
-def _normal(text: str) -> str:
-    """Return the first line of a message without names and numbers, at most 160 characters."""
-    line = text.strip().splitlines()[0] if text.strip() else ""
-    line = re.sub(r"'%?[\w.-]+'|%[\w.-]+", "NAME", line)
-    line = re.sub(r"\[[\d,<=]*\](\{[\d,]*\})?", "[]", line)
-    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "N", line)[:160]
 
 
 def _raised(seed: int, where: str, error: Exception) -> Outcome:
@@ -159,7 +151,7 @@ def _raised(seed: int, where: str, error: Exception) -> Outcome:
     last = inner[-1]
     place = f"{Path(last.filename).relative_to(own)}:{last.name}"
     text = "".join(traceback.format_exception(error, limit=-12))
-    return Outcome(seed, "failed", f"{where}: {type(cause).__name__} in {place}: {_normal(str(cause))}", text)
+    return Outcome(seed, "failed", f"{where}: {type(cause).__name__} in {place}: {fold(str(cause))}", text)
 
 
 # Arguments.

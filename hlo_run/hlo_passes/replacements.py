@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
-from hlo_run.artifact.structure import launch_problem
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
@@ -91,13 +90,19 @@ def is_kernel_dump(path: str) -> bool:
 
 def read_kernel_dump(path: str) -> KernelIr:
     """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a valid header."""
-    text = read_text(path, "kernel IR")
+    return parse_kernel_dump(read_text(path, "kernel IR"), path)
+
+
+def parse_kernel_dump(text: str, path: str) -> KernelIr:
+    """Return the dump in a text, which is from the file `path`; raises ParseError if its first line is not a valid header."""
     first = text.partition("\n")[0]
     found = _HEADER.fullmatch(first.strip())
     if found is None:
         hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
         raise ParseError("the file is not a dump of kernel IR", Where(path, 1, 1, first), hint)
     launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    from hlo_run.artifact.structure import launch_problem  # imports the thunks, and few runs read a dump
+
     if problem := launch_problem(launch.grid, launch.block):
         raise ParseError(f"the kernel has {problem}", Where(path, 1, 1, first))
     return KernelIr(

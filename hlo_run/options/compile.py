@@ -40,6 +40,12 @@ class CompileOptions:
         "Stop a pass after N rewrites. A pass that does not count rewrites stops after N runs that change the module.",
         "PASS=N,..",
     )
+    llvm_opt_bisect_limit: int = flag(
+        -1,
+        "Run only the first N of LLVM's passes that can be skipped, counted over all kernels (-1: all); list them on stderr.",
+        "N",
+        least=-1,
+    )
     kernel_ir_file: str = flag(
         "",
         "Replace kernels by these dumps of kernel IR (comma-separated) and continue after the row that wrote each dump.",

@@ -19,6 +19,12 @@ from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
 _MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
+# Flags that run the module in another way than once and whole, and the flags that have no effect then.
+_REPLAYS = ("localize", "isolate_instructions")
+_NOT_REPLAYED = frozenset(
+    """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision profile
+    print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
+)
 _FIRST_TEXT_LEVEL = 3
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
@@ -34,6 +40,11 @@ def check_effects(options: Options, files: Sequence[str]) -> None:
             for use in acts.split():
                 if use in missing:
                     raise UsageError(f"--{field.name} has no effect {missing[use]}", hint=f"leave out --{field.name}")
+    replay = next((name for name in _REPLAYS if getattr(options, name)), "")
+    for field in fields(Options) if replay else ():
+        if field.name in _NOT_REPLAYED and getattr(options, field.name) != field.default:
+            reason = f"with --{replay}, which runs once on Host beside the reference"
+            raise UsageError(f"--{field.name} has no effect {reason}", hint=f"leave out --{field.name}")
     if options.list_passes and files:
         raise UsageError(f"'{files[0]}' is not read with --list_passes", hint="leave out the file")
 
@@ -69,6 +80,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["checks"] = missing["host"]
     if not (options.stage or options.xla_dump_to or options.v or options.golden_dir):
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
+    if not options.localize:
+        missing["localize"] = "without --localize"
     if not options.golden_dir:
         missing["golden"] = "without --golden_dir"
     if options.v < _FIRST_TEXT_LEVEL:

@@ -70,6 +70,19 @@ class RunOptions:
         "NAME",
         acts="compile",
     )
+    isolate_instructions: bool = flag(
+        False,
+        "Run every instruction of the module alone on the reference's operands, and print a verdict on each.",
+        acts="compile",
+    )
+    localize: bool = flag(
+        False,
+        "Replay the run on Host beside the reference, name the first kernel that differs, and write files that reproduce it.",
+        acts="compile",
+    )
+    localize_dir: str = flag(
+        "", "Write the files of --localize to this directory. Default: MODULE.localize.", "DIR", acts="localize"
+    )
     profile: str = flag(
         "",
         "Print time, bytes and GB/s of every thunk (stderr). With FILE.json, also write a Chrome trace.",

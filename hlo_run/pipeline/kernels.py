@@ -10,6 +10,7 @@ from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
+from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.containment.board import Blame, native
@@ -146,6 +147,8 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
 
     def optimize() -> str:
         options = ctx.options
+        if options.llvm_opt_bisect_limit >= 0:
+            limit_passes(options.llvm_opt_bisect_limit)
         with _native("LLVM", kernel, user_file, "ll", ir_text):
             compiled.append(
                 compile_llvm(

@@ -306,7 +306,11 @@ def test_junit_of_several_files(reports: tuple[dict[str, Any], ET.Element]) -> N
     }
     cases = list(root.iter("testcase"))
     assert [case.get("name") for case in cases] == ["pair.hlo", "pair.hlo", "odd.hlo", "bad\\x01.hlo"]
-    assert [child.tag for case in cases for child in case] == ["system-out", "failure", "system-out", "skipped", "error"]
+    failed = ["properties", "failure", "system-out", "properties", "skipped", "properties", "error"]
+    assert [child.tag for case in cases for child in case] == ["system-out", *failed]
+    buckets = [entry.get("value") for case in cases[1:] if (entry := case.find("properties/property")) is not None]
+    assert buckets[0] == "compare: mismatch: NaN"
+    assert len(buckets) == 3
     failure = cases[1].find("failure")
     assert failure is not None
     assert "Mismatch count 3 (25.0000%) in shape f32[3,4]" in (failure.text or "")

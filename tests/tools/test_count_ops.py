@@ -39,3 +39,11 @@ def test_wrong_names_and_files_are_errors(capsys: pytest.CaptureFixture[str]) ->
     assert run_tool(["no-such-tool"]) == 2
     assert run_tool(["count-ops", "/no/such/file.hlo"]) == 2
     assert "no-such-tool" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_tool_gives_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hlo_run.tools.count_ops.read", interrupted)
+    assert run_tool(["count-ops", "m.hlo"]) == 130

@@ -220,12 +220,12 @@ class ConditionalStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: ConditionalThunk) -> None:
         super().__init__(machine, thunk, (thunk.selector,))
-        self._conditional = thunk
+        self.conditional = thunk
 
     @property
     def is_predicate(self) -> bool:
         """True if the selector is a pred[], not an s32[]."""
-        return self._conditional.is_predicate
+        return self.conditional.is_predicate
 
     def bind(self) -> None:
         """Take the memory of the selector."""
@@ -233,7 +233,7 @@ class ConditionalStep(_Nested):
 
     def run(self) -> None:
         """Run the steps of one branch."""
-        run_steps(self._machine, self.sequences[taken_branch(self._conditional, self._selector)])
+        run_steps(self._machine, self.sequences[taken_branch(self.conditional, self._selector)])
 
 
 class CustomCallStep(Leaf):

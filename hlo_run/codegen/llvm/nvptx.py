@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hlo_run.errors import InternalError
+from hlo_run.errors import InternalError, UsageError
 from hlo_run.target import TargetSpec
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -67,6 +67,29 @@ def _binding() -> Any:
     for option in _COMMAND_LINE:
         binding.set_option("hlo-run", option)  # for the whole process; LLVM rejects an option that is set twice
     return binding
+
+
+@dataclass(slots=True)
+class _Limit:
+    """The limit of LLVM's passes in this process; None: not set."""
+
+    passes: int | None = None
+
+
+_limit = _Limit()
+
+
+def limit_passes(count: int) -> None:
+    """Let LLVM run only the first `count` passes that it can skip, in this process; they are listed on stderr.
+
+    LLVM takes this limit once. Raises UsageError for another limit in the same process.
+    """
+    if _limit.passes == count:
+        return
+    if _limit.passes is not None:
+        raise UsageError(f"LLVM already has the limit {_limit.passes} in this process", hint="use a new process")
+    _binding().set_option("hlo-run", f"-opt-bisect-limit={count}")
+    _limit.passes = count
 
 
 @functools.cache

@@ -135,7 +135,7 @@ class Device:
 
     def advance(self) -> Wait | None:
         """Run until the computation ends (returns None) or has to wait for another device."""
-        self._value, wait = _drive(self._stack)
+        self._value, wait = drive(self._stack)
         return wait
 
     @property
@@ -145,7 +145,7 @@ class Device:
 
     def call(self, computation: HloComputation, arguments: Sequence[Value], lifted: bool = False) -> Value:
         """Return the root's value; see `Calls`. Raises Unsupported if the computation waits for another device."""
-        value, wait = _drive([self.frame(computation, list(arguments), lifted)])
+        value, wait = drive([self.frame(computation, list(arguments), lifted)])
         if wait is not None:
             what = f"'{wait.instruction.opcode}' inside a computation of scalars"
             raise Unsupported(f"the reference cannot evaluate {what}", wait.instruction.where)
@@ -193,7 +193,7 @@ class Device:
         return root
 
 
-def _drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
+def drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
     """Run the frames of a stack, innermost last, until the outermost returns or a frame waits."""
     # A new frame must be sent None, and a frame that waited checks its condition itself.
     value: Value | None = None

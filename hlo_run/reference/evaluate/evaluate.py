@@ -135,7 +135,7 @@ class Reference:
                 device.start(self._module.entry, self._accepted(values))
             _run_together(devices)
             self.outfeed = [device.outfeed for device in devices]
-            return [_finished(device.result) for device in devices]
+            return [finished(device.result) for device in devices]
 
     def plan(self, computation: HloComputation, lifted: bool) -> Plan:
         """Return the plan of a computation, made once; see `Plans`."""
@@ -146,10 +146,10 @@ class Reference:
         return plan
 
     def _chooser(self, lifted: bool) -> Chooser:
-        choose, perturbation = _choose_lifted if lifted else _choose, self._perturbation
+        chosen, perturbation = _choose_lifted if lifted else choose, self._perturbation
         if perturbation is None:
-            return choose
-        return lambda instruction: perturbation.choose(instruction, *choose(instruction))
+            return chosen
+        return lambda instruction: perturbation.choose(instruction, *chosen(instruction))
 
     def is_liftable(self, computation: HloComputation) -> bool:
         """True if the computation may be applied to arrays in place of its scalars."""
@@ -170,7 +170,8 @@ class Reference:
         return [dynamic.enter(value, shape) for value, shape in zip(wide, shapes, strict=True)]
 
 
-def _choose(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+def choose(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+    """Return how an instruction is evaluated: by the first, by the second, or (both None) not at all."""
     program = PROGRAM.get(instruction.opcode)
     if program is not None:
         return None, program
@@ -211,8 +212,9 @@ def _deadlock(waiting: dict[int, Wait]) -> DeviceError:
     return DeviceError("deadlock: every device that still runs waits for another", first.instruction.where, notes=notes)
 
 
-def _finished(value: Value) -> Value:
+def finished(value: Value) -> Value:
+    """Return a value with contiguous arrays, whose dynamic dimensions have their run-time sizes."""
     if isinstance(value, tuple):
-        return tuple(_finished(element) for element in value)
+        return tuple(finished(element) for element in value)
     array = dynamic.leave(value)
     return np.ascontiguousarray(array).reshape(array.shape)

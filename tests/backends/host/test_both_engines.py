@@ -108,6 +108,17 @@ def test_who_is_active() -> None:
     assert (out[32:] == some[32:] & np.uint32(0xFF) ^ np.uint32(0xFF)).all()
 
 
+@pytest.mark.parametrize("value", ["mov.b32 %r1, 7;", "and.b32 %r1, %tid, 0;", "and.b32 %r1, %tid, 3; xor.b32 %r1, %r1, %r1;"])
+def test_a_shuffle_of_a_constant(value: str) -> None:
+    """Registers with the same value in all threads have no memory between the phases of a kernel."""
+    body = f"""
+    {value} shfl.sync.down.b32 %r2, %r1, 16, 31, -1;
+    add.s64 %d1, %p0, %w4; st.global.u32 [%d1], %r2;"""
+    out = np.full(64, 9, np.uint32)
+    run_text(kernel(body, 1), [out], block=64)
+    assert (out == (7 if "7" in value else 0)).all()
+
+
 def test_warps_that_take_different_ways_to_a_barrier() -> None:
     """Odd warps shuffle in a loop of their own, some threads have ended, and all meet at the end."""
     body = """

@@ -199,11 +199,14 @@ class _Exchange:
     # ---- shuffles -----------------------------------------------------------------------------------------------
 
     def _fixed_shuffle(self) -> tuple[int, int] | None:
-        """Return (distance, bounds) if they are constants and all threads of whole warps meet; else None."""
-        _, _, distance, bounds, _ = self._op.operands
+        """Return (distance, bounds) if they are constants and all threads of whole warps meet, else None.
+
+        None, too, if the source has no slot, as its value is the same in all threads.
+        """
+        _, source, distance, bounds, _ = self._op.operands
         constants = [self._plan.pure.affine_of(operand) for operand in (distance, bounds)]
         together = all(phase.is_uniform for phase in self._plan.phases) and self._plan.threads % WARP_THREADS == 0
-        if not together or not isinstance(self._op.operands[1], Register):
+        if not together or not isinstance(source, Register) or not self._plan.is_stored(source.name):
             return None
         known = [affine.constant for affine in constants if affine is not None and not affine.terms]
         return (known[0], known[1]) if len(known) == 2 else None

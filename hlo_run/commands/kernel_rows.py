@@ -1,0 +1,73 @@
+"""Finds the kernel row that breaks a kernel: completes the IR after every row with the required rows only, and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import EMIT_KERNELS, Level, Observer, Step
+from hlo_run.hlo_passes.replacements import KernelIr, parse_kernel_dump
+from hlo_run.hlo_passes.replacements import header as dump_header
+from hlo_run.pipeline.table import KERNEL_PIPELINE
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdict:
+    """A row that changed the kernel, and whether the kernel is right if no optional row follows."""
+
+    row: str
+    is_right: bool
+
+
+class KernelDumps(Observer):
+    """Keeps the IR of one kernel after the emitter and after every row that changed it."""
+
+    def __init__(self, kernel: str, target: str) -> None:
+        self._kernel, self._target = kernel, target
+        self.dumps: list[KernelIr] = []
+
+    def after(self, step: Step) -> None:
+        """Keep the text of a step of the kernel."""
+        if step.level is not Level.KERNEL or step.kernel != self._kernel or step.changed is False:
+            return
+        first = dump_header(step.row, step.kernel, step.launch, step.unroll_factor, self._target, "m")
+        self.dumps.append(parse_kernel_dump(f"{first}\n{step.text()}", f"{step.kernel}.{step.row}.mlir"))
+
+
+def check_rows(ctx: PassContext, dumps: list[KernelIr], is_right: Callable[[PassContext], bool]) -> list[RowVerdict]:
+    """Return verdicts on the dumps in order, up to the first wrong one. `is_right` compiles with a context, runs and compares."""
+    found: list[RowVerdict] = []
+    for dump in dumps:
+        found.append(RowVerdict(dump.row, is_right(_resumed(ctx, dump))))
+        if not found[-1].is_right:
+            break
+    return found
+
+
+def _resumed(ctx: PassContext, dump: KernelIr) -> PassContext:
+    """Return the context that completes a dump with the required rows after it."""
+    names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
+    later = KERNEL_PIPELINE[names.index(dump.row) :] if dump.row in names else ()
+    optional = [row.name for row in later if not row.required]
+    disabled = ",".join([*ctx.options.disabled_rows, *optional])
+    options = replace(ctx.options, xla_disable_hlo_passes=disabled, xla_enable_hlo_passes_only="")
+    return replace(ctx, options=options, replacements=replace(ctx.replacements, ir={dump.kernel: dump}))
+
+
+def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], is_right: Callable[[PassContext], bool]) -> str:
+    """Return the sentence that says where in the kernel's compilation to look."""
+    if not verdicts or verdicts[-1].is_right:
+        return "no kernel row alone breaks it: the rows were checked on a copy of the kernel, which is right"
+    row, dump = verdicts[-1].row, dumps[len(verdicts) - 1]
+    if len(verdicts) > 1:
+        return f"look at kernel row '{row}': the kernel is right after '{verdicts[-2].row}', and wrong after '{row}'"
+    resumed = _resumed(ctx, dump)
+    plain = replace(resumed, options=replace(resumed.options, xla_backend_optimization_level=0))
+    if ctx.options.xla_backend_optimization_level and is_right(plain):
+        return "look at LLVM: the kernel is right with --xla_backend_optimization_level=0"
+    required = ", ".join(f"'{row.name}'" for row in KERNEL_PIPELINE if row.required)
+    return (
+        f"look at '{row}', which writes the kernel's first IR, or at the rows that no run can skip ({required}): "
+        "the kernel is wrong without any other row"
+    )

@@ -1,0 +1,287 @@
+"""Finds the pass, the rewrite and the LLVM pass that a failure needs, by running the module with fewer and fewer of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hlo_run.hlo_passes.fuel import COUNTED_REWRITES
+from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
+from hlo_run.pipeline.table_rows import base_name
+from hlo_run.triage.predicates import RunPredicate, own_file
+from hlo_run.triage.questions import Question
+from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
+
+_PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
+_NONE = ("--xla_disable_all_hlo_passes",)
+_ALL_PASSES = (1 << 31) - 1
+_MOST_REWRITES = 1 << 24
+_SHOWN_LINES, _WIDTH = 8, 160
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Processes, seconds per run, and how often each question is asked."""
+
+    jobs: int = 1
+    seconds: float = 300.0
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that may be skipped: its name, the name of its pass, and whether it is a row of kernels."""
+
+    name: str
+    pass_name: str
+    is_kernel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence that names a culprit, the command with it, the one without it, and the lines that changed."""
+
+    sentence: str
+    with_it: str
+    without_it: str = ""
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Bisection:
+    """What a bisection found. `wanted` is the failure; empty: the file does not fail. `runs` counts runs of the module."""
+
+    wanted: str = ""
+    flaky: bool = False
+    runs: int = 0
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def optional_rows() -> list[Row]:
+    """Return the rows of both tables that a flag can skip, in the order in which they run first."""
+    found: dict[str, Row] = {}
+    required: set[str] = set()
+    rows: list[tuple[str, str, bool, bool]] = []
+    for group in (*PIPELINE, *BACKEND_PIPELINE):
+        rows += [(row.name, row.pass_name, row.required, False) for _, row in group.all_rows()]
+    rows += [(row.name, row.pass_name, row.required, True) for row in KERNEL_PIPELINE]
+    for name, pass_name, is_required, is_kernel in rows:
+        if is_required:
+            # The name of a pass means all its rows, and a flag may not name a required one.
+            required |= {name, base_name(name)}
+        found.setdefault(name, Row(name, pass_name, is_kernel))
+    return [row for row in found.values() if row.name not in required]
+
+
+class Bisector:
+    """Bisects one file for one question. `tell` gets lines of progress."""
+
+    def __init__(
+        self, question: Question, run: RunPredicate, path: str, limits: Limits, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._question, self._run, self._path, self._limits, self._tell = question, run, path, limits, tell
+        self._is_run = isinstance(question, RunPredicate)
+        self._known: dict[tuple[str, ...], bool] = {}
+        self.result = Bisection()
+
+    def bisect(self) -> Bisection:
+        """Search the pass tables, the rewrites of the pass found, and LLVM's passes."""
+        answers = self._ask([()], count=max(self._limits.repeat, 1))[0]
+        if not any(answers):
+            return self.result
+        self.result.wanted = next(filter(None, answers))
+        self.result.flaky = len(set(answers)) > 1
+        self._tell(f"the failure: {self.result.wanted}")
+        rows = optional_rows()
+        off = self._off(rows)
+        if not self._fails([off])[0]:
+            self._find_row(rows)
+        else:
+            self._tell("it fails without any optional row")
+        self._find_llvm_pass()
+        if not self.result.findings:
+            self._find_rest(off)
+        return self.result
+
+    # ---- rows
+
+    @staticmethod
+    def _off(rows: Sequence[Row]) -> tuple[str, ...]:
+        return (f"--xla_disable_hlo_passes={','.join(row.name for row in rows)}",) if rows else ()
+
+    def _find_row(self, rows: list[Row]) -> None:
+        count = self._first(len(rows), lambda kept: self._off(rows[kept:]), "rows")
+        row = rows[count - 1]
+        alone = self._off([row])
+        decides = not self._fails([alone])[0]
+        base = () if decides else self._off(rows[count:])
+        tail = "the whole pipeline without it does not fail" if decides else "later rows also show the failure without it"
+        kind = "kernel row" if row.is_kernel else "row"
+        without = self._shown(alone if decides else self._off(rows[count - 1 :]))
+        sentence = f"The {kind} '{row.name}' is the first with which it fails; {tail}."
+        self.result.findings.append(Finding(sentence, self._shown(base), without))
+        if not row.is_kernel:
+            self._find_rewrite(row, base)
+
+    def _find_rewrite(self, row: Row, flags: tuple[str, ...]) -> None:
+        """Find the number of the first rewrite of a pass with which it fails."""
+
+        def fueled(count: int) -> tuple[str, ...]:
+            return (*flags, f"--xla_fuel={row.pass_name}={count}")
+
+        if self._fails([fueled(0)])[0]:
+            return
+        high = 1
+        while not self._fails([fueled(high)])[0]:
+            high *= 4
+            if high > _MOST_REWRITES:
+                return
+        number = self._first(high, fueled, f"rewrites of {row.pass_name}")
+        unit = "rewrite" if row.pass_name in COUNTED_REWRITES else "run that changes the module"
+        sentence = f"{_ordinal(number)} {unit} of '{row.pass_name}' is the first with which it fails."
+        before, after = fueled(number - 1), fueled(number)
+        lines = self._difference(before, after)
+        self.result.findings.append(Finding(sentence, self._shown(after), self._shown(before), lines))
+
+    def _difference(self, before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+        """Return the instructions that the first pass with another result removes (-) and adds (+)."""
+        works = [partial(_dumps, self._run, self._path, flags) for flags in (before, after)]
+        one, two = (_texts(end) for end in self._forks(works))
+        for name in sorted(set(one) & set(two)):
+            old, new = ([line.strip() for line in text.splitlines() if " = " in line] for text in (one[name], two[name]))
+            gone, come = set(old) - set(new), set(new) - set(old)
+            lines = [f"- {line}"[:_WIDTH] for line in old if line in gone] + [
+                f"+ {line}"[:_WIDTH] for line in new if line in come
+            ]
+            if lines:
+                more = (f"and {len(lines) - _SHOWN_LINES} more lines",) if len(lines) > _SHOWN_LINES else ()
+                return (*(line[:_WIDTH] for line in lines[:_SHOWN_LINES]), *more)
+        return ()
+
+    # ---- LLVM
+
+    def _find_llvm_pass(self) -> None:
+        def limited(count: int) -> tuple[str, ...]:
+            return (f"--llvm_opt_bisect_limit={count}",)
+
+        without, everything = self._fails([limited(0), limited(_ALL_PASSES)])
+        if without or not everything:
+            return
+        total = len(_PASS.findall(self._words(limited(_ALL_PASSES))))
+        if not total:
+            return
+        number = self._first(total, limited, "LLVM passes")
+        names = dict(_PASS.findall(self._words(limited(number))))
+        name = names.get(str(number), "unknown")
+        self.result.findings.append(
+            Finding(
+                f"LLVM pass {number} of {total}, {name}, is the first with which it fails.",
+                self._shown(limited(number)),
+                self._shown(limited(number - 1)),
+            )
+        )
+
+    def _words(self, flags: Sequence[str]) -> str:
+        """Return what hlo-run and LLVM write to stderr."""
+        (end,) = self._forks([partial(_with_stderr, self._run, self._path, flags)])
+        return str(end.value or "") if end is not None else ""
+
+    # ---- the rest
+
+    def _find_rest(self, off: tuple[str, ...]) -> None:
+        """Say where the fault is if no pass that can be skipped decides: an engine of Host, or a required step."""
+        if self._is_run and not self._fails([("--host_engine=emulator",)])[0]:
+            emulated = self._shown(("--host_engine=emulator",))
+            self.result.findings.append(Finding("Native code on Host fails, the emulator does not.", self._shown(()), emulated))
+            return
+        self.result.findings.append(
+            Finding(
+                "It fails without any pass that can be skipped: a required row, an emitter or the platform is at fault.",
+                self._shown(_NONE if self._fails([_NONE])[0] else off),
+            )
+        )
+
+    # ---- questions
+
+    def _first(self, count: int, flags: Callable[[int], tuple[str, ...]], what: str) -> int:
+        """Return the first number from 1 to `count` with which it fails. 0 does not fail, `count` does."""
+        low, high = 0, count
+        while high - low > 1:
+            pieces = min(self._limits.jobs, high - low - 1)
+            points = [low + (high - low) * (n + 1) // (pieces + 1) for n in range(pieces)]
+            failing = self._fails([flags(point) for point in points])
+            bad = [point for point, fails in zip(points, failing, strict=True) if fails]
+            high = min(bad, default=high)
+            low = max([point for point in points if point < high], default=low)
+            self._tell(f"{what}: between {low} and {high}")
+        return high
+
+    def _fails(self, questions: Sequence[tuple[str, ...]]) -> list[bool]:
+        """Return for each set of flags whether the wanted failure occurs, at least once if questions are repeated."""
+        new = [flags for flags in dict.fromkeys(questions) if flags not in self._known]
+        for flags, answers in zip(new, self._ask(new, self._limits.repeat), strict=True):
+            hits = [answer == self.result.wanted for answer in answers]
+            self.result.flaky |= len(set(hits)) > 1
+            self._known[flags] = any(hits)
+        return [self._known[flags] for flags in questions]
+
+    def _ask(self, questions: Sequence[tuple[str, ...]], count: int) -> list[list[str]]:
+        works = [partial(self._answer, flags) for flags in questions for _ in range(count)]
+        answers: list[str] = []
+        for end in self._forks(works):
+            assert end is not None, "no question ends another one"
+            if end.value is None:
+                answers.append(end.bucket)
+                continue
+            answer, modules = end.value
+            import_all(modules)
+            answers.append(answer)
+        return [answers[n * count : (n + 1) * count] for n in range(len(questions))]
+
+    def _answer(self, flags: tuple[str, ...]) -> tuple[str, list[str]]:
+        return self._question.ask(self._path, flags), loaded_modules()
+
+    def _forks(self, works: Sequence[Callable[[], Any]]) -> list[Ended | None]:
+        self.result.runs += len(works)
+        return run_forks(works, self._limits.jobs, self._limits.seconds)
+
+    def _shown(self, flags: Sequence[str]) -> str:
+        return self._question.command(self._path, flags)
+
+
+def _texts(end: Ended | None) -> dict[str, str]:
+    """Return what `_dumps` returned in a fork; {} if it failed."""
+    return dict(end.value) if end is not None and end.value is not None else {}
+
+
+def _dumps(run: RunPredicate, path: str, flags: Sequence[str]) -> dict[str, str]:
+    """Run hlo-run and return the module after each pass that changed it, by the name of its dump. In a fork."""
+    folder = Path(own_file("dumps"))
+    run.ask(path, (*flags, f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*"))
+    found = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*.txt")}
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _with_stderr(run: RunPredicate, path: str, flags: Sequence[str]) -> str:
+    """Run hlo-run and return its stderr. In a fork: it replaces the file descriptor."""
+    file = Path(own_file("stderr.txt"))
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+        run.ask(path, flags)
+        return file.read_text(encoding="utf-8", errors="replace")
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"The {number}{ending}"

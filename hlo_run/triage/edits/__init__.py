@@ -1,0 +1,1 @@
+"""Edits that make a module smaller. Each returns False if it does not apply; the verifier judges the result."""

@@ -1,0 +1,61 @@
+"""Compares values by the rules of a run: by the bounds, and by rounding where the flags allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.compare.rounding import RoundingSamples
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.values import Value
+
+# As in a run: the largest error of so few samples is still within a factor of two of that of many.
+_ROUNDED_SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The rules of a run. With `fixed_bounds`, the bounds of `spec` alone decide. `seed` is the module's."""
+
+    spec: ErrorSpec
+    fixed_bounds: bool
+    seed: int = 42
+
+    def bounds(self, expected: Value, actual: Value, shape: Shape) -> Comparison:
+        """Compare by the bounds alone."""
+        return compare(expected, actual, shape, self.spec)
+
+    def of_module(
+        self,
+        module: HloModule,
+        arguments: Sequence[Value],
+        expected: Value,
+        actual: Value,
+        feeds: Feeds = NO_FEEDS,
+        shape: Shape | None = None,
+        part: Callable[[Value], Value] = lambda value: value,
+    ) -> Comparison:
+        """Compare results of `module` on `arguments`.
+
+        `part` maps a result to what is compared, which has `shape` (None: that of the result).
+        """
+        comparison = self.bounds(expected, actual, module.entry.root.shape if shape is None else shape)
+        if self.fixed_bounds:
+            return comparison
+
+        def samples() -> RoundingSamples | None:
+            try:
+                precise, *rounded = (
+                    part(Reference(module, "f64", roundings).run([arguments], seed=self.seed, feeds=feeds)[0])
+                    for roundings in (None, *range(_ROUNDED_SAMPLES))
+                )
+            except (Unsupported, DeviceError, MemoryError):
+                return None
+            return RoundingSamples(precise, tuple(rounded))
+
+        return comparison.judged(samples)

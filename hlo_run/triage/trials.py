@@ -1,0 +1,181 @@
+"""Runs work in forks of a warm process: a fork has all imports, may crash or hang, and costs milliseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hlo_run.containment.children import drop_standard_streams, end_with_parent, temporary_folder
+from hlo_run.containment.crash import signal_name
+from hlo_run.execution.signatures import crash_signature, timeout_signature
+
+# Modules with threads or locks that a fork must not inherit.
+_NOT_BEFORE_FORKS = ("jax", "pycuda", "cuda")
+_OURS = ("hlo_run", "numpy", "xdsl", "llvmlite", "ml_dtypes", "scipy")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a fork: the value that its work returned, or the bucket of the crash or time-out that ended it."""
+
+    value: Any = None
+    bucket: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Running:
+    process: int
+    pipe: int
+    number: int
+    since: float
+    data: bytearray
+
+
+@contextlib.contextmanager
+def trial_folder() -> Generator[Path]:
+    """Return a context with a folder for the files of trials. Their temporary files go there too, so killed trials leave none."""
+    before = tempfile.tempdir
+    with temporary_folder("hlo-tool-") as folder:
+        tempfile.tempdir = str(folder)
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
+
+
+def run_forks(
+    works: Sequence[Callable[[], Any]],
+    jobs: int,
+    limit_seconds: float,
+    is_enough: Callable[[Ended], bool] = lambda ended: False,
+) -> list[Ended | None]:
+    """Run each of `works` in a fork of its own, `jobs` at a time, and return how they ended, in order.
+
+    After an end that `is_enough`, later works are stopped or do not start: None. Earlier ones still finish. A fork that runs for
+    `limit_seconds` is killed with its children. Results must be picklable.
+    """
+    ended: list[Ended | None] = [None] * len(works)
+    running: dict[int, _Running] = {}
+    following, last = 0, len(works)
+    try:
+        while running or following < last:
+            while len(running) < jobs and following < last:
+                started = _start(works[following], following)
+                running[started.pipe] = started
+                following += 1
+            now = time.monotonic()
+            wait = min((each.since + limit_seconds - now for each in running.values()), default=0.0)
+            ready, _, _ = select.select(list(running), [], [], max(wait, 0.0))
+            for each in [running[pipe] for pipe in ready if _has_ended(running[pipe])]:
+                if running.pop(each.pipe, None) is None:  # stopped by an earlier end of this round
+                    continue
+                ended[each.number] = end = _collect(each)
+                if is_enough(end) and each.number < last:
+                    last = each.number
+                    for other in [other for other in running.values() if other.number > last]:
+                        del running[other.pipe]
+                        _kill(other)
+            for each in [each for each in running.values() if time.monotonic() - each.since >= limit_seconds]:
+                del running[each.pipe]
+                _kill(each)
+                ended[each.number] = end = Ended(None, timeout_signature().bucket, limit_seconds)
+                if is_enough(end) and each.number < last:
+                    last = each.number
+    finally:
+        for each in running.values():
+            _kill(each)
+    return [end if number <= last else None for number, end in enumerate(ended)]
+
+
+def run_fork(work: Callable[[], Any], limit_seconds: float) -> Ended:
+    """Run one piece of work in a fork."""
+    (end,) = run_forks([work], 1, limit_seconds)
+    assert end is not None, "a single piece always ends"
+    return end
+
+
+def loaded_modules() -> list[str]:
+    """Return the modules that this process has imported and that a warm process should import before it forks."""
+    names = [name for name in sys.modules if name.partition(".")[0] in _OURS]
+    return [name for name in names if not name.startswith(_NOT_BEFORE_FORKS)]
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import modules, so that forks need not. Modules that cannot be imported are left out."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _start(work: Callable[[], Any], number: int) -> _Running:
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if not process:
+        os.close(reading)
+        _work(work, writing, parent)
+    os.close(writing)
+    with contextlib.suppress(OSError):
+        os.setpgid(process, process)  # the fork does the same; the first of the two wins
+    return _Running(process, reading, number, time.monotonic(), bytearray())
+
+
+def _work(work: Callable[[], Any], pipe: int, parent: int) -> NoReturn:
+    """Do the work, send its result, and end the process. An exception ends it with exit code 70."""
+    code = 70
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        end_with_parent(parent)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        drop_standard_streams(keep_stderr=False)
+        data = pickle.dumps(work())
+        with os.fdopen(pipe, "wb") as stream:
+            stream.write(data)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _has_ended(running: _Running) -> bool:
+    """Read what the fork has sent, and return True at its end."""
+    data = os.read(running.pipe, 1 << 20)
+    running.data += data
+    return not data
+
+
+def _collect(running: _Running) -> Ended:
+    os.close(running.pipe)
+    _, status = os.waitpid(running.process, 0)
+    seconds = time.monotonic() - running.since
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return Ended(None, crash_signature(signal_name(-code)).bucket, seconds)
+    if code or not running.data:
+        return Ended(None, crash_signature(f"exit code {code}").bucket, seconds)
+    return Ended(pickle.loads(bytes(running.data)), "", seconds)
+
+
+def _kill(running: _Running) -> None:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            kill(running.process, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.close(running.pipe)
+    with contextlib.suppress(OSError):
+        os.waitpid(running.process, 0)
