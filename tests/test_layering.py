@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         pipeline platforms
         triage.diff
         execution
-        triage.localize
+        report triage.localize
         commands fuzz
         api terminal
         cli

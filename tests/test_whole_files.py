@@ -108,6 +108,7 @@ def test_a_file_in_a_directory_without_a_place_is_written(tmp_path: Path, monkey
     [
         "--report_json=OUT/r.json",
         "--report_junit=OUT/r.xml",
+        "--report_html=OUT/r.html",
         "--save_inputs=OUT/i.npz",
         "--save_outputs=OUT/o.npz",
         "--stage=hlo --output_file=OUT/m.hlo",

@@ -41,5 +41,11 @@ def compiling(
         from hlo_run.commands.check_each_pass import pass_checker  # imports the reference
 
         watching = (pass_checker(task, module), *watching)
+    if options.report_html:
+        from hlo_run.pipeline.observers.record import CompilationRecord, RecordObserver
+
+        record = task.result.compilation = CompilationRecord(device.name)
+        spec = device
+        watching = (*watching, lambda working: RecordObserver(working, spec, record))
     with task.observers.compiling(options, module, device, watching) as compilation:
         yield compilation

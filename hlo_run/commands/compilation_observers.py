@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from hlo_run.containment.board import limited
 from hlo_run.containment.crash import REPRODUCER, reproducer_notes
@@ -51,10 +52,11 @@ class CompilationObservers:
         try:
             with self._console.busy(f"compiling {module.name}"):
                 replacements = read_replacements(options, module.name)
-                # With locations, a fault that Host's checks find names the HLO instruction.
-                locates = options.print_locations or bool(options.host_check)
+                # With locations, a fault that Host's checks find names the HLO instruction, and a page links lines of texts.
+                locates = options.print_locations or bool(options.host_check or options.report_html)
+                show = replace(options.show, print_locations=True) if options.report_html else options.show
                 with limited(options.timeout):
-                    yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
+                    yield PassContext(target, options.compile, tuple(observers), replacements, show, locates), working
         except InternalError as error:
             if not any(note.startswith(REPRODUCER) for note in error.notes):
                 error.notes = (

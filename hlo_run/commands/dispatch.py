@@ -75,12 +75,16 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
 
 def _keep(options: Options, result: FileResult, entries: list[Entry], relay: Relay) -> None:
     """Add what is reported about a file to `entries`, and pass it to the supervisor."""
-    record = None
+    record: dict[str, str] = {}
     if options.report_json or options.report_junit:
         from hlo_run.execution.reports import file_report
 
-        record = file_report(result)
-    entries.append((result.exit_code, record))
+        record |= file_report(result)
+    if options.report_html:
+        from hlo_run.report.section import file_section
+
+        record["html"] = file_section(result, options)
+    entries.append((result.exit_code, record or None))
     relay.done(entries[-1])
 
 
@@ -180,6 +184,11 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
 
 
 def _write_reports(options: Options, entries: Sequence[Entry]) -> None:
+    if options.report_html:
+        from hlo_run.report.page import page
+
+        sections = [report["html"] for _, report in entries if report is not None]
+        write_artefact(options.report_html, page(sections))
     if not (options.report_json or options.report_junit):
         return
     from hlo_run.execution.reports import to_json, to_junit
@@ -199,7 +208,7 @@ def _check_run_flags(options: Options) -> None:
         error_spec(options)
     if not 0 < options.input_scale < float("inf"):
         raise UsageError(f"--input_scale must be > 0 and finite, got {options.input_scale:g}")
-    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
+    for flag in ("report_json", "report_junit", "report_html", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
         if path and (flag, path) != ("profile", "-"):  # prints only the table
             check_writable(path, flag)

@@ -51,6 +51,8 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
             executable = compile_or_load(ctx, working)
+    if options.report_html:
+        task.result.executable = executable
     check_memory(executable)
     result.device = backend.description
     try:
@@ -79,6 +81,7 @@ def _report(task: Task, backend: Backend) -> None:
     if report := backend.report():
         task.console.err(report)
     if backend.profile is not None:
+        task.result.profile = backend.profile
         _show_profile(task, backend.profile)
 
 

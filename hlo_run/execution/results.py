@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 
 if TYPE_CHECKING:
+    from hlo_run.artifact import Executable
+    from hlo_run.backends.profile import Profile
     from hlo_run.execution.signatures import Signature
+    from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
@@ -41,7 +44,8 @@ class FileResult:
     """The result of one file, filled in while it runs. `error` is the error that ended it.
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
-    `--xla_diff`. `golden` is the comparison of `--golden_dir`, and `golden_report` says as text what differs.
+    `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`. `golden` is the
+    comparison of `--golden_dir`, and `golden_report` says as text what differs.
     """
 
     file: str
@@ -52,6 +56,9 @@ class FileResult:
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     xla_diff: dict[str, Any] | None = None
+    compilation: CompilationRecord | None = None
+    executable: Executable | None = None
+    profile: Profile | None = None
     golden: dict[str, Any] | None = None
     golden_report: str = ""
     error: HloRunError | None = None

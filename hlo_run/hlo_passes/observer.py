@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hlo_run.errors import HloRunError
 
 if TYPE_CHECKING:
+    from hlo_run.analysis.buffers.buffer_life import MemoryUse
     from hlo_run.analysis.fusion.fusion_process import AnyFusionStep
 
 # The row name of the first step of every pipeline, and the `next_row` of its last row (XLA's dump names).
@@ -111,6 +112,9 @@ class Observer:
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
         """Called with the steps that a fusion pass tried, in order, before the row's `after`."""
+
+    def assigned(self, memory: Callable[[], MemoryUse]) -> None:
+        """Called after the buffer assignment; `memory` lists the values in memory."""
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         """Called with a text that is not a step, rendered on demand: fusion analysis, assembler report."""

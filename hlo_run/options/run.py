@@ -119,6 +119,11 @@ class RunOptions:
     )
     report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE", acts="file")
     report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE", acts="file")
+    report_html: str = flag(
+        "",
+        "Write one HTML page: verdict, passes with diffs, graphs, kernels, memory, differences, times (docs/report.md).",
+        "FILE",
+    )
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
     input_scale: float = flag(
         1.0,

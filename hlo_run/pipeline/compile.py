@@ -84,6 +84,8 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
         check_buffers(module, buffers)
     for title, observer in product(BUFFER_TEXTS, ctx.observers):
         observer.note("", title, partial(_buffer_text, buffers, module, title))
+    for observer in ctx.observers:
+        observer.assigned(lambda: _texts().memory_use(buffers))
     with paused_collection():
         return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
 

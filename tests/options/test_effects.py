@@ -15,6 +15,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"seed": 2, "output": "x.hlox"}, "--seed has no effect with --output"),
     ({"seed": 2, "inputs": "a.npz"}, "--seed has no effect with --inputs"),
     ({"v": 1, "list_passes": True}, "--v has no effect with --list_passes"),
+    ({"report_html": "r", "stage": "ptx"}, "--report_html has no effect with --stage"),
     ({"report_json": "r", "list_passes": True}, "--report_json has no effect with --list_passes"),
     ({"fail_on_vacuous": True, "reference_platform": ""}, "--fail_on_vacuous has no effect without a comparison"),
     ({"reference_precision": "f64", "expected_output": "o.npz"}, "--reference_precision has no effect with --expected_output"),
