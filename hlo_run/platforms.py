@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.backends import Backend, load_backend
 from hlo_run.errors import UsageError
-from hlo_run.options import RunOptions
+from hlo_run.options import Options, RunOptions
 
 INTERPRETER = "Interpreter"
 HOST = "Host"
@@ -43,7 +43,7 @@ def reference_platform(options: RunOptions) -> str:
     return platform_name(text) if text else ""
 
 
-def open_backend(name: str, options: RunOptions) -> Backend:
+def open_backend(name: str, options: Options) -> Backend:
     """Open CUDA or Host. (The Interpreter runs modules, not executables, and has no backend.)
 
     Raises DeviceError if no device can be opened.

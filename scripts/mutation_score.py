@@ -150,6 +150,9 @@ class Silent:
     def out(self, text: str) -> None:
         """Drop a result."""
 
+    def artefact(self, text: str) -> None:
+        """Drop a stage."""
+
     def out_bytes(self, data: bytes) -> None:
         """Drop a binary result."""
 

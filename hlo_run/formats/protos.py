@@ -70,6 +70,8 @@ def read_text(text: str, file: str) -> ProtoContents:
         except text_format.ParseError as refusal:
             refusals.append(refusal)
             continue
+        except (ValueError, RecursionError) as problem:  # a number that its field cannot hold; messages that are nested very deep
+            raise ParseError(f"'{file}' cannot be read: {problem}") from None
         if (contents := _contents(message, path)) is not None:
             return contents
     if len(refusals) < len(_KINDS):

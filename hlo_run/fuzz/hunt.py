@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -121,7 +122,10 @@ def _start(plan: Plan, seeds: list[int]) -> _Child:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(plan, seeds, theirs), daemon=True)
-    process.start()
+    with warnings.catch_warnings():
+        # JAX, if it is imported, warns of its threads. The child needs none of them.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        process.start()
     theirs.close()
     assert process.pid is not None
     _SEEDS[process.pid] = seeds

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from itertools import product
+from typing import get_args
 
 import pytest
 
 from hlo_run.indexing import Interval
-from hlo_run.indexing.interval import MAX, MIN
+from hlo_run.indexing.interval import MAX, MIN, Comparison
 
 _SMALL = [Interval(lower, upper) for lower in range(-3, 4) for upper in range(lower, 4)]
 
@@ -47,8 +48,8 @@ def test_division_and_remainder_hold_all_values() -> None:
     assert Interval(2, 9) % 8 == Interval(0, 7)
 
 
-@pytest.mark.parametrize("predicate", ["eq", "ne", "lt", "le", "gt", "ge"])
-def test_comparison_is_three_valued(predicate: str) -> None:
+@pytest.mark.parametrize("predicate", get_args(Comparison))
+def test_comparison_is_three_valued(predicate: Comparison) -> None:
     for a, b in product(_SMALL, _SMALL):
         answers = {bool(getattr(operator, predicate)(x, y)) for x in _points(a) for y in _points(b)}
         assert a.compare(predicate, b) == (answers.pop() if len(answers) == 1 else None)

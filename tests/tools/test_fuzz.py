@@ -9,6 +9,7 @@ import pytest
 
 from hlo_run.fuzz import hunt
 from hlo_run.fuzz.check import Outcome
+from hlo_run.fuzz.generate import RandomModule
 from hlo_run.tool import run_tool
 
 
@@ -20,10 +21,9 @@ def test_modules_that_agree(capsys: pytest.CaptureFixture[str]) -> None:
 def test_failures_are_grouped_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail_when_odd(module: object, options: object) -> Outcome:
+    def fail_when_odd(module: RandomModule, options: object) -> Outcome:
         del options
-        seed: int = module.seed  # pyright: ignore[reportAttributeAccessIssue]
-        return Outcome(seed, "failed", "wrong", "details") if seed % 2 else Outcome(seed, "ok")
+        return Outcome(module.seed, "failed", "wrong", "details") if module.seed % 2 else Outcome(module.seed, "ok")
 
     monkeypatch.setattr(hunt, "check", fail_when_odd)
     assert run_tool(["fuzz", "--count=4", "--jobs=1", f"--keep={tmp_path}"]) == 1

@@ -328,7 +328,8 @@ class _Padder(SizedValues):
         editor, count = Editor(instruction), len(instruction.operands) // 2
         reduced = instruction.dimensions
         arrays, inits = instruction.operands[:count], instruction.operands[count:]
-        sizes = next(found for array in arrays if (found := self.sizes_of(array)))
+        # Without sizes, only the text of the result says that it is dynamic: its size is the bound.
+        sizes = next((found for array in arrays if (found := self.sizes_of(array))), (None,) * arrays[0].shape.rank)
         for array in arrays:
             self.sizes.setdefault(array, {}).setdefault((), sizes)
         filled = [self.masked(editor, array, init, reduced) for array, init in zip(arrays, inits, strict=True)]
@@ -363,7 +364,8 @@ class _Padder(SizedValues):
     def sort(self, instruction: HloInstruction) -> None:
         """Elements beyond the size come last: a flag per element takes part in the comparison."""
         dim = _dimension(instruction)
-        sizes = next(found for operand in instruction.operands if (found := self.sizes_of(operand)))
+        known = (found for operand in instruction.operands if (found := self.sizes_of(operand)))
+        sizes = next(known, (None,) * instruction.operands[0].shape.rank)
         editor, size = Editor(instruction), sizes[dim]
         made = instruction
         if size is not None:

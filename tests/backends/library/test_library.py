@@ -24,6 +24,7 @@ from hlo_run.artifact import (
     TriangularSolveThunk,
     WindowSpec,
 )
+from hlo_run.artifact.library_thunks import Activation
 from hlo_run.backends.library.arrays import Bind, LibraryCall
 from hlo_run.backends.library.blas import calm_blas, multiply
 from hlo_run.backends.library.convolution import convolution_call
@@ -227,7 +228,8 @@ def test_bias_side_input_and_activation() -> None:
     side = normal(*plain.shape)
     extras: dict[str, Any] = {"scale": 0.5, "bias": of(bias), "side": of(side), "side_scale": 2.0}
     value = 0.5 * plain + 2 * side + bias
-    for activation, expected in (("kRelu", np.maximum(value, 0)), ("kTanh", np.tanh(value)), ("kNone", value)):
+    results: dict[Activation, Any] = {"kRelu": np.maximum(value, 0), "kTanh": np.tanh(value), "kNone": value}
+    for activation, expected in results.items():
         arrays = (of(source), of(weights), of(side))
         thunk = ConvolutionThunk("c", "forward", *arrays, window, NHWC, activation=activation, **extras)
         found = compute(convolution_call(thunk), source, weights, bias, side)[0]
