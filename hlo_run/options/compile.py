@@ -80,12 +80,14 @@ class CompileOptions:
         "Stop a compilation, and a run on the device, after this many seconds (0: never).",
         "SECONDS",
         no_effect="stops a compilation, or does not change it",
+        acts="file",
         least=0,
     )
     one_process: bool = flag(
         False,
         "Do everything in one process, for debuggers. A crash of native code then ends the command.",
         no_effect="chooses the processes that work, not the result",
+        acts="",
     )
     crash_dir: str = flag(
         "",
@@ -93,6 +95,7 @@ class CompileOptions:
         "Default: HLO_RUN_CRASH_DIR, else crashes in the user's cache directory.",
         "DIR",
         no_effect="chooses where reproducers are written",
+        acts="",
     )
     check_each_pass: bool = flag(
         False,

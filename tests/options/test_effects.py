@@ -39,6 +39,7 @@ ACCEPTED: list[dict[str, object]] = [
     {"report_json": "r", "xla_diff": "emitters"},
     {"print_ir_generic": True, "xla_dump_to": "d"},
     {"cache": "off", "platform": "Interpreter"},
+    {"timeout": 5.0, "platform": "Interpreter"},
 ]
 
 
