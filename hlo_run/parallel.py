@@ -126,7 +126,7 @@ def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: 
         os.close(giving)
         _become_copy(parent, board, row)
         _work(take, work, writing)
-    except BaseException as error:
+    except BaseException as error:  # nothing may unwind the copy into the parent's code
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)
     os._exit(0)

@@ -49,7 +49,7 @@ def whole_file(path: str) -> Generator[BinaryIO]:
         if old is not None:
             os.chmod(temporary, stat.S_IMODE(old.st_mode))
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException:  # an interrupt too leaves no temporary file
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

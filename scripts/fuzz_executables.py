@@ -49,7 +49,7 @@ def outcome(file: Path) -> tuple[str, str]:
         return str(code), printed.getvalue()
     except _TooLong:
         return "too long", printed.getvalue()
-    except BaseException as error:
+    except BaseException as error:  # nothing may leave the command; what does is the finding
         return f"{type(error).__name__}: {error}", printed.getvalue()
     finally:
         signal.alarm(0)

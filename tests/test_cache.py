@@ -99,8 +99,8 @@ def _run(folder: Path, *flags: str) -> str:
     code = (
         "import sys\n"
         "from hlo_run.pipeline import compile\n"
-        "anew = compile._compile_missing\n"
-        "compile._compile_missing = lambda ctx, requests: print(len(requests), 'compiled', flush=True) or anew(ctx, requests)\n"
+        "first = compile._compile_missing\n"
+        "compile._compile_missing = lambda ctx, requests: print(len(requests), 'compiled', flush=True) or first(ctx, requests)\n"
         "from hlo_run.cli import run\n"
         "raise SystemExit(run(sys.argv[1:]))\n"
     )

@@ -232,7 +232,7 @@ def native(
 def limited(seconds: float) -> Generator[None]:
     """Let the supervisor end this process if the block takes longer than `seconds` (0: no limit).
 
-    Without a supervisor there is no limit. Limits do not nest.
+    The limit has no effect without a supervisor. A block with a limit must not contain another one.
     """
     board, row = _here.board, _here.row
     if board is None or not seconds:

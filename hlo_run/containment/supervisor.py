@@ -130,7 +130,7 @@ def _start(work: Callable[[Relay], int], board: Board, relay: Relay) -> _Worker:
     # A signal that came since raises here; `wait` would have ended the worker.
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    except BaseException:
+    except BaseException:  # an interrupt too ends the worker
         worker.stop()
         raise
     return worker
@@ -162,7 +162,7 @@ class _Worker:
                     os.kill(self.pid, signal.SIGKILL)
                     break
             self._reap()
-        except BaseException:
+        except BaseException:  # an interrupt too ends the worker
             self.stop()
             raise
 
@@ -249,7 +249,7 @@ def _work(work: Callable[[Relay], int], board: Board, relay: Relay, parent: int,
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         _finish(relay)
         _send(relay.pipe, (_END, code))
-    except BaseException as error:
+    except BaseException as error:  # nothing may unwind the worker into the supervisor's code
         if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
             # A signal came. Code that was interrupted, such as an import of numpy, may raise something else.
             os.ftruncate(relay.captured, 0)

@@ -134,7 +134,7 @@ def _numbered(file: NpzFile, path: str, prefix: str, count: int) -> Iterator[tup
 
 
 def _type_name(stored: StoredArray) -> str:
-    """Return the text in an array without dimensions; raises UsageError if it is no short text."""
+    """Return the text in an array without dimensions; raises UsageError for other arrays and for long texts."""
     if stored.dims or stored.dtype.kind != "U" or stored.dtype.itemsize > _MOST_NAME_BYTES:
         raise UsageError(f"{stored.what} does not name a type")
     return str(stored.read())

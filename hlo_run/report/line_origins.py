@@ -74,7 +74,7 @@ def ptx_origins(text: str) -> OriginText:
     place = ""
     for line in text.splitlines():
         if match := _PTX_LOC.match(line):
-            # Line 0 is no op, and the first directive of a function names the function.
+            # Line 0 does not name an op. The first directive of a function names the function.
             place = _place(files[match[1]], match[2]) if " " in files.get(match[1], "") and match[2] != "0" else ""
         elif not (_PTX_FILE.match(line) or _PTX_LABEL.match(line) or line.lstrip().startswith(".section\t.debug")):
             is_code = line.rstrip().endswith(";") and not line.lstrip().startswith(".")

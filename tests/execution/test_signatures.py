@@ -19,7 +19,7 @@ from hlo_run.execution.signatures import bucket_table, fold, signature_of
         ("kernel '/tmp/x/y.hlo' took 12 s", "kernel '/other.hlo' took 0.5 s"),
         ("%fusion.12 has 3 users", "%x has 14 users"),
         ("cannot read /a/b/c.npz", "cannot read /d.npz"),
-        ("result (f32[2], s32[]) is no array", "result (f32[9]) is no array"),
+        ("result (f32[2], s32[]) is a tuple", "result (f32[9]) is a tuple"),
     ],
 )
 def test_equal_faults_fold_to_equal_messages(one: str, other: str) -> None:
