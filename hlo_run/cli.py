@@ -104,8 +104,12 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
         values, files = command.invoke(context)
     except click.ClickException as error:
         raise UsageError(error.format_message(), hint="--help lists every flag") from None
-    if values["xla_enable_hlo_passes_only"] and values["xla_disable_hlo_passes"]:
-        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes cannot be used together")
+    for only, disable in (
+        ("xla_enable_hlo_passes_only", "xla_disable_hlo_passes"),
+        ("enable_kernel_passes_only", "disable_kernel_passes"),
+    ):
+        if values[only] and values[disable]:
+            raise UsageError(f"--{only} and --{disable} cannot be used together")
     return values, files, raw.warnings
 
 

@@ -96,7 +96,7 @@ def run_hlo(section: Section, folder: Path) -> str:
 def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
     strictness = verify_input(module)
-    asked = set(map(spelling, options.only_rows))
+    asked = set(map(spelling, options.hlo_rows.only))
     for group in PIPELINE:
         for _, row in group.all_rows():
             if spelling(row.name) in asked:

@@ -128,7 +128,7 @@ def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
     assert _run(tmp_path) == "3 compiled"
     assert _run(tmp_path, "--target=v100") == "3 compiled"
     assert _run(tmp_path, "--xla_backend_optimization_level=1") == "3 compiled"
-    assert _run(tmp_path, "--disable=cse") == "3 compiled"
+    assert _run(tmp_path, "--disable_kernel_passes=cse") == "3 compiled"
     assert _run(tmp_path, "--cache=off") == "3 compiled"
     assert _run(tmp_path) == ""
 

@@ -150,21 +150,51 @@ def test_dumps_to_stdout(small: str, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_required_rows_cannot_be_disabled(small: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--disable=flatten-tensors", small]) == 2
+    assert run(["--disable_kernel_passes=flatten-tensors", small]) == 2
     assert "is required" in capsys.readouterr().err
 
 
 def test_rows_that_do_not_exist_are_a_warning(small: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for flag in ("--disable", "--xla_enable_hlo_passes_only"):
+    for flag in ("--disable_kernel_passes", "--enable_kernel_passes_only"):
         assert run(["--platform=Host", f"{flag}=flaten-tensors", small]) == 0
-        assert "no row is called 'flaten-tensors'; did you mean flatten-tensors?" in capsys.readouterr().err
+        assert "no kernel row is called 'flaten-tensors'; did you mean flatten-tensors?" in capsys.readouterr().err
+    for flag in ("--disable", "--xla_enable_hlo_passes_only"):
+        assert run(["--platform=Host", f"{flag}=flatten-tensors", small]) == 0
+        told = "no HLO row is called 'flatten-tensors'; it is a kernel row, for --disable_kernel_passes"
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "flag", ["--disable=cse,canonicalize,vectorize-loads-stores", "--only=cse", "--xla_disable_all_hlo_passes"]
+    "flag",
+    [
+        "--disable=cse,algsimp",
+        "--only=cse",
+        "--xla_disable_all_hlo_passes",
+        "--disable_kernel_passes=cse,canonicalize,vectorize-loads-stores",
+        "--enable_kernel_passes_only=cse",
+    ],
 )
 def test_optional_rows_change_nothing_in_the_result(small: str, flag: str) -> None:
     assert run(["--platform=Host", "--verify=every", flag, small]) == 0
+
+
+HLO_PASSES_OFF = (
+    "--xla_disable_all_hlo_passes",
+    "--run_test_hlo_passes=false",
+    "--xla_enable_hlo_passes_only=cse",
+    "--xla_disable_hlo_passes=cse,canonicalize,inliner",
+)
+
+
+@pytest.mark.parametrize("flag", HLO_PASSES_OFF)
+def test_flags_of_hlo_passes_leave_kernel_passes_alone(small: str, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    def rows(*flags: str) -> list[str]:
+        assert run(["--platform=Host", "--time_passes", "--cache=off", *flags, small]) == 0
+        return re.findall(r"^kernel +(\S+)", capsys.readouterr().err, re.MULTILINE)
+
+    assert rows(flag) == rows()
+    assert "vectorize-loads-stores" in rows(flag)
+    assert "vectorize-loads-stores" not in rows("--enable_kernel_passes_only=cse")
 
 
 def test_passes_are_listed_and_timed(small: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,8 +50,8 @@ def _resumed(ctx: PassContext, dump: KernelIr) -> PassContext:
     names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
     later = KERNEL_PIPELINE[names.index(dump.row) :] if dump.row in names else ()
     optional = [row.name for row in later if not row.required]
-    disabled = ",".join([*ctx.options.disabled_rows, *optional])
-    options = replace(ctx.options, xla_disable_hlo_passes=disabled, xla_enable_hlo_passes_only="")
+    disabled = ",".join([*ctx.options.kernel_rows.disabled, *optional])
+    options = replace(ctx.options, disable_kernel_passes=disabled, enable_kernel_passes_only="")
     return replace(ctx, options=options, replacements=replace(ctx.replacements, ir={dump.kernel: dump}))
 
 

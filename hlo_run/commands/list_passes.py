@@ -15,7 +15,7 @@ def list_passes() -> str:
 
 def check_names(options: Options) -> tuple[str, ...]:
     """Return warnings about unknown rows in flags; raises UsageError for an unknown stage. Imports nothing without such flags."""
-    if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
+    if options.names_passes or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names
 
         return check_row_names(options)

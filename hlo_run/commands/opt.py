@@ -56,7 +56,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
         raise crash_error(relay.crash)
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
-    if options.only_rows or options.disabled_rows or options.xla_fuel:
+    if options.names_passes:
         from hlo_run.pipeline.table import check_row_names
 
         for warning in check_row_names(replace(options, stage="")):

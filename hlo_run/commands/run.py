@@ -11,6 +11,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling, set_device_counts
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import limited
+from hlo_run.errors import DeviceError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.output_files import write_artefact
@@ -46,7 +47,14 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         execution.run(runner, reference)
         return
     set_device_counts(options, module)
-    backend = open_backend(platform, options)
+    try:
+        backend = open_backend(platform, options)
+    except DeviceError:
+        # Without a device the module is still compiled, so that every dump that the flags ask for is there.
+        if task.executable is None:
+            with compiling(task, module) as (ctx, working):
+                compile_or_load(ctx, working)
+        raise
     executable = task.executable
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):

@@ -32,10 +32,10 @@ def xla_flags(options: CompileOptions, mode: str) -> list[str]:
     flags = [*(EMITTERS_ONLY if mode == "emitters" else ()), *environment_flags()]
     if not options.xla_allow_excess_precision:
         flags.append("--xla_allow_excess_precision=false")
-    if options.required_rows_only:
+    if options.hlo_rows.required_only:
         flags.append(_AS_IS)
-    if options.disabled_rows:
-        flags.append("--xla_disable_hlo_passes=" + ",".join(options.disabled_rows))
+    if disabled := options.hlo_rows.disabled:
+        flags.append("--xla_disable_hlo_passes=" + ",".join(disabled))
     return flags
 
 

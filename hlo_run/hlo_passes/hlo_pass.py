@@ -10,6 +10,7 @@ from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.observer import Observer
 from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.options import CompileOptions, ShowOptions
+from hlo_run.options.compile import RowSelection
 from hlo_run.target import TargetSpec
 
 
@@ -31,6 +32,11 @@ class PassContext:
     locates: bool = False
     fuel: Fuel = field(default_factory=Fuel)
     assembles: bool = True
+
+    @property
+    def rows(self) -> RowSelection:
+        """The rows that the flags select in the table of this context."""
+        return self.options.hlo_rows
 
 
 class HloPass(Protocol):

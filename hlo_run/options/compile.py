@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from hlo_run.options.flag import flag, names
+
+
+class RowSelection(NamedTuple):
+    """The optional rows of a table that run: those that `only` names (empty: all) without those that `disabled` names.
+
+    Names are rows, passes or pipelines. With `required_only` no optional row runs.
+    """
+
+    only: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()
+    required_only: bool = False
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -32,9 +44,11 @@ class CompileOptions:
     run_test_hlo_passes: bool = flag(
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
     )
-    xla_disable_all_hlo_passes: bool = flag(False, "Run only the rows that --list_passes marks required.")
-    xla_disable_hlo_passes: str = flag("", "Skip these rows of --list_passes (comma-separated).", "ROWS")
-    xla_enable_hlo_passes_only: str = flag("", "Run only these rows (comma-separated) and the required ones.", "ROWS")
+    xla_disable_all_hlo_passes: bool = flag(False, "Run only the HLO rows that --list_passes marks required.")
+    xla_disable_hlo_passes: str = flag("", "Skip these HLO rows of --list_passes (comma-separated).", "ROWS")
+    xla_enable_hlo_passes_only: str = flag("", "Run only these HLO rows (comma-separated) and the required ones.", "ROWS")
+    disable_kernel_passes: str = flag("", "Skip these kernel rows of --list_passes (comma-separated).", "ROWS")
+    enable_kernel_passes_only: str = flag("", "Run only these kernel rows (comma-separated) and the required ones.", "ROWS")
     xla_fuel: str = flag(
         "",
         "Stop a pass after N rewrites. A pass that does not count rewrites stops after N runs that change the module.",
@@ -124,24 +138,29 @@ class CompileOptions:
     )
 
     @property
-    def disabled_rows(self) -> tuple[str, ...]:
-        """The names in `--xla_disable_hlo_passes`: rows, passes or pipelines to skip."""
-        return names(self.xla_disable_hlo_passes)
+    def hlo_rows(self) -> RowSelection:
+        """The rows of the HLO tables that run. Flags of XLA that switch passes off act on these alone, as in XLA."""
+        return RowSelection(
+            names(self.xla_enable_hlo_passes_only),
+            names(self.xla_disable_hlo_passes),
+            required_only=self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes,
+        )
 
     @property
-    def only_rows(self) -> tuple[str, ...]:
-        """The names in `--xla_enable_hlo_passes_only`: the rows, passes or pipelines that run. Empty: all."""
-        return names(self.xla_enable_hlo_passes_only)
+    def kernel_rows(self) -> RowSelection:
+        """The rows of the kernel table that run."""
+        return RowSelection(names(self.enable_kernel_passes_only), names(self.disable_kernel_passes))
+
+    @property
+    def names_passes(self) -> bool:
+        """True if a flag names rows or passes, so that the names must be checked."""
+        selections = (self.hlo_rows, self.kernel_rows)
+        return bool(self.xla_fuel) or any(selection.only or selection.disabled for selection in selections)
 
     @property
     def fuel_limits(self) -> tuple[str, ...]:
         """The limits in `--xla_fuel`, as `PASS=N`."""
         return names(self.xla_fuel)
-
-    @property
-    def required_rows_only(self) -> bool:
-        """True if only the rows marked required run."""
-        return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
 
     def compilation_key(self) -> str:
         """Return the options that what is compiled depends on, with their values."""

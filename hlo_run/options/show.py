@@ -88,7 +88,7 @@ class ShowOptions:
     )
     xla_dump_disable_metadata: bool = flag(False, "Omit metadata from HLO text.")
     xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
-    xla_dump_compact_gte: bool = flag(True, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
+    xla_dump_compact_gte: bool = flag(False, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
     xla_syntax_sugar_async_ops: bool = flag(False, "Print the async-start of an add as add-start.")
 
     def display_key(self) -> str:

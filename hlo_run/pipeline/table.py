@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -20,7 +20,8 @@ from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
-from hlo_run.pipeline.table_rows import Group, PassAt, Row, check_names, numbered, spelling
+from hlo_run.options.compile import RowSelection
+from hlo_run.pipeline.table_rows import Group, PassAt, Row, RowFlags, check_names, numbered, spelling, spellings
 from hlo_run.target import DEFAULT_TARGET, preset
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class KernelContext(PassContext):
     """The context of a kernel row, with the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
 
     max_unroll_factor: int = 4
+
+    @property
+    def rows(self) -> RowSelection:
+        """The kernel rows that the flags select."""
+        return self.options.kernel_rows
 
 
 class KernelPass(Protocol):
@@ -544,20 +550,33 @@ def _first_line(made: object) -> str:
     return (module.__doc__ or "").strip().splitlines()[0]
 
 
+def _named_by(rows: Iterable[tuple[str, tuple[str, ...], bool]], what: str) -> dict[str, str]:
+    return {known: f"it is {what}" for name, groups, _ in rows for known in (*groups, *spellings(name, groups))}
+
+
 def check_row_names(options: Options) -> tuple[str, ...]:
-    """Return a warning for each unknown row in --xla_disable_hlo_passes and --xla_enable_hlo_passes_only.
+    """Return a warning for each unknown row in the flags that select rows.
 
     Raises UsageError for an unknown stage, an unknown pass in --xla_fuel, and a required row that is disabled.
     """
-    rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    hlo = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    kernel = [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
     passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
-    rows += [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
-    warnings = check_names(options, rows)
+    hlo_flags = RowFlags("xla_enable_hlo_passes_only", "xla_disable_hlo_passes", options.hlo_rows, "HLO")
+    kernel_flags = RowFlags("enable_kernel_passes_only", "disable_kernel_passes", options.kernel_rows, "kernel")
+    warnings = (
+        *check_names(hlo_flags, hlo, _named_by(kernel, "a kernel row, for --disable_kernel_passes")),
+        *check_names(kernel_flags, kernel, _named_by(hlo, "an HLO row, for --xla_disable_hlo_passes")),
+    )
     for name in Fuel(options.fuel_limits).passes:
         if name not in passes:
             close = difflib.get_close_matches(name, sorted(passes), n=1)
             raise UsageError(f"--xla_fuel: no HLO pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
-    stages = [*STAGES, *(name for name, _, _ in rows), *(f"{groups[-1]}/{name}" for name, groups, _ in rows)]
+    stages = [
+        *STAGES,
+        *(name for name, _, _ in (*hlo, *kernel)),
+        *(f"{groups[-1]}/{name}" for name, groups, _ in (*hlo, *kernel)),
+    ]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)
         hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"

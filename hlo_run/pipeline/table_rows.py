@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import CompileOptions
+from hlo_run.options.compile import RowSelection
 
 ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")
@@ -68,15 +68,15 @@ class Row(Generic[ContextT, PassT]):
 
     def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
         """True if the flags and the target select the row. `groups` are the names of the pipelines that contain it."""
-        return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
+        return self.when(ctx) and (self.required or _selected(ctx.rows, self.name, groups))
 
 
-def _selected(options: CompileOptions, row: str, groups: tuple[str, ...]) -> bool:
-    if options.required_rows_only:
+def _selected(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
+    if selection.required_only:
         return False
-    if options.only_rows:
-        return _named(row, groups, options.only_rows)
-    return not _named(row, groups, options.disabled_rows)
+    if selection.only:
+        return _named(row, groups, selection.only)
+    return not _named(row, groups, selection.disabled)
 
 
 def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
@@ -136,10 +136,23 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class RowFlags:
+    """The flags that select rows of one table: their names, what they select, and the word for the table in messages."""
+
+    only: str
+    disable: str
+    selection: RowSelection
+    table: str
+
+
+def check_names(
+    flags: RowFlags, rows: Iterable[tuple[str, tuple[str, ...], bool]], elsewhere: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return a warning for each unknown name in a flag; raises UsageError for a required row that is disabled.
 
-    `rows` are (name, groups, required). As in XLA, unknown names are no error, so that one list of flags fits several versions.
+    `rows` are (name, groups, required) of the table. As in XLA, unknown names are no error, so that one list of flags fits
+    several versions. `elsewhere` says for a name of another table which flag takes it.
     """
     required: dict[str, bool] = {}
     known_names: set[str] = set()
@@ -148,12 +161,15 @@ def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ..
         for known in spellings(name, groups):
             required[known] = required.get(known, False) or is_required
     known_names |= set(required)
-    for name in options.disabled_rows:
+    for name in flags.selection.disabled:
         if required.get(spelling(name), False):
             raise UsageError(f"row '{name}' is required and cannot be disabled", hint="--list_passes marks the required rows")
-    flags = {"xla_enable_hlo_passes_only": options.only_rows, "xla_disable_hlo_passes": options.disabled_rows}
-    unknown = [(flag, name) for flag, names in flags.items() for name in names if spelling(name) not in known_names]
-    return tuple(f"--{flag}: no row is called '{name}'; {_advice(name, known_names)}" for flag, name in unknown)
+    given = {flags.only: flags.selection.only, flags.disable: flags.selection.disabled}
+    unknown = [(flag, name) for flag, names in given.items() for name in names if spelling(name) not in known_names]
+    return tuple(
+        f"--{flag}: no {flags.table} row is called '{name}'; {elsewhere.get(spelling(name)) or _advice(name, known_names)}"
+        for flag, name in unknown
+    )
 
 
 def _advice(name: str, known_names: set[str]) -> str:

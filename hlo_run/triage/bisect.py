@@ -65,8 +65,8 @@ class Bisection:
 
 def optional_rows() -> list[Row]:
     """Return the rows of both tables that a flag can skip, in the order in which they run first."""
-    found: dict[str, Row] = {}
-    required: set[str] = set()
+    found: dict[tuple[str, bool], Row] = {}
+    required: set[tuple[str, bool]] = set()
     rows: list[tuple[str, str, bool, bool]] = []
     for group in (*PIPELINE, *BACKEND_PIPELINE):
         rows += [(row.name, row.pass_name, row.required, False) for _, row in group.all_rows()]
@@ -74,9 +74,9 @@ def optional_rows() -> list[Row]:
     for name, pass_name, is_required, is_kernel in rows:
         if is_required:
             # The name of a pass means all its rows, and a flag may not name a required one.
-            required |= {name, base_name(name)}
-        found.setdefault(name, Row(name, pass_name, is_kernel))
-    return [row for row in found.values() if row.name not in required]
+            required |= {(name, is_kernel), (base_name(name), is_kernel)}
+        found.setdefault((name, is_kernel), Row(name, pass_name, is_kernel))
+    return [row for key, row in found.items() if key not in required]
 
 
 class Bisector:
@@ -113,7 +113,9 @@ class Bisector:
 
     @staticmethod
     def _off(rows: Sequence[Row]) -> tuple[str, ...]:
-        return (f"--xla_disable_hlo_passes={','.join(row.name for row in rows)}",) if rows else ()
+        flags = (("xla_disable_hlo_passes", False), ("disable_kernel_passes", True))
+        named = [(flag, [row.name for row in rows if row.is_kernel == is_kernel]) for flag, is_kernel in flags]
+        return tuple(f"--{flag}={','.join(names)}" for flag, names in named if names)
 
     def _find_row(self, rows: list[Row]) -> None:
         count = self._first(len(rows), lambda kept: self._off(rows[kept:]), "rows")

@@ -116,9 +116,9 @@ ENTRY e {
 
 def test_rows_that_do_not_exist_are_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_opt(["--split-input-file", "--xla_disable_hlo_passes=rematerialization", file]) == 0
-    assert "warning: --xla_disable_hlo_passes: no row is called 'rematerialization'" in capsys.readouterr().err
+    assert "warning: --xla_disable_hlo_passes: no HLO row is called 'rematerialization'" in capsys.readouterr().err
     assert run_opt(["--split-input-file", "--xla_enable_hlo_passes_only=cse,tse", file]) == 0
-    assert "no row is called 'tse'; did you mean cse?" in capsys.readouterr().err
+    assert "no HLO row is called 'tse'; did you mean cse?" in capsys.readouterr().err
 
 
 def test_a_scheduled_module_comes_from_the_backend_stage_only(file: str, capsys: pytest.CaptureFixture[str]) -> None:

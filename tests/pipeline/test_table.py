@@ -146,16 +146,17 @@ def test_a_pipeline_before_a_name_chooses_the_table() -> None:
     row = HloRow("cse-2", lambda c: _Shorten([]), number=2)
     for disabled, runs in (
         ("cse", (False, False)),
-        ("kernel/cse", (True, False)),
+        ("simplification/cse", (True, False)),
         ("fusion/cse-2", (False, True)),
-        ("kernel", (True, False)),
+        ("simplification", (True, False)),
     ):
         ctx = PassContext(preset(DEFAULT_TARGET), Options(xla_disable_hlo_passes=disabled))
-        assert (row.runs(ctx, ("fusion",)), row.runs(ctx, ("kernel",))) == runs
-    assert check_row_names(Options(xla_disable_hlo_passes="kernel/cse,kernel,simplification/dce")) == ()
+        assert (row.runs(ctx, ("fusion",)), row.runs(ctx, ("simplification",))) == runs
+    assert check_row_names(Options(xla_disable_hlo_passes="simplification/dce")) == ()
+    assert check_row_names(Options(disable_kernel_passes="kernel/cse,kernel")) == ()
     (warning,) = check_row_names(Options(xla_disable_hlo_passes="fusion/inliner,cse"))
-    assert warning.startswith("--xla_disable_hlo_passes: no row is called 'fusion/inliner'; did you mean")
+    assert warning.startswith("--xla_disable_hlo_passes: no HLO row is called 'fusion/inliner'; did you mean")
     (warning,) = check_row_names(Options(xla_enable_hlo_passes_only="rematerialization"))
-    assert warning.startswith("--xla_enable_hlo_passes_only: no row is called 'rematerialization'")
+    assert warning.startswith("--xla_enable_hlo_passes_only: no HLO row is called 'rematerialization'")
     with pytest.raises(UsageError, match="is required"):
-        check_row_names(Options(xla_disable_hlo_passes="kernel/lower-tensors"))
+        check_row_names(Options(disable_kernel_passes="kernel/lower-tensors"))
