@@ -85,7 +85,7 @@ def _compare(file: Path, records: Path) -> Any:
     try:
         module = wrap_bare_module(hlo_run.parse(text))
         ours = our_side(PassContext(_TARGET, _OPTIONS), module)
-        return {"measures": [asdict(measure) for measure in _measures(ours, xla_side(made, _TARGET))]}
+        return {"measures": [asdict(measure) for measure in _measures(ours, xla_side(made))]}
     except HloRunError as error:
         return {"error": error.message}
 

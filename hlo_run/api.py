@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo_run import target as targets
+from hlo_run.analysis.cost.module_cost import cost_analysis as cost_analysis
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError

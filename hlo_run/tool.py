@@ -20,10 +20,16 @@ from hlo_run.garbage_collection import collect_seldom
 TOOLS: dict[str, tuple[str, str]] = {
     "bisect": ("hlo_run.tools.bisect", "Find the pass, the rewrite or the LLVM pass that breaks a module."),
     "completion": ("hlo_run.tools.completion", "Print what a shell needs to complete flags."),
+    "convert": ("hlo_run.tools.convert", "Write a module in another format."),
+    "cost": ("hlo_run.tools.cost", "Print flops and bytes accessed, as XLA counts them."),
     "count-ops": ("hlo_run.tools.count_ops", "Print how often each opcode occurs."),
     "diff": ("hlo_run.tools.diff", "Compare two modules, dumps or dump directories."),
+    "expand": ("hlo_run.tools.expand", "Replace instructions by the algorithms that they stand for."),
+    "extract": ("hlo_run.tools.extract", "Cut out an instruction and what it needs."),
     "fuzz": ("hlo_run.tools.fuzz", "Run random modules and group their failures."),
+    "print-indexing": ("hlo_run.tools.print_indexing", "Print the indexing maps of the root."),
     "reduce": ("hlo_run.tools.reduce", "Shrink a module while it keeps its failure."),
+    "signature": ("hlo_run.tools.signature", "Print the parameters and the result of modules."),
 }
 
 

@@ -132,7 +132,7 @@ def _compile(task: Task, module: HloModule, stages: Sequence[str]) -> dict[str, 
             keeper.note(kernel.name, PTX, lambda text=kernel.ptx: text)
         texts = keeper.texts()
         if NUMBERS in stages:
-            texts[NUMBERS] = figures_text(module_figures(executable, working, ctx.target))
+            texts[NUMBERS] = figures_text(module_figures(executable, working))
         if RESOURCES in stages:
             figures = kernel_figures((kernel.ptx for kernel in executable.kernels), ctx.options.xla_gpu_cuda_data_dir)
             if figures is None:

@@ -16,7 +16,6 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
 from hlo_run.pipeline.compile import plan_module
-from hlo_run.target import TargetSpec
 
 MODES = ("emitters", "default")
 _AS_IS = "--xla_disable_all_hlo_passes"
@@ -50,20 +49,20 @@ def compare_with_xla(ctx: PassContext, working: HloModule, text: str, file: str,
     as_is = [_AS_IS] if working.schedule is not None else []
     made = compile_with_xla(text, file, target_config, [*xla_flags(ctx.options, ctx.show.xla_diff), *as_is], cuda)
     ours = our_side(ctx, working)
-    return diff_sides(working.name, ctx.target.name, ctx.show.xla_diff, ours, xla_side(made, ctx.target))
+    return diff_sides(working.name, ctx.target.name, ctx.show.xla_diff, ours, xla_side(made))
 
 
 def our_side(ctx: PassContext, module: HloModule) -> Side:
     """Optimise `module` in place, and return our side of the comparison."""
     plan = plan_module(ctx, module)
     memory = sum(allocation.size_bytes for allocation in plan.buffers.planned)
-    return make_side([thunk.kind for thunk in every_thunk(plan.thunks)], memory, device_work(module, ctx.target))
+    return make_side([thunk.kind for thunk in every_thunk(plan.thunks)], memory, device_work(module))
 
 
-def xla_side(made: XlaCompilation, target: TargetSpec) -> Side:
+def xla_side(made: XlaCompilation) -> Side:
     """Say what XLA made."""
     module = parse(made.text, "XLA's module", verified=False)
-    return make_side(made.thunk_kinds, made.memory_bytes, device_work(module, target))
+    return make_side(made.thunk_kinds, made.memory_bytes, device_work(module))
 
 
 def show_xla_diff(task: Task, module: HloModule) -> None:

@@ -11,7 +11,6 @@ import click
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.execution.console import Console
 from hlo_run.hlo_passes.replacements import is_kernel_dump
-from hlo_run.target import DEFAULT_TARGET, TargetSpec, preset
 from hlo_run.tools.read import read
 from hlo_run.triage.diff.dumps import diff_folders, read_bytes
 from hlo_run.triage.diff.html_page import page
@@ -31,11 +30,10 @@ by lines. The exit code is 0 if they are the same, 1 if they differ, and 2 if on
 @click.argument("after", metavar="B")
 @click.option("--format", "form", type=click.Choice(("text", "json", "html")), default="text", help="Print in this format.")
 @click.option("--tolerance", default="", metavar="NAME=N,..", help="Accept these changes of figures: bytes=1%,registers=2.")
-@click.option("--target", default=DEFAULT_TARGET, metavar="NAME", help="Count bytes for this GPU.")
 @click.pass_obj
-def command(console: Console, before: str, after: str, form: str, tolerance: str, target: str) -> int:
+def command(console: Console, before: str, after: str, form: str, tolerance: str) -> int:
     """Print the differences; return 1 if A and B differ, else 0. Raises UsageError for bad input."""
-    tolerances, spec = read_tolerances(tolerance), preset(target)
+    tolerances = read_tolerances(tolerance)
     one, two = Path(before), Path(after)
     for path in (one, two):
         if str(path) != "-" and not path.exists():
@@ -43,11 +41,11 @@ def command(console: Console, before: str, after: str, form: str, tolerance: str
     if one.is_dir() != two.is_dir():
         raise UsageError("one is a directory and the other a file", hint="compare two directories or two files")
     if one.is_dir():
-        diffs = diff_folders(one, two, spec, tolerances)
+        diffs = diff_folders(one, two, tolerances)
         if not diffs:
             raise UsageError(f"neither '{one}' nor '{two}' holds a file")
     else:
-        diffs = [_diff_files(before, after, spec, tolerances)]
+        diffs = [_diff_files(before, after, tolerances)]
     match form:
         case "json":
             record = {"before": before, "after": after, "files": [record_of(diff) for diff in diffs]}
@@ -62,7 +60,7 @@ def command(console: Console, before: str, after: str, form: str, tolerance: str
     return int(any(diff.differs for diff in diffs))
 
 
-def _diff_files(before: str, after: str, target: TargetSpec, tolerances: Mapping[str, Tolerance]) -> TextDiff:
+def _diff_files(before: str, after: str, tolerances: Mapping[str, Tolerance]) -> TextDiff:
     if not (_is_module(before) and _is_module(after)):
         one, two = (read_bytes(Path(path)).decode(errors="backslashreplace") for path in (before, after))
         return diff_texts(after, one, two)
@@ -70,7 +68,7 @@ def _diff_files(before: str, after: str, target: TargetSpec, tolerances: Mapping
         one, two = read(before, verify=False), read(after, verify=False)
         figures: list[Figure] = []
         if one.schedule is not None and two.schedule is not None:
-            figures = diff_figures(work_figures(one, target), work_figures(two, target), tolerances)
+            figures = diff_figures(work_figures(one), work_figures(two), tolerances)
     except UsageError:
         raise
     except HloRunError as error:

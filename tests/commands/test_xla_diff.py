@@ -14,7 +14,6 @@ from hlo_run.cli import parse_arguments, run
 from hlo_run.commands import xla_diff
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import XlaCompilation, find_plugin
-from hlo_run.target import preset
 from hlo_run.terminal import xla_diff_view
 
 MODULE = """HloModule softplus
@@ -112,7 +111,7 @@ def test_bad_uses_are_refused(module: Path, capsys: pytest.CaptureFixture[str]) 
 def _diff() -> XlaDiff:
     options, _, _ = parse_arguments(["--xla_diff", "x.hlo"])
     made = XlaCompilation(XLAS, ("kCustomKernel", "kCustomKernel"), 144000)
-    theirs = xla_diff.xla_side(made, preset("h100"))
+    theirs = xla_diff.xla_side(made)
     return diff_sides("m", "h100", options.xla_diff, make_side(["kCopy"] * 3, 300000, theirs.work[:1]), theirs)
 
 

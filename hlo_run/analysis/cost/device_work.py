@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hlo_run.analysis.cost.node_cost import CostAnalysis
+from hlo_run.analysis.cost.module_cost import BYTES, OUTPUT_KEY, buffer_bytes, cost_analysis
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.target import TargetSpec
 
 # Instructions that only name existing values, and ends of asynchronous instructions.
 _NO_WORK = NO_CODE | CONTROL_FLOW | DEVICE_ID | frozenset("async-update async-done copy-done send-done recv-done".split())
@@ -60,20 +58,19 @@ class Work:
         return ", ".join([*words, "..."] if len(listed) > _MAX_LISTED_OPS else words)
 
 
-def device_work(module: HloModule, target: TargetSpec) -> list[Work]:
+def device_work(module: HloModule) -> list[Work]:
     """Return the work of all executed computations, callers first, in the order of their instructions."""
-    found: list[Work] = []
-    for computation in executed_computations(module):
-        graph = FusionGraph(computation)
-        costs = CostAnalysis(target)
-        nodes = (graph.nodes[i] for i in computation.instructions if i.opcode not in _NO_WORK)
-        found += [_work(node, costs) for node in nodes]
-    return found
+    costs = cost_analysis(module).instructions
+    return [
+        _work(instruction, costs[instruction])
+        for computation in executed_computations(module)
+        for instruction in computation.instructions
+        if instruction.opcode not in _NO_WORK
+    ]
 
 
-def _work(node: Node, costs: CostAnalysis) -> Work:
-    instruction = node.instruction
-    if node.is_fusion:
+def _work(instruction: HloInstruction, cost: Mapping[str, float]) -> Work:
+    if instruction.opcode == "fusion":
         body = instruction.fused_computation
         inside = [i for i in body.instructions if i.opcode not in ("parameter", "tuple")]
         kind, digest = instruction.fusion_kind, _computation_digest(body)
@@ -82,8 +79,8 @@ def _work(node: Node, costs: CostAnalysis) -> Work:
         parameters = {operand: _hash(f"parameter {_words(operand.shape)}") for operand in instruction.operands}
         kind, digest = _kind(instruction), _digest(instruction, parameters)
     ops = Counter(f"{i.opcode} {_words(i.shape)}" for i in inside)
-    read, written = _bytes(node, costs)
-    return Work(instruction.name, kind, _words(instruction.shape), ops, digest, read + written, written)
+    total, written = _bytes(instruction, cost)
+    return Work(instruction.name, kind, _words(instruction.shape), ops, digest, total, written)
 
 
 def _kind(instruction: HloInstruction) -> str:
@@ -94,10 +91,13 @@ def _words(shape: Shape) -> str:
     return shape.to_string()
 
 
-def _bytes(node: Node, costs: CostAnalysis) -> tuple[int, int]:
-    """Return the bytes read and the bytes written."""
-    cost = costs.of(node)
-    return sum(cost.bytes_read.values()), cost.bytes_written - _workspace_bytes(node.instruction)
+def _bytes(instruction: HloInstruction, cost: Mapping[str, float]) -> tuple[int, int]:
+    """Return the bytes accessed, and those of them that are written. A library call accesses its operands and results."""
+    if instruction.opcode != "custom-call":
+        return int(cost[BYTES]), int(cost[OUTPUT_KEY])
+    written = sum(buffer_bytes(leaf) for _, leaf in instruction.shape.leaves()) - _workspace_bytes(instruction)
+    read = sum(buffer_bytes(leaf) for operand in dict.fromkeys(instruction.operands) for _, leaf in operand.shape.leaves())
+    return read + written, written
 
 
 def _workspace_bytes(instruction: HloInstruction) -> int:

@@ -166,7 +166,7 @@ class RecordObserver(Observer):
         self._record.passes.append(run)
 
     def _optimized(self) -> None:
-        bytes_of = {work.name: work.bytes_accessed for work in device_work(self._module, self._target)}
+        bytes_of = {work.name: work.bytes_accessed for work in device_work(self._module)}
         for computation in executed_computations(self._module):
             graph = _graph(computation)
             fusions = [i for i in computation.instructions if i.opcode == "fusion"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.ops.parse import parse
-from hlo_run.target import TargetSpec
 from hlo_run.triage.diff.lines import Row
 from hlo_run.triage.diff.numbers import Tolerance, diff_figures, kernel_figures, work_figures
 from hlo_run.triage.diff.texts import TextDiff, diff_texts
@@ -23,10 +22,10 @@ _OPTIMIZED = "after_optimizations.txt"
 _MOST_BYTES = 200_000_000
 
 
-def diff_folders(one: Path, two: Path, target: TargetSpec, tolerances: Mapping[str, Tolerance]) -> list[TextDiff]:
+def diff_folders(one: Path, two: Path, tolerances: Mapping[str, Tolerance]) -> list[TextDiff]:
     """Compare the files of two directories in the order of their names. Raises UsageError if one cannot be read."""
     pairs = pair_names(_files(one), _files(two))
-    return [_diff_files(one, two, before, after, target, tolerances) for before, after in pairs]
+    return [_diff_files(one, two, before, after, tolerances) for before, after in pairs]
 
 
 def _files(folder: Path) -> list[str]:
@@ -63,9 +62,7 @@ def _plain(name: str, module: str) -> str:
     return os.path.join(folder, _TARGET.sub("", _NUMBER.sub("", base)))
 
 
-def _diff_files(
-    one: Path, two: Path, before: str | None, after: str | None, target: TargetSpec, tolerances: Mapping[str, Tolerance]
-) -> TextDiff:
+def _diff_files(one: Path, two: Path, before: str | None, after: str | None, tolerances: Mapping[str, Tolerance]) -> TextDiff:
     name = before or after or ""
     data = [read_bytes(folder / file) if file is not None else None for folder, file in ((one, before), (two, after))]
     if data[0] is None or data[1] is None:
@@ -75,7 +72,7 @@ def _diff_files(
         return TextDiff(name, [Row(f"{len(data[0])} bytes", f"{len(data[1])} other bytes", False)])
     diff = diff_texts(name, texts[0] or "", texts[1] or "")
     if diff.differs:
-        figures = [_figures(name, text or "", target) for text in texts]
+        figures = [_figures(name, text or "") for text in texts]
         if figures[0] is not None and figures[1] is not None:
             diff.figures = diff_figures(figures[0], figures[1], tolerances)
     return diff
@@ -99,11 +96,11 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def _figures(name: str, text: str, target: TargetSpec) -> dict[str, int] | None:
+def _figures(name: str, text: str) -> dict[str, int] | None:
     """Return the figures that a dump tells; None if it tells none."""
     try:
         if name.endswith(_OPTIMIZED):
-            return work_figures(parse(text, name, verified=False), target)
+            return work_figures(parse(text, name, verified=False))
         if name.endswith("buffer-assignment.txt"):
             return {"memory": sum(map(int, _ALLOCATION.findall(text)))}
         if name.endswith(".ptx"):

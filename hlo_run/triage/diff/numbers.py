@@ -13,7 +13,6 @@ from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options.flag import names
-from hlo_run.target import TargetSpec
 
 # What a tolerance may be for. `bytes` is for the bytes read and the bytes written.
 _OF_MODULES = ("kernels", "copies", "library-calls", "fusions", "bytes-read", "bytes-written", "memory")
@@ -62,17 +61,17 @@ def read_tolerances(text: str) -> dict[str, Tolerance]:
     return found
 
 
-def module_figures(executable: Executable, module: HloModule, target: TargetSpec) -> dict[str, int]:
+def module_figures(executable: Executable, module: HloModule) -> dict[str, int]:
     """Return the figures of an executable and its optimised module. Bytes are those of XLA's cost analysis."""
     memory = sum(allocation.size_bytes for allocation in executable.allocations)
     side = make_side([thunk.kind for thunk in every_thunk(executable.thunks)], memory, ())
     counts = {"kernels": side.kernels, "copies": side.copies, "library-calls": side.library_calls}
-    return {**counts, **work_figures(module, target), "memory": memory}
+    return {**counts, **work_figures(module), "memory": memory}
 
 
-def work_figures(module: HloModule, target: TargetSpec) -> dict[str, int]:
+def work_figures(module: HloModule) -> dict[str, int]:
     """Return the figures that an optimised module alone tells."""
-    work = device_work(module, target)
+    work = device_work(module)
     return {
         "fusions": sum(one.kind.startswith("k") for one in work),
         "bytes-read": sum(one.bytes_accessed - one.bytes_written for one in work),

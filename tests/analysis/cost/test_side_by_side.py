@@ -49,7 +49,7 @@ TWO = (
 
 
 def _work(text: str) -> list[Work]:
-    return device_work(hlo_run.parse(text), TARGET)
+    return device_work(hlo_run.parse(text))
 
 
 def _diff(one: str, two: str) -> XlaDiff:
