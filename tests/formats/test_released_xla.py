@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 import hlo_run
+from hlo_run.formats import xla
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.options import Options
@@ -28,11 +30,10 @@ class _Texts(Observer):
 
 @pytest.mark.parametrize("file", _MODULES, ids=lambda file: file.stem)
 def test_every_dump_parses_with_released_xla(file: Path) -> None:
-    pytest.importorskip("jaxlib", reason="needs hlo-run[xla]")
-    from hlo_run.formats.conversions import text_to_proto
-
+    if importlib.util.find_spec("jaxlib") is None:
+        pytest.skip("needs hlo-run[xla]")
     kept = _Texts()
     plan_module(PassContext(preset("h100"), Options(), observers=(kept,)), hlo_run.parse(file.read_text(), str(file)))
     assert kept.texts
     for text, row in kept.texts.items():
-        assert text_to_proto(text.encode()), row
+        assert xla.text_to_proto(text, row), row
