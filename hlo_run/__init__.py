@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hlo_run.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from hlo_run.api import cost_analysis, evaluate, from_jax, isolate, isolate_in_run, load, run
+    from hlo_run.api import compute_constant, cost_analysis, evaluate, from_jax, isolate, isolate_in_run, load, run
     from hlo_run.builder.builder import HloBuilder
     from hlo_run.builder.core import HloValue
     from hlo_run.custom_calls import custom_call
@@ -24,6 +24,7 @@ __all__ = [
     "HloValue",
     "Shape",
     "__version__",
+    "compute_constant",
     "cost_analysis",
     "custom_call",
     "evaluate",
@@ -42,6 +43,7 @@ _HOMES = {
     "HloRunError": "hlo_run.errors",
     "HloValue": "hlo_run.builder.core",
     "Shape": "hlo_run.hlo.values.shape",
+    "compute_constant": "hlo_run.api",
     "cost_analysis": "hlo_run.api",
     "custom_call": "hlo_run.custom_calls",
     "evaluate": "hlo_run.api",

@@ -8,6 +8,7 @@ from typing import Any
 from hlo_run import target as targets
 from hlo_run.analysis.cost.module_cost import cost_analysis as cost_analysis
 from hlo_run.backends.memory import check_memory
+from hlo_run.builder.core import HloValue
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError
 from hlo_run.execution.arguments import MODULE_SEED
@@ -18,7 +19,8 @@ from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
 from hlo_run.hlo.feeds import given_feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.isolate import isolate_between, isolate_instruction, needed_for
+from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, SIDE_EFFECT
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,6 +29,9 @@ from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
+
+# These have no value of their own: devices, other modules or the state of a generator decide it.
+VARYING = COLLECTIVE | DEVICE_ID | SIDE_EFFECT | {"rng"}
 
 
 def load(path: str, input_format: str = "") -> HloModule:
@@ -93,6 +98,18 @@ def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapp
 
 def _result(module: HloModule, literal: Literal) -> Literal:
     return literal if module.convention is None else module.convention.result(module, literal)
+
+
+def compute_constant(value: HloValue) -> Literal:
+    """Return what `value` of a builder is, by the numpy reference. Raises UsageError if it depends on a parameter.
+
+    XLA's `XlaBuilder::BuildConstantSubGraph` and `ComputeConstant`.
+    """
+    needed = needed_for(value.instruction, ())
+    varying = next((i for i in needed if i.opcode == "parameter" or i.opcode in VARYING), None)
+    if varying is not None:
+        raise UsageError(f"'{value.name}' is no constant: it depends on the {varying.opcode} '{varying.name}'")
+    return evaluate_reference(isolate_between(value.instruction, (), value.name), [])
 
 
 def isolate(module: HloModule, name: str, target: str = "") -> HloModule:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hlo_run.builder.collectives import CollectiveMethods
 from hlo_run.builder.control import ControlMethods
-from hlo_run.builder.elementwise import ElementwiseMethods
 from hlo_run.builder.linalg import LinalgMethods
 from hlo_run.builder.shaping import ShapingMethods
+from hlo_run.builder.special import SpecialMethods
 
 
-class HloBuilder(ElementwiseMethods, ShapingMethods, LinalgMethods, ControlMethods, CollectiveMethods):
+class HloBuilder(SpecialMethods, ShapingMethods, LinalgMethods, ControlMethods, CollectiveMethods):
     """Builds a module instruction by instruction, as XLA's XlaBuilder does.
 
         builder = HloBuilder("scaled_sum")

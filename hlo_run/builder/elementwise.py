@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hlo_run.builder.core import BuilderCore, HloValue, Operand
+from hlo_run.builder.shaping import Ints
 from hlo_run.builder.values import TypeLike, type_of
 from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.definition import Opcode
@@ -21,6 +22,9 @@ _Accuracy = str | None
 class ElementwiseMethods(BuilderCore):
     """Numbers become constants of the other operand's type; scalars are broadcast to the other operand's dimensions.
 
+    Methods with two operands take `broadcast_dimensions`, as XLA's builder does: dimension i of the operand of lower rank is
+    dimension `broadcast_dimensions[i]` of the other. Dimensions of size 1 are broadcast too.
+
     The operands then have equal dimensions, which are the result's. Unless a method says otherwise, the result has their
     element type, the wider one of two float types. Methods raise ParseError for other differences, and for element types
     that the opcode does not take.
@@ -28,6 +32,50 @@ class ElementwiseMethods(BuilderCore):
 
     def _unary(self, opcode: str, operand: HloValue, **attributes: Any) -> HloValue:
         return self.instruction(opcode, [operand], **attributes)
+
+    def _binary(self, opcode: str, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints, **attributes: Any) -> HloValue:
+        if isinstance(lhs, HloValue) and isinstance(rhs, HloValue):
+            lhs, rhs = self._of_equal_dims(lhs, rhs, tuple(broadcast_dimensions))
+        elif broadcast_dimensions:
+            raise UsageError("broadcast_dimensions needs two values, not a number")
+        return self.elementwise(opcode, [lhs, rhs], **attributes)
+
+    def _of_equal_dims(self, lhs: HloValue, rhs: HloValue, places: tuple[int, ...]) -> tuple[HloValue, HloValue]:
+        """Broadcast the operands to common dimensions. Scalars without `places` stay, as do dimensions that do not fit."""
+        one, two = lhs.shape, rhs.shape
+        if not one.is_array or not two.is_array or (one.dims == two.dims and not places):
+            return lhs, rhs
+        if one.rank == two.rank:
+            if places not in ((), tuple(range(one.rank))):
+                raise UsageError(f"broadcast_dimensions {list(places)} of operands of one rank must be all dimensions in order")
+            places = tuple(range(one.rank))
+        elif not places:
+            return lhs, rhs
+        low, high = sorted((one, two), key=lambda shape: shape.rank)
+        if len(places) != low.rank or any(not 0 <= place < high.rank for place in places) or list(places) != sorted({*places}):
+            known = f"{low.rank} of the dimensions 0 to {high.rank - 1} in ascending order"
+            raise UsageError(f"broadcast_dimensions must be {known}, got {list(places)}")
+        dims = list(high.dims)
+        for size, place in zip(low.dims, places, strict=True):
+            if size != dims[place] and 1 not in (size, dims[place]):
+                return lhs, rhs
+            dims[place] = size if dims[place] == 1 else dims[place]
+        other = tuple(range(high.rank))
+        return (
+            self._spread_to(lhs, dims, places if one is low else other),
+            self._spread_to(rhs, dims, places if two is low else other),
+        )
+
+    def _spread_to(self, value: HloValue, dims: list[int], places: tuple[int, ...]) -> HloValue:
+        """Broadcast `value`, whose dimension i becomes dimension `places[i]`; one of size 1 goes away and is repeated."""
+        if list(value.shape.dims) == dims:
+            return value
+        kept = [dim for dim, place in enumerate(places) if value.shape.dims[dim] == dims[place]]
+        if len(kept) < len(places):
+            shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[dim] for dim in kept))
+            value = self.instruction("reshape", [value], shape)
+        target = Shape.array(value.shape.element_type, tuple(dims))
+        return self.instruction("broadcast", [value], target, dimensions=tuple(places[dim] for dim in kept))
 
     def abs(self, operand: HloValue) -> HloValue:
         """Return the magnitude; that of a complex operand is a float."""
@@ -161,93 +209,95 @@ class ElementwiseMethods(BuilderCore):
         """Return the hyperbolic tangent of floats or complex numbers."""
         return self._unary("tanh", operand, result_accuracy=result_accuracy)
 
-    def add(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def add(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return lhs + rhs. Integers wrap; of preds it is the logical or."""
-        return self.elementwise("add", [lhs, rhs])
+        return self._binary("add", lhs, rhs, broadcast_dimensions)
 
-    def subtract(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def subtract(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return lhs - rhs of integers, floats or complex numbers. Integers wrap."""
-        return self.elementwise("subtract", [lhs, rhs])
+        return self._binary("subtract", lhs, rhs, broadcast_dimensions)
 
-    def multiply(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def multiply(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return lhs * rhs. Integers wrap; of preds it is the logical and."""
-        return self.elementwise("multiply", [lhs, rhs])
+        return self._binary("multiply", lhs, rhs, broadcast_dimensions)
 
-    def mulhi(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def mulhi(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the upper half of the double-width product of integers."""
-        return self.elementwise("mulhi", [lhs, rhs])
+        return self._binary("mulhi", lhs, rhs, broadcast_dimensions)
 
-    def divide(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def divide(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Divide; integer quotients are truncated."""
-        return self.elementwise("divide", [lhs, rhs])
+        return self._binary("divide", lhs, rhs, broadcast_dimensions)
 
-    def remainder(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def remainder(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the remainder, which has the sign of `lhs`."""
-        return self.elementwise("remainder", [lhs, rhs])
+        return self._binary("remainder", lhs, rhs, broadcast_dimensions)
 
-    def power(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def power(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return lhs to the power of rhs, of integers, floats or complex numbers.
 
         Integers wrap, and as in XLA only the low 6 bits of their exponent count. A negative integer exponent (unsigned: one
         with the highest bit set) gives 1 for the base 1, 1 or -1 for the base -1, and 0 for other bases.
         """
-        return self.elementwise("power", [lhs, rhs])
+        return self._binary("power", lhs, rhs, broadcast_dimensions)
 
-    def maximum(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def maximum(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the larger of lhs and rhs. A float is NaN if one operand is NaN; +0 is larger than -0.
 
         Complex numbers compare by real part, then by imaginary part. Of preds it is the logical or.
         """
-        return self.elementwise("maximum", [lhs, rhs])
+        return self._binary("maximum", lhs, rhs, broadcast_dimensions)
 
-    def minimum(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def minimum(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the smaller of lhs and rhs. A float is NaN if one operand is NaN; -0 is smaller than +0.
 
         Complex numbers compare by real part, then by imaginary part. Of preds it is the logical and.
         """
-        return self.elementwise("minimum", [lhs, rhs])
+        return self._binary("minimum", lhs, rhs, broadcast_dimensions)
 
-    def and_(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def and_(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the logical and of preds, or the bitwise and of integers."""
-        return self.elementwise("and", [lhs, rhs])
+        return self._binary("and", lhs, rhs, broadcast_dimensions)
 
-    def or_(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def or_(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the logical or of preds, or the bitwise or of integers."""
-        return self.elementwise("or", [lhs, rhs])
+        return self._binary("or", lhs, rhs, broadcast_dimensions)
 
-    def xor(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def xor(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the exclusive or of preds, or of each bit of integers."""
-        return self.elementwise("xor", [lhs, rhs])
+        return self._binary("xor", lhs, rhs, broadcast_dimensions)
 
-    def atan2(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def atan2(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Return the angle of the point (x = rhs, y = lhs) of floats or complex numbers, in radians in [-pi, pi]."""
-        return self.elementwise("atan2", [lhs, rhs])
+        return self._binary("atan2", lhs, rhs, broadcast_dimensions)
 
     def complex(self, real: Operand, imag: Operand) -> HloValue:
         """Return complex numbers from two parts: c64 from f32, c128 from f64. The parts have one element type."""
         return self.elementwise("complex", [real, imag])
 
-    def shift_left(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def shift_left(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Shift integers left by rhs bits and fill with zeros. An amount below 0, or not below the width, gives 0."""
-        return self.elementwise("shift-left", [lhs, rhs])
+        return self._binary("shift-left", lhs, rhs, broadcast_dimensions)
 
-    def shift_right_arithmetic(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def shift_right_arithmetic(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Shift integers right by rhs bits and fill with copies of the highest bit, also of unsigned types.
 
         An amount below 0, or not below the width, gives the highest bit in every place: 0 or -1.
         """
-        return self.elementwise("shift-right-arithmetic", [lhs, rhs])
+        return self._binary("shift-right-arithmetic", lhs, rhs, broadcast_dimensions)
 
-    def shift_right_logical(self, lhs: Operand, rhs: Operand) -> HloValue:
+    def shift_right_logical(self, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints = ()) -> HloValue:
         """Shift integers right by rhs bits and fill with zeros, also of signed types.
 
         An amount below 0, or not below the width, gives 0.
         """
-        return self.elementwise("shift-right-logical", [lhs, rhs])
+        return self._binary("shift-right-logical", lhs, rhs, broadcast_dimensions)
 
-    def compare(self, lhs: Operand, rhs: Operand, direction: str, type: str | None = None) -> HloValue:
+    def compare(
+        self, lhs: Operand, rhs: Operand, direction: str, type: str | None = None, broadcast_dimensions: Ints = ()
+    ) -> HloValue:
         """`direction` is EQ, NE, GE, GT, LE or LT; `type` FLOAT, TOTALORDER, SIGNED or UNSIGNED (default: by element type)."""
-        return self.elementwise("compare", [lhs, rhs], direction=direction, type=type)
+        return self._binary("compare", lhs, rhs, broadcast_dimensions, direction=direction, type=type)
 
     def select(self, pred: HloValue, on_true: Operand, on_false: Operand) -> HloValue:
         """`pred` may be a scalar."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
+from hlo_run.errors import UsageError
 
 # A Window, a sequence of WindowDim, a mapping such as {"size": [3, 3], "pad": [(1, 1), (1, 1)]}, or text.
 WindowLike = Any
@@ -119,15 +120,23 @@ class LinalgMethods(BuilderCore):
         lhs: HloValue,
         rhs: HloValue,
         *,
-        lhs_contracting_dims: Ints,
-        rhs_contracting_dims: Ints,
+        lhs_contracting_dims: Ints | None = None,
+        rhs_contracting_dims: Ints | None = None,
         lhs_batch_dims: Ints = (),
         rhs_batch_dims: Ints = (),
         element_type: str | None = None,
         operand_precision: Precision = None,
         algorithm: str | None = None,
     ) -> HloValue:
-        """`element_type` is that of the result; the default is inferred from the operands."""
+        """Without dimensions: the product of matrices or vectors, which contracts the last dimension with the first.
+
+        `element_type` is that of the result; the default is inferred from the operands. Raises UsageError above rank 2 without
+        dimensions.
+        """
+        if lhs_contracting_dims is None and rhs_contracting_dims is None:
+            if not 1 <= lhs.shape.rank <= 2 or not 1 <= rhs.shape.rank <= 2 or lhs_batch_dims or rhs_batch_dims:
+                raise UsageError("dot without contracting dimensions multiplies matrices and vectors")
+            lhs_contracting_dims, rhs_contracting_dims = (lhs.shape.rank - 1,), (0,)
         return self._dot(
             "dot",
             [lhs, rhs],
