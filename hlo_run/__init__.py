@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 from hlo_run.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from hlo_run.api import compute_constant, cost_analysis, evaluate, from_jax, isolate, isolate_in_run, load, run
+    from hlo_run.api import (
+        HloPassPipeline,
+        compute_constant,
+        cost_analysis,
+        evaluate,
+        from_jax,
+        isolate,
+        isolate_in_run,
+        load,
+        run,
+    )
     from hlo_run.builder.builder import HloBuilder
     from hlo_run.builder.core import HloValue
     from hlo_run.custom_calls import custom_call
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HloBuilder",
     "HloModule",
+    "HloPassPipeline",
     "HloRunError",
     "HloValue",
     "Shape",
@@ -40,6 +51,7 @@ __all__ = [
 _HOMES = {
     "HloBuilder": "hlo_run.builder.builder",
     "HloModule": "hlo_run.hlo.graph",
+    "HloPassPipeline": "hlo_run.api",
     "HloRunError": "hlo_run.errors",
     "HloValue": "hlo_run.builder.core",
     "Shape": "hlo_run.hlo.values.shape",

@@ -27,6 +27,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
+from hlo_run.pipeline.pass_pipeline import HloPassPipeline as HloPassPipeline
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 

@@ -148,9 +148,11 @@ def _passes() -> dict[str, str]:
 
 def _rows() -> dict[str, HloRow]:
     """Return the rows of the HLO table in order, by their names with dashes."""
+    from hlo_run.pipeline.plugin_passes import plugin_rows
     from hlo_run.pipeline.table import PIPELINE
 
-    return {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
+    rows = {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
+    return {**rows, **{_spelling(name): row for name, row in plugin_rows().items()}}
 
 
 def _module_text(ctx: PassContext, module: HloModule) -> str:

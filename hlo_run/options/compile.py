@@ -49,6 +49,12 @@ class CompileOptions:
     xla_enable_hlo_passes_only: str = flag("", "Run only these HLO rows (comma-separated) and the required ones.", "ROWS")
     disable_kernel_passes: str = flag("", "Skip these kernel rows of --list_passes (comma-separated).", "ROWS")
     enable_kernel_passes_only: str = flag("", "Run only these kernel rows (comma-separated) and the required ones.", "ROWS")
+    insert_passes: str = flag(
+        "",
+        "Run these passes of other packages (entry points of the group hlo_run.passes) in the pipeline: "
+        "NAME:before:ROW or NAME:after:ROW, comma-separated.",
+        "NAME:after:ROW",
+    )
     xla_fuel: str = flag(
         "",
         "Stop a pass after N rewrites. A pass that does not count rewrites stops after N runs that change the module.",

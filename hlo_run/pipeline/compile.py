@@ -28,6 +28,7 @@ from hlo_run.hlo_passes.observer import (
     StopAtStage,
 )
 from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.runner import run_hlo_groups
@@ -47,7 +48,12 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     A module that already has a schedule skips the optimisation rows and runs only BACKEND_PIPELINE.
     """
     with paused_collection():
-        run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
+        groups = PIPELINE if module.schedule is None else BACKEND_PIPELINE
+        if ctx.options.insert_passes:
+            from hlo_run.pipeline.plugin_passes import with_insertions
+
+            groups = with_insertions(groups, names(ctx.options.insert_passes))
+        run_hlo_groups(groups, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,

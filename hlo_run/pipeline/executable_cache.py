@@ -59,8 +59,11 @@ def _compile(ctx: PassContext, module: HloModule) -> Executable:
 
 
 def open_for(ctx: PassContext) -> FileCache | None:
-    """Return the cache; None if observers, replacements or `--output` need a real compilation, or the cache is off."""
-    if ctx.observers or ctx.replacements != Replacements() or ctx.locates or ctx.options.output:
+    """Return the cache; None if observers, replacements or `--output` need a real compilation, or the cache is off.
+
+    No key knows the code of passes of other packages.
+    """
+    if ctx.observers or ctx.replacements != Replacements() or ctx.locates or ctx.options.output or ctx.options.insert_passes:
         return None
     return open_cache("executables")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from hlo_run.containment.board import at_place
-from hlo_run.errors import HloRunError, InternalError
+from hlo_run.errors import HloRunError, InternalError, ParseError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.verify.limits import verify_limits
@@ -133,15 +133,19 @@ class _HloRun:
             if row.settles_layouts:
                 self.strictness = self.settled
             if self.ctx.options.verify == "every":
-                self._verify()
+                self._verify(row.name)
 
         seconds = _guarded(apply, step, self.ctx.observers)
         _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
 
-    def _verify(self) -> None:
-        """Verify the module if it changed since the last verification."""
+    def _verify(self, row: str) -> None:
+        """Verify the module if it changed since the last verification. Raises InternalError: it was valid before the row."""
         if self._state() != self._verified:
-            verify(self.module, self.strictness)
+            try:
+                verify(self.module, self.strictness)
+            except ParseError as error:
+                message = f"row '{row}' made an invalid module: {error.message}"
+                raise InternalError(message, error.where, error.hint, error.notes) from error
             # Verification may itself edit the module when it settles open shapes.
             self._verified = self._state()
 
