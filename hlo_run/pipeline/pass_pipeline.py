@@ -50,7 +50,8 @@ class HloPassPipeline:
     def run(self, module: HloModule) -> bool:
         """Run the passes on `module` in place, and return whether they changed it.
 
-        The module is verified before the first pass and after each one; with `options` as their `verify` says. Raises ParseError for an invalid module, InternalError for a pass that fails or makes an invalid one.
+        The module is verified before the first pass and after each one; with `options` as their `verify` says. Raises ParseError
+        for an invalid module, InternalError for a pass that fails or makes an invalid one.
         """
         version = module.version
         rows = tuple(replace(row, required=True, when=_runs) for row in self._rows)
