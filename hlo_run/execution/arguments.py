@@ -9,7 +9,7 @@ from hlo_run.execution.console import Place
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo.verify.limits import verify_limits
+from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
@@ -47,6 +47,7 @@ class Arguments:
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
     ) -> None:
         verify_limits(module)
+        verify_sizes(module)
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)

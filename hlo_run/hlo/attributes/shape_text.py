@@ -1,4 +1,4 @@
-"""Parse shapes: arrays with layouts, tuples, buffers, tokens; shapes too large for any device are refused."""
+"""Parse shapes: arrays with layouts, tuples, buffers, tokens. Sizes in bytes fit into 64 bits, as in XLA."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hlo_run.hlo.attributes.lexer import FOREIGN, Lexer
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import UNBOUNDED, Layout, Shape
 
-MAX_ELEMENTS = 2**40
 MAX_RANK = 64
 # XLA's limit on the nesting depth of tuples, instructions and computations in a text.
 MAX_DEPTH = 8192
@@ -147,18 +146,13 @@ def _dimensions(text: str) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def check_size(element_type: str, dims: tuple[int, ...]) -> None:
-    """Raise ParseError if the bytes of an array exceed 64 bits, Unsupported if it is too large for any device."""
+    """Raise ParseError if the bytes of an array exceed 64 bits."""
     # A size of 0 must not hide the other sizes; a dimension without a bound counts as 1.
     elements = math.prod(max(size, 1) for size in dims)
-    if elements <= MAX_ELEMENTS:
+    if elements * DTYPES[element_type].bits // 8 < _INT64_BYTES and elements < _INT64_BYTES:
         return
     text = f"{element_type}[{','.join('?' if size == UNBOUNDED else str(size) for size in dims)}]"
-    if elements * DTYPES[element_type].bits // 8 >= _INT64_BYTES:
-        raise ParseError(f"the size of shape {text} in bytes does not fit into 64 bits")
-    raise Unsupported(
-        f"shape {text} has {elements} elements, more than any device can hold",
-        hint=f"the limit is {MAX_ELEMENTS} elements; make the dimensions smaller",
-    )
+    raise ParseError(f"the size of shape {text} in bytes does not fit into 64 bits")
 
 
 def _layout(order_text: str, extra: str, rank: int) -> Layout:

@@ -6,7 +6,7 @@ and printing have the limits of XLA's parser. The length of a chain of instructi
 
 from __future__ import annotations
 
-from hlo_run.errors import Unsupported
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
@@ -16,6 +16,8 @@ MAX_TUPLE_DEPTH = 100
 MAX_CALL_DEPTH = 100
 
 
+# Elements of an array that a run can hold, on any platform.
+MAX_RUN_ELEMENTS = 2**40
 # Calls that the reference follows without Python's stack.
 _FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
 
@@ -37,6 +39,16 @@ def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
     _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
+
+
+def verify_sizes(module: HloModule) -> None:
+    """Raise DeviceError if an array has more than MAX_RUN_ELEMENTS elements. Such a module compiles, but no run can hold it."""
+    for instruction in module.instructions:
+        for _, leaf in instruction.shape.leaves():
+            if leaf.is_array and leaf.element_count > MAX_RUN_ELEMENTS:
+                text = leaf.to_string(layout=False)
+                message = f"'{instruction.name}': shape {text} has {leaf.element_count} elements, more than any device can hold"
+                raise DeviceError(message, instruction.where, "--stage=ptx compiles without running")
 
 
 def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:

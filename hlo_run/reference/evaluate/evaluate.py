@@ -10,7 +10,7 @@ import numpy as np
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.verify.limits import verify_limits
+from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
@@ -96,6 +96,7 @@ class Reference:
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
         verify_limits(module, to_evaluate=True)
+        verify_sizes(module)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
