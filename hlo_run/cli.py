@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,7 +21,7 @@ from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
-    from hlo_run.containment.supervisor import Relay
+    from hlo_run.containment.relay import Relay
     from hlo_run.reference.compare.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
@@ -132,6 +132,9 @@ def _print_version(program: str) -> None:
 class PlainConsole:
     """The console for files, pipes and tests: prints text without colour. Escapes control characters, which inputs may hold."""
 
+    records: TextIO | None = None
+    """The stream of `record`; None: stdout."""
+
     def out(self, text: str) -> None:
         """Print to stdout, with a newline at the end."""
         _stdout(escaped(text))
@@ -180,15 +183,13 @@ class PlainConsole:
 
         _stdout(escaped(diff_text(diff)))
 
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        """Return a context that prints nothing."""
-        del what
-        yield
+    def record(self, line: str) -> None:
+        """Print a line of `--report_jsonl`."""
+        _stdout(escaped(line), self.records)
 
 
 class TerminalConsole(PlainConsole):
-    """The console for a terminal: colour and a spinner on stderr, through rich."""
+    """The console for a terminal: colour on stderr, through rich. The supervisor shows the progress."""
 
     def __init__(self) -> None:
         from rich.console import Console  # costs 40 ms: only on a terminal
@@ -202,25 +203,18 @@ class TerminalConsole(PlainConsole):
         if newline:
             self._rich.print(rest, markup=False)
 
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        """Return a context that shows a spinner with the text `what` on stderr."""
-        from rich.text import Text  # loaded with rich's console
-
-        with self._rich.status(Text(escaped(what))):  # as Text: brackets in names are not markup
-            yield
-
 
 @contextmanager
-def _writing_to_stdout() -> Generator[None]:
+def _writing_to_stdout(stream: TextIO | None = None) -> Generator[None]:
     """Turn an error of writing into ReaderLeft (the reader closed the pipe) or UsageError (disk full, stdout closed)."""
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
+    stream = stream or sys.stdout
+    if stream is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
         raise UsageError("stdout is closed, so results cannot be printed")
     try:
         yield
     except OSError as error:
         # What is left in the buffer must not fail again when Python flushes it at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if isinstance(error, BrokenPipeError):
             raise ReaderLeft from None
         raise UsageError(f"stdout cannot be written: {error.strerror or error}") from None
@@ -230,13 +224,15 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def _stdout(text: str) -> None:
-    with _writing_to_stdout():
+def _stdout(text: str, records: TextIO | None = None) -> None:
+    """Write a line to stdout, or to the stream of the records, which is stdout while `sys.stdout` is another one."""
+    stream: TextIO = sys.stdout if records is None else records
+    with _writing_to_stdout(stream):
         try:
-            sys.stdout.write(text + "\n")
+            stream.write(text + "\n")
         except UnicodeEncodeError:  # the encoding of stdout lacks a character; stderr escapes it by itself
-            sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding) + "\n")
-        sys.stdout.flush()
+            stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding) + "\n")
+        stream.flush()
 
 
 def _stderr(text: str) -> None:
@@ -260,9 +256,14 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
             # Imported late: --help and bad flags must not wait for numpy.
             from hlo_run.commands.dispatch import run_files
 
-            return run_files(options, files, console_of_streams(), relay)
+            if options.report_jsonl != "-":
+                return run_files(options, files, console_of_streams(), relay)
+            console = console_of_streams()
+            console.records = relay.at_once if relay is not None and relay.is_relayed else sys.stdout
+            with redirect_stdout(sys.stderr):
+                return run_files(options, files, console, relay)
 
-        return _supervised(run_here, options) if supervised and files else run_here(None)
+        return _supervised(run_here, options, files, options.jobs) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
@@ -279,13 +280,13 @@ def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
 
             return run_opt(options, flags, files, console_of_streams(), relay)
 
-        return _supervised(run_here, options) if supervised and files else run_here(None)
+        return _supervised(run_here, options, files) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
 
-def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
-    """Run `work` in a worker process if the system can fork and the flags do not forbid it."""
+def _supervised(work: Callable[[Relay | None], int], options: Options, files: Sequence[str], jobs: int = 1) -> int:
+    """Run `work` in worker processes if the system can fork and the flags do not forbid it. `jobs` 0: one per core."""
     if options.one_process or not hasattr(os, "fork"):
         from hlo_run.interrupts import ends_when_interrupted
 
@@ -293,7 +294,11 @@ def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
             return work(None)
     from hlo_run.containment.supervisor import supervise
 
-    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout)
+    if not jobs:
+        from hlo_run.parallel import available_cores
+
+        jobs = available_cores()
+    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout, files, jobs)
 
 
 def _warn(warnings: Sequence[str]) -> None:
