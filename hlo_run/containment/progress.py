@@ -27,7 +27,7 @@ class ProgressLine:
     """The line. `text` returns what to show now."""
 
     text: Callable[[], str]
-    _began: float = field(default_factory=time.monotonic)
+    _began: float = field(default_factory=lambda: time.monotonic())
     _drawn: float = 0.0
     _shown: str = ""
 
