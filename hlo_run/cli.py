@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,6 +19,7 @@ from hlo_run.options.input_files import expand
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
+from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
@@ -29,39 +31,72 @@ _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare wi
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
 StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it.
-Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file,
-3 invalid HLO, 4 not supported yet, 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run. A flag that has
-no effect beside the others is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it."""
 
+A row is a place in the pipeline: one run of a pass, named after the pass. If a pass runs several times, its second row is
+called cse-2, and so on. --list_passes lists the rows. Flags that take ROWS take these names; --v prints what each row changed.
+
+A flag is written --name=value, --name value, -name=value or, for yes and no, --name. A flag that has no effect beside the others
+is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it.
+
+Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file, 3 invalid HLO, 4 not supported yet,
+5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run, 130 Ctrl-C, 141 the reader of the output left. Of
+several files it is the first code that is not 0, in the order of the files."""
+_EXAMPLES = {
+    "hlo-run FILE.hlo": "run, and compare with the reference",
+    "hlo-run --platform=Host --jobs=0 DIR": "all modules of DIR without a GPU, in parallel",
+    "hlo-run --stage=ptx FILE.hlo": "print one stage",
+    "hlo-run --v=3 --v_format=diff FILE.hlo": "what each row changes",
+    "hlo-run --localize FILE.hlo": "the first kernel that is wrong",
+    "hlo-run --golden_dir=goldens DIR": "compare the stages with goldens, in CI",
+}
+_OPT_STAGES_TITLE = "Stages (--platform=gpu --stage=NAME prints one)"
+_STAGES_TITLE = "Stages (--stage=NAME prints one; the name of a row prints what the row leaves)"
 
 _OPT_INTRODUCTION = """Run HLO passes, or a pipeline up to a stage, on a module and print the result.
 
-FILE is one file of HLO text (- is stdin) or of another format that hlo-run reads. The exit codes are those of hlo-run.
+FILE is one file of HLO text (- is stdin) or of another format that hlo-run reads. A row is a place in the pipeline: one run of
+a pass. --list_passes lists the names of passes. The exit codes are those of hlo-run.
 XLA_FLAGS is read; the command line overrides it."""
+_OPT_EXAMPLES = {
+    "hlo-opt --passes=algsimp,cse FILE.hlo": "run two passes",
+    "hlo-opt --platform=gpu FILE.hlo": "the optimised module",
+    "hlo-opt --platform=gpu --stage=ptx FILE.hlo": "the PTX of the kernels",
+    "hlo-opt --split-input-file --passes=dce FILE.hlo": "each module of a file of tests",
+    "hlo-opt --list-passes": "the names of all passes",
+}
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A console script: its name, the introduction of its help, and its flags."""
+    """A console script: its name, the introduction of its help, its commonest uses, its stages, and its flags."""
 
     name: str
     introduction: str
+    examples: Mapping[str, str]
+    stages: Mapping[str, str]
+    stages_title: str
     flags: Flags
 
 
-_HLO_RUN = _Program("hlo-run", _INTRODUCTION, FLAGS)
-_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, OPT_FLAGS)
+_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_TITLE, FLAGS)
+_HLO_OPT = _Program(
+    "hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, "Stages (--platform=gpu --stage=NAME)", OPT_FLAGS
+)
 
 
 class _Command(click.Command):
     """The command of a program. Its help prints flags by section and as XLA spells them (`--name=VALUE`)."""
 
-    flags: Flags
+    program: _Program
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write_dl(list(self.program.examples.items()), col_max=50)
+        with formatter.section(self.program.stages_title):
+            formatter.write_dl(list(self.program.stages.items()), col_max=38)
         sections: dict[str, list[tuple[str, str]]] = {}
-        shorts = {name: short for short, name in self.flags.short_names.items()}
-        flags = [(title, name, info) for title, table in self.flags.sections.items() for name, info in table.items()]
+        shorts = {name: short for short, name in self.program.flags.short_names.items()}
+        flags = [(title, name, info) for title, table in self.program.flags.sections.items() for name, info in table.items()]
         for title, name, info in flags:
             metavar = info.metadata["metavar"]
             value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
@@ -81,7 +116,7 @@ def _make_command(program: _Program) -> click.Command:
         kind = click.Choice(choices) if choices else _TYPES[str(info.type)]
         parameters.append(click.Option([f"--{name}"], type=kind, default=info.default))
     command = _Command(program.name, params=parameters, help=program.introduction, callback=_collect, add_help_option=True)
-    command.flags = program.flags
+    command.program = program
     return command
 
 
@@ -103,7 +138,10 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
         context = command.make_context(program.name, [*normal, "--", *raw.files], default_map=dict(raw.defaults))
         values, files = command.invoke(context)
     except click.ClickException as error:
-        raise UsageError(error.format_message(), hint="--help lists every flag") from None
+        wrong = error.param if isinstance(error, click.BadParameter) else None
+        known = program.flags.fields.get(wrong.name or "") if wrong is not None else None
+        hint = known.metadata["help"] if known is not None else "--help lists every flag"
+        raise UsageError(error.format_message(), hint=hint) from None
     if values["xla_enable_hlo_passes_only"] and values["xla_disable_hlo_passes"]:
         raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes cannot be used together")
     return values, files, raw.warnings
@@ -250,6 +288,7 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
 
     def work() -> int:
         options, files, warnings = parse_arguments(arguments)
+        files = files or _redirected(options.list_passes)
         _warn(warnings)
 
         def run_here(relay: Relay | None) -> int:
@@ -273,6 +312,7 @@ def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
 
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
+        files = files or _redirected(flags.list_passes or flags.list_stages)
         _warn(warnings)
 
         def run_here(relay: Relay | None) -> int:
@@ -283,6 +323,17 @@ def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
         return _supervised(run_here, options, files) if supervised and files else run_here(None)
 
     return exit_code_of(work)
+
+
+def _redirected(only_lists: bool) -> tuple[str, ...]:
+    """Return the files of a command line without files: stdin if it is redirected from a file (`< FILE`), else none.
+
+    A pipe or a terminal must be asked for (`-`), since a command whose list of files is empty would wait for it.
+    """
+    try:
+        return () if only_lists or not stat.S_ISREG(os.fstat(0).st_mode) else ("-",)
+    except OSError:  # stdin is closed
+        return ()
 
 
 def _supervised(work: Callable[[Relay | None], int], options: Options, files: Sequence[str], jobs: int = 1) -> int:

@@ -22,7 +22,7 @@ from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HL
 from hlo_run.options import Options
 from hlo_run.options.effects import check_effects, check_least_values
 from hlo_run.parallel import share_cores
-from hlo_run.platforms import reference_platform
+from hlo_run.platforms import platform_name, reference_platform
 from hlo_run.version import VERSION
 
 # A file's exit code, the bucket of its failure, and what the reports say about it if there are any.
@@ -269,7 +269,7 @@ def _check_run_flags(options: Options) -> None:
 
 
 def _check_output(options: Options, files: Sequence[str]) -> None:
-    """Raise UsageError for output flags that would have no effect or contradict each other."""
+    """Raise UsageError for output flags that would have no effect or contradict each other, and for unknown platforms."""
     if options.output_format != "hlo" and options.stage not in (HLO_INPUT, OPTIMIZED_HLO):
         hint = f"add --stage={OPTIMIZED_HLO} for the optimised module or --stage={HLO_INPUT} for the module as read"
         raise UsageError(f"--output_format={options.output_format} needs a stage that is an HLO module", hint=hint)
@@ -281,6 +281,10 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
     shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
+    if not shown:
+        reference_platform(options)
+        if options.platform:
+            platform_name(options.platform)
     if options.explain:
         from hlo_run.commands.explain_fusion import asked_names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import marshal
 import os
@@ -115,8 +116,9 @@ class Relay:
         if text := self.words():
             os.ftruncate(self.captured, 0)
             os.lseek(self.captured, 0, os.SEEK_SET)
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # stderr is closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
     def take_streams(self) -> None:
         """Lead Python's stdout and stderr to the supervisor if it prints them. Native code's stderr goes to `captured`."""

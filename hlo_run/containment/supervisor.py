@@ -413,7 +413,8 @@ def _finish(relay: Relay) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the exit code is left to tell what happened
+        sys.stderr.flush()
 
 
 def _say(text: str) -> None:

@@ -152,3 +152,13 @@ def test_a_reader_that_leaves_ends_all(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait() == 141
+
+
+def test_a_reader_of_both_streams_that_leaves_is_no_bug(tmp_path: Path) -> None:
+    (file,) = _write(tmp_path / "modules", ABS)
+    command = [sys.executable, "-m", "hlo_run", "--v=1", "--stage=ptx", file]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment(tmp_path), **both) as process:  # pyright: ignore
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 141
