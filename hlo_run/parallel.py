@@ -125,7 +125,7 @@ def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: 
     # No signal may unwind the copy into the code of this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with warnings.catch_warnings():
-        # From 3.12 on Python warns about other threads, such as the spinner's. The fork does not need their locks.
+        # From 3.12 on Python warns about other threads, such as numpy's. The fork does not need their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
