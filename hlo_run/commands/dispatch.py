@@ -123,9 +123,10 @@ class _Command:
         # The summary of several files needs the bucket.
         signature = result.signature if len(self.files) > 1 else None
         self.entries[number] = (result.exit_code, signature.bucket if signature is not None else "", record or None)
-        if options.report_jsonl:
-            self._write_line(record["json"])
-        self.relay.done(number, self.entries[number])
+        with self.relay.undisturbed():
+            if options.report_jsonl:
+                self._write_line(record["json"])
+            self.relay.done(number, self.entries[number])
 
     def _write_line(self, line: str) -> None:
         if self.options.report_jsonl == "-":

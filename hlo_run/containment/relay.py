@@ -9,7 +9,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -84,6 +84,17 @@ class Relay:
             if not data:
                 return
             yield LENGTH.unpack(data)[0]
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Generator[None]:
+        """Let signals wait for the end of the block, so that all records of a file are written or none."""
+        if self.pipe >= 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            if self.pipe >= 0:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def done(self, number: int, value: Any) -> None:
         """Keep the result of a finished file, a value that `marshal` can write, for other workers."""
