@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,10 +19,11 @@ from hlo_run.options.input_files import expand
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
+from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
-    from hlo_run.containment.supervisor import Relay
+    from hlo_run.containment.relay import Relay
     from hlo_run.reference.compare.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
@@ -29,39 +31,72 @@ _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare wi
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
 StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it.
-Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file,
-3 invalid HLO, 4 not supported yet, 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run. A flag that has
-no effect beside the others is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it."""
 
+A row is a place in the pipeline: one run of a pass, named after the pass. If a pass runs several times, its second row is
+called cse-2, and so on. --list_passes lists the rows. Flags that take ROWS take these names; --v prints what each row changed.
+
+A flag is written --name=value, --name value, -name=value or, for yes and no, --name. A flag that has no effect beside the others
+is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it.
+
+Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file, 3 invalid HLO, 4 not supported yet,
+5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run, 130 Ctrl-C, 141 the reader of the output left. Of
+several files it is the first code that is not 0, in the order of the files."""
+_EXAMPLES = {
+    "hlo-run FILE.hlo": "run, and compare with the reference",
+    "hlo-run --platform=Host --jobs=0 DIR": "all modules of DIR without a GPU, in parallel",
+    "hlo-run --stage=ptx FILE.hlo": "print one stage",
+    "hlo-run --v=3 --v_format=diff FILE.hlo": "what each row changes",
+    "hlo-run --localize FILE.hlo": "the first kernel that is wrong",
+    "hlo-run --golden_dir=goldens DIR": "compare the stages with goldens, in CI",
+}
+_OPT_STAGES_TITLE = "Stages (--platform=gpu --stage=NAME prints one)"
+_STAGES_TITLE = "Stages (--stage=NAME prints one; the name of a row prints what the row leaves)"
 
 _OPT_INTRODUCTION = """Run HLO passes, or a pipeline up to a stage, on a module and print the result.
 
-FILE is one file of HLO text (- is stdin) or of another format that hlo-run reads. The exit codes are those of hlo-run.
+FILE is one file of HLO text (- is stdin) or of another format that hlo-run reads. A row is a place in the pipeline: one run of
+a pass. --list_passes lists the names of passes. The exit codes are those of hlo-run.
 XLA_FLAGS is read; the command line overrides it."""
+_OPT_EXAMPLES = {
+    "hlo-opt --passes=algsimp,cse FILE.hlo": "run two passes",
+    "hlo-opt --platform=gpu FILE.hlo": "the optimised module",
+    "hlo-opt --platform=gpu --stage=ptx FILE.hlo": "the PTX of the kernels",
+    "hlo-opt --split-input-file --passes=dce FILE.hlo": "each module of a file of tests",
+    "hlo-opt --list-passes": "the names of all passes",
+}
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A console script: its name, the introduction of its help, and its flags."""
+    """A console script: its name, the introduction of its help, its commonest uses, its stages, and its flags."""
 
     name: str
     introduction: str
+    examples: Mapping[str, str]
+    stages: Mapping[str, str]
+    stages_title: str
     flags: Flags
 
 
-_HLO_RUN = _Program("hlo-run", _INTRODUCTION, FLAGS)
-_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, OPT_FLAGS)
+_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_TITLE, FLAGS)
+_HLO_OPT = _Program(
+    "hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, "Stages (--platform=gpu --stage=NAME)", OPT_FLAGS
+)
 
 
 class _Command(click.Command):
     """The command of a program. Its help prints flags by section and as XLA spells them (`--name=VALUE`)."""
 
-    flags: Flags
+    program: _Program
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write_dl(list(self.program.examples.items()), col_max=50)
+        with formatter.section(self.program.stages_title):
+            formatter.write_dl(list(self.program.stages.items()), col_max=38)
         sections: dict[str, list[tuple[str, str]]] = {}
-        shorts = {name: short for short, name in self.flags.short_names.items()}
-        flags = [(title, name, info) for title, table in self.flags.sections.items() for name, info in table.items()]
+        shorts = {name: short for short, name in self.program.flags.short_names.items()}
+        flags = [(title, name, info) for title, table in self.program.flags.sections.items() for name, info in table.items()]
         for title, name, info in flags:
             metavar = info.metadata["metavar"]
             value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
@@ -81,7 +116,7 @@ def _make_command(program: _Program) -> click.Command:
         kind = click.Choice(choices) if choices else _TYPES[str(info.type)]
         parameters.append(click.Option([f"--{name}"], type=kind, default=info.default))
     command = _Command(program.name, params=parameters, help=program.introduction, callback=_collect, add_help_option=True)
-    command.flags = program.flags
+    command.program = program
     return command
 
 
@@ -103,7 +138,10 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
         context = command.make_context(program.name, [*normal, "--", *raw.files], default_map=dict(raw.defaults))
         values, files = command.invoke(context)
     except click.ClickException as error:
-        raise UsageError(error.format_message(), hint="--help lists every flag") from None
+        wrong = error.param if isinstance(error, click.BadParameter) else None
+        known = program.flags.fields.get(wrong.name or "") if wrong is not None else None
+        hint = known.metadata["help"] if known is not None else "--help lists every flag"
+        raise UsageError(error.format_message(), hint=hint) from None
     for only, disable in (
         ("xla_enable_hlo_passes_only", "xla_disable_hlo_passes"),
         ("enable_kernel_passes_only", "disable_kernel_passes"),
@@ -135,6 +173,9 @@ def _print_version(program: str) -> None:
 
 class PlainConsole:
     """The console for files, pipes and tests: prints text without colour. Escapes control characters, which inputs may hold."""
+
+    records: TextIO | None = None
+    """The stream of `record`; None: stdout."""
 
     def out(self, text: str) -> None:
         """Print to stdout, with a newline at the end."""
@@ -184,15 +225,13 @@ class PlainConsole:
 
         _stdout(escaped(diff_text(diff)))
 
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        """Return a context that prints nothing."""
-        del what
-        yield
+    def record(self, line: str) -> None:
+        """Print a line of `--report_jsonl`."""
+        _stdout(escaped(line), self.records)
 
 
 class TerminalConsole(PlainConsole):
-    """The console for a terminal: colour and a spinner on stderr, through rich."""
+    """The console for a terminal: colour on stderr, through rich. The supervisor shows the progress."""
 
     def __init__(self) -> None:
         from rich.console import Console  # costs 40 ms: only on a terminal
@@ -206,25 +245,18 @@ class TerminalConsole(PlainConsole):
         if newline:
             self._rich.print(rest, markup=False)
 
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        """Return a context that shows a spinner with the text `what` on stderr."""
-        from rich.text import Text  # loaded with rich's console
-
-        with self._rich.status(Text(escaped(what))):  # as Text: brackets in names are not markup
-            yield
-
 
 @contextmanager
-def _writing_to_stdout() -> Generator[None]:
+def _writing_to_stdout(stream: TextIO | None = None) -> Generator[None]:
     """Turn an error of writing into ReaderLeft (the reader closed the pipe) or UsageError (disk full, stdout closed)."""
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
+    stream = stream or sys.stdout
+    if stream is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
         raise UsageError("stdout is closed, so results cannot be printed")
     try:
         yield
     except OSError as error:
         # What is left in the buffer must not fail again when Python flushes it at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if isinstance(error, BrokenPipeError):
             raise ReaderLeft from None
         raise UsageError(f"stdout cannot be written: {error.strerror or error}") from None
@@ -234,13 +266,15 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def _stdout(text: str) -> None:
-    with _writing_to_stdout():
+def _stdout(text: str, records: TextIO | None = None) -> None:
+    """Write a line to stdout, or to the stream of the records, which is stdout while `sys.stdout` is another one."""
+    stream: TextIO = sys.stdout if records is None else records
+    with _writing_to_stdout(stream):
         try:
-            sys.stdout.write(text + "\n")
+            stream.write(text + "\n")
         except UnicodeEncodeError:  # the encoding of stdout lacks a character; stderr escapes it by itself
-            sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding) + "\n")
-        sys.stdout.flush()
+            stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding) + "\n")
+        stream.flush()
 
 
 def _stderr(text: str) -> None:
@@ -258,15 +292,21 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
 
     def work() -> int:
         options, files, warnings = parse_arguments(arguments)
+        files = files or _redirected(options.list_passes)
         _warn(warnings)
 
         def run_here(relay: Relay | None) -> int:
             # Imported late: --help and bad flags must not wait for numpy.
             from hlo_run.commands.dispatch import run_files
 
-            return run_files(options, files, console_of_streams(), relay)
+            if options.report_jsonl != "-":
+                return run_files(options, files, console_of_streams(), relay)
+            console = console_of_streams()
+            console.records = relay.at_once if relay is not None and relay.is_relayed else sys.stdout
+            with redirect_stdout(sys.stderr):
+                return run_files(options, files, console, relay)
 
-        return _supervised(run_here, options) if supervised and files else run_here(None)
+        return _supervised(run_here, options, files, options.jobs) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
@@ -276,6 +316,7 @@ def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
 
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
+        files = files or _redirected(flags.list_passes or flags.list_stages)
         _warn(warnings)
 
         def run_here(relay: Relay | None) -> int:
@@ -283,13 +324,24 @@ def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
 
             return run_opt(options, flags, files, console_of_streams(), relay)
 
-        return _supervised(run_here, options) if supervised and files else run_here(None)
+        return _supervised(run_here, options, files) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
 
-def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
-    """Run `work` in a worker process if the system can fork and the flags do not forbid it."""
+def _redirected(only_lists: bool) -> tuple[str, ...]:
+    """Return the files of a command line without files: stdin if it is redirected from a file (`< FILE`), else none.
+
+    A pipe or a terminal must be asked for (`-`), since a command whose list of files is empty would wait for it.
+    """
+    try:
+        return () if only_lists or not stat.S_ISREG(os.fstat(0).st_mode) else ("-",)
+    except OSError:  # stdin is closed
+        return ()
+
+
+def _supervised(work: Callable[[Relay | None], int], options: Options, files: Sequence[str], jobs: int = 1) -> int:
+    """Run `work` in worker processes if the system can fork and the flags do not forbid it. `jobs` 0: one per core."""
     if options.one_process or not hasattr(os, "fork"):
         from hlo_run.interrupts import ends_when_interrupted
 
@@ -297,7 +349,11 @@ def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
             return work(None)
     from hlo_run.containment.supervisor import supervise
 
-    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout)
+    if not jobs:
+        from hlo_run.parallel import available_cores
+
+        jobs = available_cores()
+    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout, files, jobs)
 
 
 def _warn(warnings: Sequence[str]) -> None:

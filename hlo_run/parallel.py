@@ -26,11 +26,19 @@ _CHUNK_BYTES = 1 << 16
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
+_sharing = 1
+
+
+def share_cores(processes: int) -> None:
+    """Leave their part of the cores to other processes that do the same work."""
+    global _sharing
+    _sharing = max(1, processes)
+
+
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // _sharing)
 
 
 def can_fork() -> bool:
@@ -47,8 +55,11 @@ def can_fork() -> bool:
 _is_copy = False
 
 
-def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list[T]:
+def run_in_processes(
+    count: int, work: Callable[[int], T], workers: int, progress: Callable[[int], None] | None = None
+) -> list[T]:
     """Return `work(0)` to `work(count - 1)`, computed by up to `workers` forks. Results must be picklable, `work` need not be.
+    `progress` is called with the number of finished pieces.
 
     Raises the HloRunError of the first piece that failed. If a process dies, raises the error that describes its end.
     """
@@ -67,7 +78,7 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
             os.write(giving, _NUMBER.pack(first))
         os.close(giving)
         giving = -1
-        done = _collect(running)
+        done = _collect(running, progress)
     finally:
         if giving >= 0:
             os.close(giving)
@@ -114,7 +125,7 @@ def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: 
     # No signal may unwind the copy into the code of this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with warnings.catch_warnings():
-        # From 3.12 on Python warns about other threads, such as the spinner's. The fork does not need their locks.
+        # From 3.12 on Python warns about other threads, such as numpy's. The fork does not need their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -180,7 +191,7 @@ def _send(pipe: int, message: tuple[int, object]) -> None:
         view = view[os.write(pipe, view) :]
 
 
-def _collect(running: dict[int, _Copy]) -> dict[int, Any]:
+def _collect(running: dict[int, _Copy], progress: Callable[[int], None] | None) -> dict[int, Any]:
     """Return the results by piece. Receive until all processes have finished, or one has died."""
     import pickle
     import select
@@ -188,6 +199,8 @@ def _collect(running: dict[int, _Copy]) -> dict[int, Any]:
     done: dict[int, Any] = {}
     receiving = dict(running)
     while receiving:
+        if progress is not None:
+            progress(len(done))
         for pipe in select.select(list(receiving), [], [])[0]:
             copy = receiving[pipe]
             data = os.read(pipe, _CHUNK_BYTES)

@@ -6,6 +6,7 @@ It returns its exit code or None.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -48,13 +49,32 @@ class _Tools(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand; raises UsageError for an unknown one."""
+        if args and not args[0].startswith("-") and args[0] not in TOOLS:
+            close = difflib.get_close_matches(args[0], TOOLS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the tools are {', '.join(sorted(TOOLS))}"
+            raise UsageError(f"no tool is called '{args[0]}'", hint=hint)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands with their lines of help."""
         with formatter.section("Tools"):
             formatter.write_dl([(name, TOOLS[name][1]) for name in self.list_commands(ctx)])
+        with formatter.section("Examples"):
+            formatter.write_dl(list(_EXAMPLES.items()), col_max=30)
 
 
-_GROUP = _Tools("hlo-tool", help="Tools for HLO modules and their dumps. `hlo-tool NAME --help` explains one of them.")
+_EXAMPLES = {
+    "hlo-tool reduce FILE.hlo --run='hlo-run --platform=Host'": "the smallest module that fails alike",
+    "hlo-tool bisect FILE.hlo --run='hlo-run --platform=Host'": "the pass and the rewrite that break it",
+    "hlo-tool diff OLD.hlo NEW.hlo": "what moved, was added, removed, changed",
+    "hlo-tool fuzz --time=600 --keep=DIR": "ten minutes of random modules (also hlo-fuzz)",
+    "source <(hlo-tool completion bash)": "complete flags and their values",
+}
+_HELP = "Tools for HLO modules and their dumps. `hlo-tool NAME --help` explains one of them."
+# Subcommands take -h too.
+_GROUP = _Tools("hlo-tool", help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def run_tool(arguments: Sequence[str]) -> int:
@@ -65,6 +85,9 @@ def run_tool(arguments: Sequence[str]) -> int:
             result = _GROUP.main(list(arguments), prog_name="hlo-tool", standalone_mode=False, obj=console_of_streams())
         except click.Abort:  # click's name for Ctrl-C
             raise KeyboardInterrupt from None
+        except click.exceptions.NoArgsIsHelpError as error:
+            console_of_streams().err(error.format_message())
+            return UsageError.exit_code
         except click.ClickException as error:
             raise UsageError(error.format_message(), hint="hlo-tool NAME --help lists the flags of a tool") from None
         return result if isinstance(result, int) else 0

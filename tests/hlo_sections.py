@@ -8,8 +8,6 @@ section before and after its rows and compares; `// NUMERIC: host` runs it on Ho
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 from text_sections import Section, SectionFailure
@@ -54,6 +52,9 @@ class CapturingConsole:
     def out_bytes(self, data: bytes) -> None:
         self.stdout.append(data.decode(errors="replace"))
 
+    def record(self, line: str) -> None:
+        self.stdout.append(line)
+
     def err(self, text: str) -> None:
         self.stderr.append(text)
 
@@ -65,11 +66,6 @@ class CapturingConsole:
 
     def xla_diff(self, diff: XlaDiff) -> None:
         self.stdout.append(diff_text(diff))
-
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        del what
-        yield
 
 
 def run_hlo(section: Section, folder: Path) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.cli import run
+from hlo_run.cli import run, run_opt
+from hlo_run.commands.summary import summary
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo_passes.observer import HLO_INPUT, STAGES
+from hlo_run.options.programs import FLAGS, OPT_FLAGS
+from hlo_run.options.stages import STAGE_TEXTS
 from hlo_run.reference.evaluate.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -346,3 +350,58 @@ def test_a_stage_without_kernels_says_so(tmp_path: Path, capsys: pytest.CaptureF
     file.write_text("HloModule none\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT c = f32[3] copy(p)\n}")
     assert run(["--stage=ptx", str(file)]) == 0
     assert "has no kernel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("main", "program"), [(run, "hlo-run"), (run_opt, "hlo-opt")])
+def test_help_has_examples_rows_and_all_stages(
+    main: Callable[[list[str]], int], program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["-h"])
+    text = capsys.readouterr().out
+    examples = re.findall(rf"^  ({program} .*?)(?:  |$)", text, re.MULTILINE)
+    assert len(examples) >= 5
+    flags = {name for example in examples for name in re.findall(r"--(\w[\w-]*)", example)}
+    assert {name.replace("-", "_") for name in flags} <= {*(FLAGS if main is run else OPT_FLAGS).fields}
+    assert "A row is a place in the pipeline" in text
+    assert all(f"  {stage}  " in text for stage in STAGES)
+
+
+def test_the_stages_of_the_help_are_all_stages() -> None:
+    assert tuple(STAGE_TEXTS) == (HLO_INPUT, *STAGES)
+
+
+def test_many_failures_are_grouped() -> None:
+    results = [(f"f{number}.hlo", 4 if number % 3 else 0, f"hlo passes: unsupported: {number % 2}") for number in range(3000)]
+    results += [(f"g{number}.hlo", 1, f"compare: mismatch: {number}") for number in range(50)]
+    lines = summary(results, 3050).splitlines()
+    assert lines[1] == "** 3050 files: 2000 unsupported, 1000 fine, 50 differ **"
+    assert lines[2] == "2050 failures in 52 buckets:"
+    assert lines[3].startswith(" 1000  hlo passes: unsupported: 1  [f1.hlo, f5.hlo, f7.hlo, ..]")
+    assert lines[23] == "   32  in 32 smaller buckets"
+    assert len(lines) < 50
+
+
+@pytest.mark.parametrize("program", ["run", "run_opt"])
+def test_a_redirected_file_is_read(program: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n", encoding="utf-8")
+    flags = ["--stage=hlo-input"] if program == "run" else []
+    code = f"import sys; from hlo_run.cli import {program}; sys.exit({program}({flags}))"
+    with file.open() as stream:
+        done = subprocess.run([sys.executable, "-c", code], stdin=stream, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.partition(",")[0]) == (0, "HloModule m")
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+
+
+def test_an_unknown_platform_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Hots", "a.hlo", "b.hlo"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("unknown platform 'Hots'") == 1
+
+
+def test_a_value_of_the_wrong_type_gets_the_help_of_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-v", "a.hlo"]) == 2
+    assert "hint: Log to stderr. 1: names of rows" in capsys.readouterr().err

@@ -50,13 +50,12 @@ class CompilationObservers:
             observers.append(dump)
         observers += [make(working) for make in watching]
         try:
-            with self._console.busy(f"compiling {module.name}"):
-                replacements = read_replacements(options, module.name)
-                # With locations, a fault that Host's checks find names the HLO instruction, and a page links lines of texts.
-                locates = options.print_locations or bool(options.host_check or options.report_html)
-                show = replace(options.show, print_locations=True) if options.report_html else options.show
-                with limited(options.timeout):
-                    yield PassContext(target, options.compile, tuple(observers), replacements, show, locates), working
+            replacements = read_replacements(options, module.name)
+            # With locations, a fault that Host's checks find names the HLO instruction, and a page links lines of texts.
+            locates = options.print_locations or bool(options.host_check or options.report_html)
+            show = replace(options.show, print_locations=True) if options.report_html else options.show
+            with limited(options.timeout):
+                yield PassContext(target, options.compile, tuple(observers), replacements, show, locates), working
         except InternalError as error:
             if not any(note.startswith(REPRODUCER) for note in error.notes):
                 error.notes = (

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
-from hlo_run.containment.board import at_place
-from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file, set_words
-from hlo_run.containment.supervisor import Relay
+from hlo_run.containment.board import at_place, counted
+from hlo_run.containment.crash import Crash, choose_crash_directory, crash_error, set_input_file, set_words
+from hlo_run.containment.relay import Relay
 from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
 from hlo_run.execution.console import Console, Place
-from hlo_run.execution.output_files import check_writable, is_executable_file, write_artefact
+from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
 from hlo_run.options.effects import check_effects, check_least_values
-from hlo_run.platforms import reference_platform
+from hlo_run.parallel import share_cores
+from hlo_run.platforms import platform_name, reference_platform
 from hlo_run.version import VERSION
 
-# A file's exit code, and what the reports say about it if there are any.
-Entry: TypeAlias = "tuple[int, dict[str, str] | None]"
+# A file's exit code, the bucket of its failure, and what the reports say about it if there are any.
+Entry: TypeAlias = "tuple[int, str, dict[str, str] | None]"
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
 def run_files(options: Options, files: Sequence[str], console: Console, relay: Relay | None = None) -> int:
-    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files.
+    """Run every file and return the first exit code that is not 0, in the order of the files. Raises UsageError for bad flags.
 
-    A worker gets the results of the workers before it from `relay`, and continues behind the file in which the last one died.
+    A worker gets the results of the workers before it from `relay`, and the numbers of the files that it runs.
     """
     check_least_values(options)
     check_effects(options, files)
@@ -44,68 +46,129 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
     relay = relay or Relay()
     set_words(relay.words)
-    if relay.crash is None:
-        for warning in check_names(options):
-            console.err(f"warning: {warning}")
+    _check_flags(options, files, console, is_first=relay.is_first)
+    if not relay.reports:
+        share_cores(options.jobs or len(files))
+    return _Command(options, files, console, relay, dict(relay.earlier)).run()
+
+
+def _check_flags(options: Options, files: Sequence[str], console: Console, *, is_first: bool) -> None:
+    """Check what flags name, choose the directories, and empty the file of `--report_jsonl`. Only the first worker warns."""
+    warnings = check_names(options)
     _check_output(options, files)
     _check_run_flags(options)
-    if (problem := choose_cache(options.cache)) and relay.crash is None:
-        console.err(f"warning: {problem}")
+    if problem := choose_cache(options.cache):
+        warnings = (*warnings, problem)
     choose_crash_directory(options.crash_dir)
-    entries: list[Entry] = list(relay.earlier)
-    try:
-        if relay.crash is not None:
-            _report_crash(options, files, entries, relay, console)
-        if options.custom_calls and len(entries) < len(files):
-            from hlo_run.commands.custom_call_files import load_custom_calls
+    if not is_first:
+        return
+    for warning in warnings:
+        console.err(f"warning: {warning}")
+    if options.report_jsonl not in ("", "-"):
+        write_artefact(options.report_jsonl, "")
 
-            load_custom_calls(options.custom_calls)
-        for number, file in enumerate(files[len(entries) :], len(entries)):
-            result = FileResult(file)
-            _run_file(options, Place(number, len(files)), result, console)
-            _keep(options, result, entries, relay)  # reports omit an interrupted file, which has no outcome
-    finally:
-        _write_reports(options, entries)
-        if len(files) > 1 and entries:
+
+@dataclass
+class _Command:
+    """A command line that runs files. `entries` are the results by the number of the file."""
+
+    options: Options
+    files: Sequence[str]
+    console: Console
+    relay: Relay
+    entries: dict[int, Entry]
+
+    def run(self) -> int:
+        """Run the files that the relay gives and write the reports."""
+        options, files, relay = self.options, self.files, self.relay
+        try:
+            if relay.crash is not None:
+                self._report_crash(relay.crash, relay.crashed)
+            if options.custom_calls and relay.runs and len(self.entries) < len(files):
+                from hlo_run.commands.custom_call_files import load_custom_calls
+
+                load_custom_calls(options.custom_calls)
+            for number in relay.files(len(files)):
+                result = FileResult(files[number])
+                _run_file(options, Place(number, len(files)), result, self.console, relay)
+                self._keep(number, result)  # reports omit an interrupted file, which has no outcome
+        finally:
+            if relay.reports:
+                self._report()
+        if not relay.reports:
+            return 0
+        return next((code for _, (code, _, _) in sorted(self.entries.items()) if code), 0)
+
+    def _report_crash(self, crash: Crash, number: int) -> None:
+        """Print and keep the error about the file in which a worker died. Raises it if that was outside of the files (-1)."""
+        set_input_file(self.files[number] if number >= 0 else "")
+        error = crash_error(crash)
+        if number < 0:
+            raise error
+        self.console.error(error)
+        self._keep(number, FileResult(self.files[number], error=error))
+
+    def _keep(self, number: int, result: FileResult) -> None:
+        """Keep what is reported about a file, pass it to the supervisor, and write its line of `--report_jsonl`."""
+        options = self.options
+        record: dict[str, str] = {}
+        if options.report_json or options.report_jsonl or options.report_junit:
+            from hlo_run.execution.reports import file_report
+
+            record |= file_report(result)
+        if options.report_html:
+            from hlo_run.report.section import file_section
+
+            record["html"] = file_section(result, options)
+        # The summary of several files needs the bucket.
+        signature = result.signature if len(self.files) > 1 else None
+        self.entries[number] = (result.exit_code, signature.bucket if signature is not None else "", record or None)
+        with self.relay.undisturbed():
+            if options.report_jsonl:
+                self._write_line(record["json"])
+            self.relay.done(number, self.entries[number])
+
+    def _write_line(self, line: str) -> None:
+        if self.options.report_jsonl == "-":
+            self.console.record(line)
+        else:
+            append_line(self.options.report_jsonl, line)
+
+    def _report(self) -> None:
+        """Write the reports, and print the summary of several files."""
+        found = sorted(self.entries.items())
+        self._write_reports([record for _, (_, _, record) in found if record is not None])
+        if len(self.files) > 1 and found:
             from hlo_run.commands.summary import summary
 
-            console.err(summary(files, [code for code, _ in entries]))
-    return next((code for code, _ in entries if code), 0)
+            results = [(self.files[number], code, bucket) for number, (code, bucket, _) in found]
+            self.console.err(summary(results, len(self.files)))
+
+    def _write_reports(self, reports: Sequence[dict[str, str]]) -> None:
+        options = self.options
+        if options.report_html:
+            from hlo_run.report.page import page
+
+            write_artefact(options.report_html, page([report["html"] for report in reports]))
+        if not (options.report_json or options.report_jsonl or options.report_junit):
+            return
+        from hlo_run.execution.reports import to_json, to_json_line, to_junit
+
+        if options.report_json:
+            write_artefact(options.report_json, to_json(reports, VERSION))
+        if options.report_junit:
+            write_artefact(options.report_junit, to_junit(reports))
+        if options.report_jsonl:
+            self._write_line(to_json_line(reports, VERSION))
 
 
-def _keep(options: Options, result: FileResult, entries: list[Entry], relay: Relay) -> None:
-    """Add what is reported about a file to `entries`, and pass it to the supervisor."""
-    record: dict[str, str] = {}
-    if options.report_json or options.report_junit:
-        from hlo_run.execution.reports import file_report
-
-        record |= file_report(result)
-    if options.report_html:
-        from hlo_run.report.section import file_section
-
-        record["html"] = file_section(result, options)
-    entries.append((result.exit_code, record or None))
-    relay.done(entries[-1])
-
-
-def _report_crash(options: Options, files: Sequence[str], entries: list[Entry], relay: Relay, console: Console) -> None:
-    """Print and keep the error about the file in which the last worker died. Raises it if that was after the last file."""
-    assert relay.crash is not None
-    number = len(entries)
-    set_input_file(files[number] if number < len(files) else "")
-    error = crash_error(relay.crash)
-    if number >= len(files):
-        raise error
-    console.error(error)
-    _keep(options, FileResult(files[number], error=error), entries, relay)
-
-
-def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
+def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay) -> None:
     """Run one file. Print an error and keep it in `result`."""
     set_input_file(result.file)
     at_place("the reading of the file")
+    counted("")
     try:
-        _run_mode(Task.of(options, place, result, console))
+        _run_mode(Task.of(options, place, result, console, relay.claim))
     except StopAtStage:
         pass
     except HloRunError as error:
@@ -183,23 +246,6 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         run(task, module, task.result.reference)
 
 
-def _write_reports(options: Options, entries: Sequence[Entry]) -> None:
-    if options.report_html:
-        from hlo_run.report.page import page
-
-        sections = [report["html"] for _, report in entries if report is not None]
-        write_artefact(options.report_html, page(sections))
-    if not (options.report_json or options.report_junit):
-        return
-    from hlo_run.execution.reports import to_json, to_junit
-
-    reports = [report for _, report in entries if report is not None]
-    if options.report_json:
-        write_artefact(options.report_json, to_json(reports, VERSION))
-    if options.report_junit:
-        write_artefact(options.report_junit, to_junit(reports))
-
-
 def _check_run_flags(options: Options) -> None:
     """Raise UsageError for invalid bounds and for files that cannot be written, before anything runs."""
     if (options.abs_error_bound, options.rel_error_bound) != _BOUNDS or options.low_precision_fp_error_spec:
@@ -208,14 +254,23 @@ def _check_run_flags(options: Options) -> None:
         error_spec(options)
     if not 0 < options.input_scale < float("inf"):
         raise UsageError(f"--input_scale must be > 0 and finite, got {options.input_scale:g}")
-    for flag in ("report_json", "report_junit", "report_html", "save_inputs", "save_outputs", "output", "profile"):
+    for flag in (
+        "report_json",
+        "report_jsonl",
+        "report_junit",
+        "report_html",
+        "save_inputs",
+        "save_outputs",
+        "output",
+        "profile",
+    ):
         path: str = getattr(options, flag)
-        if path and (flag, path) != ("profile", "-"):  # prints only the table
+        if path and (flag, path) not in (("profile", "-"), ("report_jsonl", "-")):  # printed
             check_writable(path, flag)
 
 
 def _check_output(options: Options, files: Sequence[str]) -> None:
-    """Raise UsageError for output flags that would have no effect or contradict each other."""
+    """Raise UsageError for output flags that would have no effect or contradict each other, and for unknown platforms."""
     if options.output_format != "hlo" and options.stage not in (HLO_INPUT, OPTIMIZED_HLO):
         hint = f"add --stage={OPTIMIZED_HLO} for the optimised module or --stage={HLO_INPUT} for the module as read"
         raise UsageError(f"--output_format={options.output_format} needs a stage that is an HLO module", hint=hint)
@@ -227,6 +282,10 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
     shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
+    if not shown:
+        reference_platform(options)
+        if options.platform:
+            platform_name(options.platform)
     if options.explain:
         from hlo_run.commands.explain_fusion import asked_names
 

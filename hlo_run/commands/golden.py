@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,9 +43,6 @@ _SOURCE = "source.txt"
 _NAME_CHARACTERS = 100
 _MOST_LINES = 40
 
-# The directories that files of this command line have, so that two files never share one.
-_taken: set[Path] = set()
-
 
 def check_golden_flags(options: Options) -> None:
     """Raise UsageError for unknown stages and tolerances, and for a directory that is a file."""
@@ -53,7 +50,6 @@ def check_golden_flags(options: Options) -> None:
     read_tolerances(options.golden_tolerance)
     if os.path.exists(options.golden_dir) and not os.path.isdir(options.golden_dir):
         raise UsageError(f"--golden_dir={options.golden_dir} is not a directory")
-    _taken.clear()
 
 
 def golden_stages(options: Options) -> tuple[str, ...]:
@@ -74,8 +70,9 @@ def golden_stages(options: Options) -> tuple[str, ...]:
 def check_golden(task: Task, module: HloModule) -> None:
     """Compile `module`, and compare its stages with the golden texts or write them. Raises Mismatch if a stage differs."""
     stages = golden_stages(task.options)
+    # Before the compilation, as the files after this one wait for its name.
+    folder = Path(task.options.golden_dir, task.claim(lambda taken: _folder_name(task, module.name, taken)))
     texts = _compile(task, module, stages)
-    folder = _folder(task, module.name)
     task.result.golden = {"module": folder.name, "updated": task.options.update_goldens, "stages": []}
     diffs = [_diff(task, folder, stage, texts[stage]) for stage in stages if stage in texts]
     task.result.golden["stages"] = [record_of(diff) for diff in diffs]
@@ -101,8 +98,8 @@ def _report(diff: TextDiff) -> Iterable[str]:
     return text_of(diff, _MOST_LINES)
 
 
-def _folder(task: Task, name: str) -> Path:
-    """Return the directory of a module: its name, and the name of its file if another file has that directory.
+def _folder_name(task: Task, name: str, taken: Collection[str]) -> str:
+    """Return the name of a module's directory: its name, and the name of its file if another file has that directory.
 
     A module on stdin has the directory of its name, whichever file it is from.
     """
@@ -114,9 +111,8 @@ def _folder(task: Task, name: str) -> Path:
     number = 0
     while True:
         number += 1
-        folder = root / (plain if number == 1 else f"{plain}.{stem}" if number == 2 else f"{plain}.{stem}.{number - 1}")
-        if folder not in _taken and (source == "-" or _read(folder / _SOURCE) in (None, source + "\n")):
-            _taken.add(folder)
+        folder = plain if number == 1 else f"{plain}.{stem}" if number == 2 else f"{plain}.{stem}.{number - 1}"
+        if folder not in taken and (source == "-" or _read(root / folder / _SOURCE) in (None, source + "\n")):
             return folder
 
 

@@ -10,6 +10,7 @@ from hlo_run.artifact import accesses
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.localize import first_arguments, open_host, replace_checks, verdicts_of
 from hlo_run.commands.task import Task
+from hlo_run.containment.board import busy
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.hlo.feeds import Feeds
@@ -82,7 +83,7 @@ def isolate_instructions(task: Task, module: HloModule) -> None:
     values, source, feeds = first_arguments(task, module)
     walk = _Operands(module, MODULE_SEED, feeds)
     task.console.err(f"Running every instruction of {module.name} alone, with {source}...")
-    with task.console.busy("evaluating the module"):
+    with busy("evaluating the module"):
         walk.walk(values)
     verdicts = [_verdict(task, instruction, operands) for instruction, operands in walk.found.items()]
     verdicts += _unreached(module, walk.found)

@@ -11,6 +11,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.check_each_pass import pass_checker
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
+from hlo_run.containment.board import busy
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
@@ -79,7 +80,7 @@ def find(task: Task, module: HloModule) -> Localized:
         raise UsageError("a saved executable has no module to replay", hint="give the HLO file")
     values, source, feeds = first_arguments(task, module)
     verdicts = verdicts_of(options)
-    with console.busy("evaluating the module"):
+    with busy("evaluating the module"):
         expected = evaluate(module, values, seed=MODULE_SEED, feeds=feeds)
     with compiling(replace_checks(task), module) as (ctx, working):
         executable = compile_module(ctx, working)
@@ -87,7 +88,7 @@ def find(task: Task, module: HloModule) -> Localized:
     console.err(f"Replaying {module.name} on Host with {source}...")
     passes: Comparison | None = None
     try:
-        with console.busy("evaluating the optimised module"):
+        with busy("evaluating the optimised module"):
             optimised = evaluate(unscheduled(working), values, seed=MODULE_SEED, feeds=feeds)
         passes = verdicts.of_module(module, values, expected, optimised, feeds)
     except Unsupported as error:
@@ -100,7 +101,7 @@ def find(task: Task, module: HloModule) -> Localized:
         run = None
     buffers = assign_buffers(working)
     replay = Replay(working, buffers, executable, backend, verdicts, feeds, options.timeout)
-    with console.busy("replaying"):
+    with busy("replaying"):
         replay.replay(values)
     return Localized(ctx, buffers, executable, replay, passes, run)
 

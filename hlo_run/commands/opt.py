@@ -14,7 +14,7 @@ from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file
-from hlo_run.containment.supervisor import Relay
+from hlo_run.containment.relay import Relay
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import write_output

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.stage_output import StageOutput
@@ -15,6 +16,9 @@ from hlo_run.options import Options
 if TYPE_CHECKING:
     from hlo_run.artifact import Executable
 
+# Returns a name that no earlier file has, which the given function chooses from the names that those have.
+Claim: TypeAlias = "Callable[[Callable[[Collection[str]], str]], str]"
+
 
 @dataclass
 class Task:
@@ -22,7 +26,7 @@ class Task:
 
     A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the
     arguments of a snapshot or of an isolated fusion, and `given_from` is the text that names their source. `executable` is the
-    content of a .hlox file.
+    content of a .hlox file. `claim` gives names that differ between the files of a command line.
     """
 
     options: Options
@@ -32,15 +36,16 @@ class Task:
     file: str
     observers: CompilationObservers
     stage_output: StageOutput
+    claim: Claim
     given: list[Literal] = field(default_factory=list[Literal])
     given_from: str = "the input file"
     executable: Executable | None = None
 
     @staticmethod
-    def of(options: Options, place: Place, result: FileResult, console: Console) -> Task:
-        """Return the task of the file of `result`."""
+    def of(options: Options, place: Place, result: FileResult, console: Console, claim: Claim) -> Task:
+        """Return the task of the file of `result`. `claim` is that of the worker's relay."""
         observers, output = CompilationObservers(place.number, console), StageOutput(options, console)
-        return Task(options, place, result, console, result.file, observers, output)
+        return Task(options, place, result, console, result.file, observers, output, claim)
 
     @property
     def folder(self) -> str:

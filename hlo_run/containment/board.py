@@ -19,6 +19,7 @@ from enum import Enum
 # Memory that is never written takes no space. Longer inputs are cut off.
 _ROW_BYTES = 2 << 20
 _PLACE_BYTES = 512
+_COUNT_BYTES = 128
 _META_BYTES = 4096
 _LENGTH = struct.Struct("<I")
 _HEADER = struct.Struct("<II")
@@ -27,7 +28,8 @@ _PROGRESS = struct.Struct("<q")
 _DEADLINE_AT = 0
 _PROGRESS_AT = _SECONDS.size
 _PLACE_AT = _PROGRESS_AT + _PROGRESS.size
-_STEP_AT = _PLACE_AT + _LENGTH.size + _PLACE_BYTES
+_COUNT_AT = _PLACE_AT + _LENGTH.size + _PLACE_BYTES
+_STEP_AT = _COUNT_AT + _LENGTH.size + _COUNT_BYTES
 _META_AT = _STEP_AT + _HEADER.size
 _DATA_AT = _META_AT + _META_BYTES
 KERNELS_FILE = "kernels.txt"
@@ -82,15 +84,28 @@ class Board:
 
     def set_place(self, row: int, place: str) -> None:
         """Note which row of the pass tables, or which phase, runs."""
-        data = place.encode(errors="replace")[:_PLACE_BYTES]
-        at = row * _ROW_BYTES + _PLACE_AT
-        self._memory[at : at + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
+        self._set_text(row * _ROW_BYTES + _PLACE_AT, place, _PLACE_BYTES)
 
     def place(self, row: int) -> str:
         """Return what `set_place` noted last."""
-        at = row * _ROW_BYTES + _PLACE_AT
+        return self._text(row * _ROW_BYTES + _PLACE_AT, _PLACE_BYTES)
+
+    def set_count(self, row: int, count: str) -> None:
+        """Note how much is done, as `iteration 3 of 10`."""
+        self._set_text(row * _ROW_BYTES + _COUNT_AT, count, _COUNT_BYTES)
+
+    def activity(self, row: int) -> str:
+        """Return what `set_count` and `set_place` noted last."""
+        count = self._text(row * _ROW_BYTES + _COUNT_AT, _COUNT_BYTES)
+        return ", ".join(filter(None, (count, self.place(row))))
+
+    def _set_text(self, at: int, text: str, most_bytes: int) -> None:
+        data = text.encode(errors="replace")[:most_bytes]
+        self._memory[at : at + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
+
+    def _text(self, at: int, most_bytes: int) -> str:
         (length,) = _LENGTH.unpack_from(self._memory, at)
-        return self._memory[at + _LENGTH.size : at + _LENGTH.size + min(length, _PLACE_BYTES)].decode(errors="replace")
+        return self._memory[at + _LENGTH.size : at + _LENGTH.size + min(length, most_bytes)].decode(errors="replace")
 
     def set_deadline(self, row: int, deadline: float) -> None:
         """Note when the process must be ended (time.monotonic); 0: never."""
@@ -148,6 +163,7 @@ class Board:
         """Forget everything about a process."""
         self.set_deadline(row, 0.0)
         self.set_place(row, "")
+        self.set_count(row, "")
         self.end(row)
 
 
@@ -200,6 +216,27 @@ def at_place(place: str) -> None:
     """Note which row of the pass tables, or which phase, this process is in."""
     if _here.board is not None:
         _here.board.set_place(_here.row, place)
+
+
+def counted(count: str) -> None:
+    """Note how much this process has done, as `iteration 3 of 10`, for the line of progress. "": nothing is counted."""
+    if _here.board is not None:
+        _here.board.set_count(_here.row, count)
+
+
+@contextmanager
+def busy(what: str) -> Generator[None]:
+    """Note the phase `what` while the block runs, and return to the phase before it."""
+    board, row = _here.board, _here.row
+    if board is None:
+        yield
+        return
+    before = board.place(row)
+    board.set_place(row, what)
+    try:
+        yield
+    finally:
+        board.set_place(row, before)
 
 
 @contextmanager

@@ -1,139 +1,69 @@
-"""The supervisor: a small process that starts a worker for the files of a command, and a new one when the worker dies.
+"""The supervisor: a small process that starts workers for the files of a command, and a new one when a worker dies.
 
-The worker is a fork made before numpy, LLVM and threads exist, so it costs a millisecond. It does all the work and prints. The
-supervisor only waits: it ends a worker that takes too long, passes signals on, and keeps what is to be reported. A worker ends
-when the supervisor ends, whatever ends it.
+A worker is a fork made before numpy, LLVM and threads exist, so it costs a millisecond. It does the work. The supervisor only
+waits: it hands out the files, ends a worker that takes too long, passes signals on, and keeps what is to be reported. One worker
+alone prints by itself, except to a terminal. Otherwise the supervisor prints: the output of workers in the order of the files,
+and the line of progress. A worker ends when the supervisor ends, whatever ends it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import marshal
 import os
 import select
 import signal
-import struct
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hlo_run.containment.board import Board, join_board, rows_wanted
 from hlo_run.containment.children import end_with_parent, end_with_pipe
+from hlo_run.containment.progress import ProgressLine, shows_progress
+from hlo_run.containment.relay import AT_ONCE, LENGTH, SIGNALS, Kind, Relay, captured_text, interrupt_once, messages, send
 
 if TYPE_CHECKING:
     from hlo_run.containment.crash import Crash
 
 INTERRUPTED_CODE = 130
 _BUG_CODE = 70
+_USAGE_CODE = 2
+_READER_LEFT_CODE = 141
 # Time for a worker to unwind after a signal.
 _GRACE_SECONDS = 1.5
 _POLL_SECONDS = 0.1
 _CHUNK_BYTES = 1 << 16
-_LENGTH = struct.Struct("<I")
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-_DONE, _END = 0, 1
-
-
-@dataclass
-class Relay:
-    """A worker's line to its supervisor.
-
-    `earlier` has the values that earlier workers passed to `done`, one per finished file. `crash` tells how the last worker died,
-    in the file after those.
-    """
-
-    earlier: list[Any] = field(default_factory=list[Any])
-    crash: Crash | None = None
-    pipe: int = -1
-    captured: int = -1
-    """The file that holds what native code writes to stderr."""
-
-    def done(self, value: Any) -> None:
-        """Keep the result of a finished file, a value that `marshal` can write, for the workers after this one."""
-        if self.pipe >= 0:
-            self.show_captured()
-            _send(self.pipe, (_DONE, value))
-
-    def words(self) -> str:
-        """Return what native code and child processes wrote to stderr since it was shown."""
-        return _words(self.captured) if self.captured >= 0 else ""
-
-    def show_captured(self) -> None:
-        """Print what native code and child processes wrote to stderr."""
-        if text := self.words():
-            os.ftruncate(self.captured, 0)
-            os.lseek(self.captured, 0, os.SEEK_SET)
-            sys.stderr.write(text)
-            sys.stderr.flush()
 
 
 class _Stopped(BaseException):
-    """A signal asks this process to end."""
+    """The command ends before its files do: a signal came, stdout cannot be written, or a worker failed outside of the files."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, code: int, number: int = 0, text: str = "") -> None:
+        super().__init__(code)
+        self.code, self.number, self.text = code, number, text
 
 
-def supervise(work: Callable[[Relay], int], limit_seconds: float = 0.0) -> int:
-    """Run `work` in a worker process and return its exit code. Start another worker when one dies.
+def supervise(work: Callable[[Relay], int], limit_seconds: float = 0.0, files: Sequence[str] = (), jobs: int = 1) -> int:
+    """Run `work` in `jobs` worker processes that share `files`, and return its exit code. Start another worker when one dies.
 
     `limit_seconds` is the value of --timeout, for messages; `board.limited` sets the limits. Returns 130 after SIGINT. After
     SIGTERM or SIGHUP this process ends by that signal.
     """
-    board, captured = Board(rows_wanted()), _anonymous_file()
-    relay = Relay(captured=captured)
+    supervisor = _Supervisor(work, limit_seconds, files, max(1, min(jobs, len(files))))
     try:
         with _signals_raise():
-            while True:
-                worker = _start(work, board, relay)
-                worker.wait(limit_seconds)
-                if worker.end is not None:
-                    return worker.end
-                again = relay.crash is not None and not worker.values
-                relay.crash = worker.crash(captured)
-                relay.earlier += worker.values
-                if again:
-                    sys.stderr.write(f"internal error: hlo-run died with {relay.crash.how} while it reported a crash\n")
-                    return _BUG_CODE
+            return supervisor.run()
     except _Stopped as stopped:
-        if stopped.number != signal.SIGINT:
+        if stopped.text:
+            _say(stopped.text)
+        if stopped.number not in (0, signal.SIGINT):
             signal.signal(stopped.number, signal.SIG_DFL)
             os.kill(os.getpid(), stopped.number)
-        return INTERRUPTED_CODE
-
-
-def _start(work: Callable[[Relay], int], board: Board, relay: Relay) -> _Worker:
-    """Fork a worker."""
-    for row in range(board.rows):
-        board.clear(row)
-    os.ftruncate(relay.captured, 0)
-    reading, writing = os.pipe()
-    lifeline = os.pipe()
-    parent = os.getpid()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        os.close(lifeline[1])
-        _work(work, board, Relay(relay.earlier, relay.crash, writing, relay.captured), parent, lifeline[0])
-    os.close(writing)
-    os.close(lifeline[0])
-    worker = _Worker(child, reading, lifeline[1], board)
-    # A signal that came since raises here; `wait` would have ended the worker.
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    except BaseException:  # an interrupt too ends the worker
-        worker.stop()
-        raise
-    return worker
+        return stopped.code
 
 
 @dataclass
@@ -142,72 +72,284 @@ class _Worker:
 
     pid: int
     pipe: int
+    tasks: int
     lifeline: int
     board: Board
-    values: list[Any] = field(default_factory=list[Any])
+    relay: Relay
+    file: int = -1
+    """The number of the file that it works on; -1: none."""
     end: int | None = None
     """The exit code if the worker finished."""
     status: int = 0
+    has_done: bool = False
     limit_seconds: float = 0.0
     """Not 0 if the supervisor ended the worker because it took longer."""
-    _received: bytearray = field(default_factory=bytearray)
+    claims_sent: int = 0
+    """It knows the claims of the files before this number."""
+    waits_for_claims: bool = False
+    received: bytearray = field(default_factory=bytearray)
 
-    def wait(self, limit_seconds: float) -> None:
-        """Receive until the worker ends. Raises _Stopped after a signal, when the worker has ended."""
-        try:
-            while not self._ended(_POLL_SECONDS if limit_seconds else None):
-                deadline = self.board.deadline(0)
-                if limit_seconds and deadline and time.monotonic() > deadline:
-                    self.limit_seconds = limit_seconds
-                    os.kill(self.pid, signal.SIGKILL)
-                    break
-            self._reap()
-        except BaseException:  # an interrupt too ends the worker
-            self.stop()
-            raise
+    @property
+    def ends(self) -> tuple[int, int, int]:
+        """The supervisor's ends of the pipes."""
+        return self.pipe, self.tasks, self.lifeline
 
-    def stop(self) -> None:
-        """Ask the worker to end, and kill it after some time."""
-        with contextlib.suppress(_Stopped):  # a second signal kills it at once
-            os.kill(self.pid, signal.SIGTERM)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            while (left := deadline - time.monotonic()) > 0 and not self._ended(left):
-                pass
-            if self.end is None:
-                sys.stderr.write("interrupted\n")
-                sys.stderr.flush()
-        os.kill(self.pid, signal.SIGKILL)
-        self._reap()
-
-    def crash(self, captured: int) -> Crash:
+    def crash(self) -> Crash:
         """Describe the worker's death."""
         from hlo_run.containment.crash import Crash
 
-        return Crash(self.status, self.board.place(0), self.board.longest(), _words(captured), self.limit_seconds)
+        words = captured_text(self.relay.captured)
+        return Crash(self.status, self.board.place(0), self.board.longest(), words, self.limit_seconds)
 
-    def _ended(self, seconds: float | None) -> bool:
-        """Receive for at most `seconds`. Return True once the worker has closed its end of the pipe."""
-        if not select.select([self.pipe], [], [], seconds)[0]:
-            return False
-        data = os.read(self.pipe, _CHUNK_BYTES)
-        self._received += data
-        received = self._received
-        while len(received) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(received)
-            if len(received) < _LENGTH.size + size:
-                break
-            kind, value = marshal.loads(received[_LENGTH.size : _LENGTH.size + size])
-            del received[: _LENGTH.size + size]
-            if kind == _DONE:
-                self.values.append(value)
-            else:
-                self.end = value
-        return not data
 
-    def _reap(self) -> None:
-        self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        os.close(self.pipe)
-        os.close(self.lifeline)
+@dataclass
+class _Supervisor:
+    work: Callable[[Relay], int]
+    limit_seconds: float
+    files: Sequence[str]
+    jobs: int
+    results: dict[int, Any] = field(default_factory=dict[int, Any])
+    workers: list[_Worker] = field(default_factory=list[_Worker])
+    relays: bool = False
+    """True if this process prints what workers write."""
+    line: ProgressLine | None = None
+    has_begun: bool = False
+    """True once a worker asked for a file: the flags are valid."""
+    drops_output: bool = False
+    _next: int = 0
+    _first_open: int = 0
+    """The first file that has not ended, whose output is printed as it comes."""
+    _waiting: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict[int, list[tuple[int, bytes]]])
+    _claims: dict[int, str] = field(default_factory=dict[int, str])
+
+    def run(self) -> int:
+        """Run all files and return the exit code. Raises _Stopped."""
+        if shows_progress():
+            self.line = ProgressLine(self._progress)
+        self.relays = self.jobs > 1 or self.line is not None
+        try:
+            code = self._run(Relay(reports=self.jobs == 1))
+        except _Stopped as stopped:
+            self._stop(stopped)
+            if self.jobs > 1 and self.has_begun:
+                self._run(Relay(runs=False, is_first=False))
+            raise
+        except BaseException:  # nothing may leave workers behind
+            self._kill()
+            raise
+        finally:
+            self._clear_line()
+        return code if self.jobs == 1 or not self.has_begun else self._run(Relay(runs=False, is_first=False))
+
+    def _run(self, first: Relay) -> int:
+        """Run workers until all have ended, and return the exit code of the last one. Raises _Stopped."""
+        code = 0
+        try:
+            self._start(first, Board(rows_wanted()))
+            while self.workers:
+                self._receive(None)
+                for worker in [worker for worker in self.workers if worker.pipe < 0]:
+                    self.workers.remove(worker)
+                    if worker.end is None:
+                        self._start_after(worker)
+                    else:
+                        code = worker.end
+                    os.close(worker.relay.captured)
+                    if code and not first.reports:
+                        raise _Stopped(code)
+        except BaseException:
+            if not first.runs:  # a signal while the reports are written
+                self._kill()
+            raise
+        finally:
+            self._clear_line()
+        return code
+
+    def _start_after(self, dead: _Worker) -> None:
+        """Start a worker that reports the death of another one, and goes on with the next file."""
+        crash = dead.crash()
+        if dead.relay.crash is not None and not dead.has_done:
+            raise _Stopped(_BUG_CODE, text=f"internal error: hlo-run died with {crash.how} while it reported a crash")
+        relay = Relay(crash=crash, crashed=dead.file, runs=dead.relay.runs, reports=dead.relay.reports, is_first=False)
+        self._start(relay, dead.board)
+
+    def _start(self, relay: Relay, board: Board) -> None:
+        """Fork a worker."""
+        for row in range(board.rows):
+            board.clear(row)
+        relay.earlier, relay.is_relayed, relay.captured = self.results, self.relays, _anonymous_file()
+        (reading, relay.pipe), (relay.tasks, tasks), (lifeline, own_lifeline) = os.pipe(), os.pipe(), os.pipe()
+        parent = os.getpid()
+        sys.stdout.flush() if sys.stdout is not None else None  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr.flush() if sys.stderr is not None else None  # pyright: ignore[reportUnnecessaryComparison]
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        child = os.fork()
+        if child == 0:
+            # A worker would keep the pipes of the others open.
+            for end in (reading, tasks, own_lifeline, *(end for worker in self.workers for end in worker.ends)):
+                if end >= 0:
+                    os.close(end)
+            _work(self.work, board, relay, parent, lifeline)
+        for end in (relay.pipe, relay.tasks, lifeline):
+            os.close(end)
+        self.workers.append(_Worker(child, reading, tasks, own_lifeline, board, relay, relay.crashed))
+        # A signal that came since raises here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, seconds: float | None) -> None:
+        """Receive from all workers once, for at most `seconds`, and reap those that have ended: their pipe becomes -1."""
+        if self.limit_seconds:
+            seconds = min(seconds or _POLL_SECONDS, _POLL_SECONDS)
+        if self.line is not None and not self.drops_output:
+            self.line.draw()
+            wait = max(self.line.wait_seconds(), 0.01)
+            seconds = wait if seconds is None else min(seconds, wait)
+        running = {worker.pipe: worker for worker in self.workers if worker.pipe >= 0}
+        for pipe in select.select(list(running), [], [], seconds)[0]:
+            worker = running[pipe]
+            data = os.read(pipe, _CHUNK_BYTES)
+            worker.received += data
+            for kind, value in messages(worker.received):
+                self._message(worker, kind, value)
+            if not data:
+                self._reap(worker)
+        self._answer_claims()
+        for worker in running.values():
+            deadline = worker.board.deadline(0)
+            if self.limit_seconds and worker.pipe >= 0 and deadline and time.monotonic() > deadline:
+                worker.limit_seconds = self.limit_seconds
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def _message(self, worker: _Worker, kind: int, value: Any) -> None:
+        match kind:
+            case Kind.DONE:
+                number, self.results[value[0]] = value
+                worker.has_done, worker.file = True, -1
+                self._print_waiting(number)
+            case Kind.END:
+                worker.end = value
+            case Kind.NEXT:
+                self._give(worker)
+            case Kind.OUTPUT:
+                self._output(worker, *value)
+            case Kind.CLAIMS:
+                worker.waits_for_claims = True
+            case _:
+                self._claims[worker.file] = value
+
+    def _give(self, worker: _Worker) -> None:
+        """Give a worker its next file. The first question starts the other workers: by then the flags are known to be valid."""
+        if self._next < len(self.files):
+            worker.file = self._next
+            self._next += 1
+            with contextlib.suppress(BrokenPipeError):  # it has died since
+                os.write(worker.tasks, LENGTH.pack(worker.file))
+        elif worker.tasks >= 0:
+            os.close(worker.tasks)
+            worker.tasks = -1
+        if not self.has_begun:
+            self.has_begun = True
+            for _ in range(self.jobs - 1):
+                self._start(Relay(reports=False, is_first=False), Board(rows_wanted()))
+
+    def _answer_claims(self) -> None:
+        """Answer the workers before whose files every file has claimed its name or has ended."""
+        for worker in self.workers:
+            if not worker.waits_for_claims or any(
+                number not in self.results and number not in self._claims for number in range(self._first_open, worker.file)
+            ):
+                continue
+            worker.waits_for_claims = False
+            new = range(worker.claims_sent, worker.file)
+            known = [self._claims[number] for number in new if number in self._claims]
+            worker.claims_sent = max(worker.claims_sent, worker.file)
+            data = marshal.dumps(known)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(worker.tasks, LENGTH.pack(len(data)) + data)
+
+    # ---- output ------------------------------------------------------------------------------------------------------
+
+    def _output(self, worker: _Worker, stream: int, data: bytes) -> None:
+        """Print what a worker wrote, or keep it until the output of the files before is complete."""
+        if self.drops_output and not worker.relay.reports:
+            return
+        if stream == AT_ONCE or worker.file <= self._first_open:
+            self._print(stream, data)
+        else:
+            self._waiting.setdefault(worker.file, []).append((stream, data))
+
+    def _print_waiting(self, number: int) -> None:
+        """Print what waited for the end of file `number`."""
+        while self._first_open in self.results:
+            self._first_open += 1
+            for stream, data in self._waiting.pop(self._first_open, ()):
+                self._print(stream, data)
+
+    def _print(self, stream: int, data: bytes) -> None:
+        """Write to stdout or stderr. Raises _Stopped if stdout cannot be written."""
+        self._clear_line()
+        try:
+            descriptor = 2 if stream == 2 else 1
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError as error:
+            if stream == 2:  # the exit code is left to tell what happened
+                return
+            if isinstance(error, BrokenPipeError):
+                raise _Stopped(_READER_LEFT_CODE) from None
+            raise _Stopped(_USAGE_CODE, text=f"error: stdout cannot be written: {error.strerror or error}") from None
+
+    def _progress(self) -> str:
+        """Return the text of the line of progress."""
+        doing: list[str] = []
+        for worker in self.workers:
+            file = f"{os.path.basename(self.files[worker.file])}: " if worker.file >= 0 else ""
+            doing.append(file + (worker.board.activity(0) or "preparing"))
+        files = f"{len(self.results)} of {len(self.files)} files; " if len(self.files) > 1 else ""
+        return files + "; ".join(doing)
+
+    def _clear_line(self) -> None:
+        if self.line is not None:
+            self.line.clear()
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _stop(self, why: _Stopped) -> None:
+        """Ask the workers to end, kill them after some time, and print the output of files that had ended."""
+        self._clear_line()
+        self.drops_output = True
+        with contextlib.suppress(_Stopped):  # a second signal kills them at once
+            for worker in self.workers:
+                if worker.pipe >= 0:
+                    os.kill(worker.pid, signal.SIGTERM)
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while (seconds := deadline - time.monotonic()) > 0 and any(worker.pipe >= 0 for worker in self.workers):
+                self._receive(seconds)
+        left = [worker for worker in self.workers if worker.end is None]
+        self._kill()
+        with contextlib.suppress(_Stopped):
+            for number in sorted(self._waiting.keys() & self.results.keys()):
+                for stream, data in self._waiting[number]:
+                    self._print(stream, data)
+        if why.number and (left or self.jobs > 1):
+            _say("interrupted")
+
+    def _kill(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            if worker.pipe >= 0:
+                os.kill(worker.pid, signal.SIGKILL)
+                self._reap(worker)
+        self.workers.clear()
+
+    def _reap(self, worker: _Worker) -> None:
+        for end in worker.ends:
+            if end >= 0:
+                os.close(end)
+        worker.pipe = worker.tasks = worker.lifeline = -1
+        worker.status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
 
 
 @contextmanager
@@ -215,9 +357,9 @@ def _signals_raise() -> Generator[None]:
     """Raise _Stopped at the signals that end a process, except those that are ignored."""
 
     def stop(number: int, _frame: Any) -> NoReturn:
-        raise _Stopped(number)
+        raise _Stopped(INTERRUPTED_CODE, number)
 
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:
             signal.signal(number, stop)
@@ -235,20 +377,20 @@ def _work(work: Callable[[Relay], int], board: Board, relay: Relay, parent: int,
     """Do the work in the worker, and end the process without taking down the interpreter, which takes time."""
     code = _BUG_CODE
     try:
-        _interrupt_once()
+        interrupt_once()
         if sys.platform.startswith("linux"):
             end_with_parent(parent)
         else:
             end_with_pipe(lifeline)
         join_board(board, 0)
-        sys.stderr = _apart(sys.stderr, relay.captured)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        relay.take_streams()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             code = work(relay)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         _finish(relay)
-        _send(relay.pipe, (_END, code))
+        send(relay.pipe, Kind.END, code)
     except BaseException as error:  # nothing may unwind the worker into the supervisor's code
         if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
             # A signal came. Code that was interrupted, such as an import of numpy, may raise something else.
@@ -259,7 +401,7 @@ def _work(work: Callable[[Relay], int], board: Board, relay: Relay, parent: int,
             sys.excepthook(type(error), error, error.__traceback__)
         with contextlib.suppress(BaseException):
             _finish(relay)
-            _send(relay.pipe, (_END, code))
+            send(relay.pipe, Kind.END, code)
     os._exit(code & 0xFF)
 
 
@@ -271,41 +413,14 @@ def _finish(relay: Relay) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the exit code is left to tell what happened
+        sys.stderr.flush()
 
 
-def _interrupt_once() -> None:
-    """Raise KeyboardInterrupt at the first signal that asks this process to end. The supervisor passes its own signals on, and a
-    terminal sends Ctrl-C to both."""
-
-    def interrupt(_number: int, _frame: Any) -> NoReturn:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in _SIGNALS:
-        # The supervisor passes signals on as SIGTERM.
-        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, interrupt)
-
-
-def _apart(stream: io.TextIOBase | Any, captured: int) -> Any:
-    """Return a copy of stderr for Python. What native code and child processes write to stderr goes to the file `captured`."""
-    own = os.dup(2)
-    os.dup2(captured, 2)
-    return open(own, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)
-
-
-def _send(pipe: int, message: tuple[int, Any]) -> None:
-    data = marshal.dumps(message)
-    data = _LENGTH.pack(len(data)) + data
-    while data:
-        data = data[os.write(pipe, data) :]
-
-
-def _words(captured: int) -> str:
-    """Return the text that native code wrote to stderr."""
-    return os.pread(captured, os.fstat(captured).st_size, 0).decode(errors="replace")
+def _say(text: str) -> None:
+    """Print a line to stderr."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())
 
 
 def _anonymous_file() -> int:

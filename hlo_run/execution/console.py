@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +30,10 @@ class Console(Protocol):
         """Write a binary result to stdout, without a newline."""
         ...
 
+    def record(self, line: str) -> None:
+        """Print a line of `--report_jsonl` to stdout at once, also while the output of earlier files is incomplete."""
+        ...
+
     def err(self, text: str) -> None:
         """Print a message to stderr, with a newline at the end."""
         ...
@@ -45,10 +48,6 @@ class Console(Protocol):
 
     def xla_diff(self, diff: XlaDiff) -> None:
         """Print the comparison with XLA's compilation to stdout."""
-        ...
-
-    def busy(self, what: str) -> AbstractContextManager[None]:
-        """Return a context that shows the activity `what` while its block runs."""
         ...
 
 

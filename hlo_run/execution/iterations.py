@@ -9,7 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.containment.board import at_place
+from hlo_run.containment.board import at_place, busy, counted
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
@@ -91,11 +91,13 @@ class Execution:
         After the last iteration, raises the first Mismatch, or else the first Vacuous; other errors at once.
         """
         options, console = self._options, self._console
+        counted("")
         mismatches: list[Mismatch] = []
         vacuous: list[Vacuous] = []
         for iteration in range(1, options.iterations + 1):
             if options.iterations != 1:
                 console.err(f"\n=== Iteration {iteration}")
+                counted(f"iteration {iteration} of {options.iterations}")
             try:
                 self._run_once(runner, reference, iteration)
             except Mismatch as mismatch:
@@ -204,7 +206,7 @@ class Execution:
             value = precise()
             if value is None:
                 return None
-            with self._console.busy("evaluating with random roundings"):
+            with busy("evaluating with random roundings"):
                 rounded = [self._run_reference(arguments, seed, "f64", feeds, seed_) for seed_ in range(_ROUNDED_SAMPLES)]
             return RoundingSamples(value, tuple(rounded))
 
@@ -243,7 +245,7 @@ class Execution:
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""
         try:
-            with self._console.busy("evaluating in float64"):
+            with busy("evaluating in float64"):
                 return self._run_reference(arguments, seed, "f64", feeds)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._console.err(f"the float64 values cannot be computed: {error}")
@@ -286,8 +288,7 @@ class Execution:
 
     def _timed(self, work: Callable[[], Literal]) -> Literal:
         begin = time.perf_counter()
-        with self._console.busy("running"):
-            result = work()
+        result = work()
         self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
         return result
 

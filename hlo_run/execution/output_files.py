@@ -32,6 +32,15 @@ def write_artefact(path: str, text: str) -> None:
         raise UsageError(f"'{path}' cannot be written: {write_problem(error)}") from None
 
 
+def append_line(path: str, line: str) -> None:
+    """Add a line to a text file that several processes may write; raises UsageError if it cannot be written."""
+    try:
+        with open(path, "ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be written: {write_problem(error)}") from None
+
+
 def write_output(path: str, data: bytes, append: bool = False) -> None:
     """Write the file of `--output_file`; raises UsageError if it cannot be written. `append`: after what this run has written."""
     try:

@@ -1,4 +1,4 @@
-"""Writes the results of all files as JSON and as JUnit XML, for `--report_json` and `--report_junit`.
+"""Writes the results of all files as JSON and as JUnit XML, for `--report_json`, `--report_jsonl` and `--report_junit`.
 
 Reports contain no times, so equal results give equal bytes. docs/report.md is the schema of the JSON.
 """
@@ -36,16 +36,24 @@ def file_report(result: FileResult) -> dict[str, str]:
 
 def to_json(reports: Sequence[Mapping[str, str]], version: str) -> str:
     """Return the results of a command line as JSON text. `reports` has a `file_report` per file."""
+    record = _summary_record(reports, version) | {"files": [json.loads(report["json"]) for report in reports]}
+    return json.dumps(record, indent=1, allow_nan=False) + "\n"
+
+
+def to_json_line(reports: Sequence[Mapping[str, str]], version: str) -> str:
+    """Return the last line of `--report_jsonl`: what `to_json` has but the files."""
+    return json.dumps(_summary_record(reports, version), allow_nan=False)
+
+
+def _summary_record(reports: Sequence[Mapping[str, str]], version: str) -> dict[str, Any]:
     outcomes = [report["outcome"] for report in reports]
-    record = {
+    return {
         "schema": SCHEMA_VERSION,
         "hlo_run": version,
         "exit_code": next((code for report in reports if (code := int(report["exit_code"]))), 0),
         "counts": {name: outcomes.count(name) for name in ("passed", "mismatch", "unsupported", "error")},
         "buckets": [{"bucket": bucket, "files": files} for bucket, files in buckets(_failures(reports)).items()],
-        "files": [json.loads(report["json"]) for report in reports],
     }
-    return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
 def _failures(reports: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -216,14 +216,17 @@ def buckets(failures: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return dict(sorted(files.items(), key=lambda item: -len(item[1])))
 
 
-def bucket_table(failures: Iterable[tuple[str, str]], examples: int = 3) -> list[str]:
-    """Return the lines of a table of buckets from (bucket, file), the largest first; [] for fewer than two failures."""
+def bucket_table(failures: Iterable[tuple[str, str]], examples: int = 3, most: int = 1 << 30) -> list[str]:
+    """Return the lines of a table of the `most` largest buckets from (bucket, file); [] for fewer than two failures."""
     found = buckets(failures)
     count = sum(map(len, found.values()))
     if count < 2:
         return []
     lines = [f"{count} failures in {len(found)} bucket{'s' * (len(found) > 1)}:"]
-    for bucket, files in found.items():
+    for bucket, files in list(found.items())[:most]:
         more = ", .." if len(files) > examples else ""
         lines.append(f"{len(files):5}  {bucket}  [{', '.join(files[:examples])}{more}]")
+    if len(found) > most:
+        rest = list(map(len, found.values()))[most:]
+        lines.append(f"{sum(rest):5}  in {len(rest)} smaller buckets")
     return lines

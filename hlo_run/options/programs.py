@@ -38,7 +38,7 @@ _SECTIONS = {
     "Flags": _fields_of(FlagOptions),
 }
 _SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
-FLAGS = Flags(_SECTIONS, _SHORT_NAMES)
+FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs"})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
     """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes

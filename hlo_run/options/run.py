@@ -41,6 +41,13 @@ class RunOptions:
         "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc",
         acts="file",
     )
+    jobs: int = flag(
+        1,
+        "Run N files at a time (0: one per core). Output and reports are as with one, in the order of files.",
+        "N",
+        acts="file processes",
+        least=0,
+    )
     iterations: int = flag(1, "Run the module N times, each time with new arguments.", "N", least=1)
     seed: int = flag(1, "Seed of the random arguments.", "N", acts="random")
     different_random_seeds: bool = flag(
@@ -118,6 +125,12 @@ class RunOptions:
         "", "Accept results that are at most N representable numbers of TYPE apart.", "TYPE,N", acts="comparison"
     )
     report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE", acts="file")
+    report_jsonl: str = flag(
+        "",
+        "Write one line of JSON per file as soon as it is finished, then one with the counts. -: on stdout, all else on stderr.",
+        "FILE",
+        acts="file",
+    )
     report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE", acts="file")
     report_html: str = flag(
         "",

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from hlo_run.artifact import Executable, Kernel, Thunk
+from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -180,7 +181,8 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
         return _compile_in_processes(compile_kernel, ctx, requests, workers)
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
-    for request in requests:
+    for number, request in enumerate(requests):
+        _count_kernels(number, len(requests))
         try:
             kernels.append(compile_kernel(ctx, request))
         except StopAtStage as stop:
@@ -188,6 +190,10 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     if stopped is not None:
         raise stopped
     return tuple(kernels)
+
+
+def _count_kernels(done: int, count: int) -> None:
+    counted(f"{done} of {count} kernels compiled")
 
 
 class _Recorder(Observer):
@@ -213,7 +219,8 @@ def _compile_in_processes(
         kernel = compile_kernel(replace(ctx, observers=(recorder,)), requests[number])
         return kernel, recorder.steps
 
-    compiled = run_in_processes(len(requests), work, workers)
+    at_place("the compilation of kernels")
+    compiled = run_in_processes(len(requests), work, workers, lambda done: _count_kernels(done, len(requests)))
     for _, steps in compiled:
         for observer, step in product(ctx.observers, steps):
             observer.after(step)

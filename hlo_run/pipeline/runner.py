@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from hlo_run.containment.board import at_place
+from hlo_run.containment.board import at_place, counted
 from hlo_run.errors import HloRunError, InternalError, ParseError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -42,7 +42,8 @@ def run_hlo_groups(
     ParseError for an invalid module, Unsupported for one that is nested too deep, InternalError for a row that fails.
     """
     verify_limits(module)
-    run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
+    numbers = {id(row): number for number, row in enumerate((row for group in groups for _, row in group.all_rows()), 1)}
+    run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module, numbers)
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
         run.strictness = verify_input(module, settles or not keeps_layouts, taken)
@@ -73,6 +74,8 @@ class _HloRun:
 
     ctx: PassContext
     module: HloModule
+    numbers: dict[int, int]
+    """The places of the rows in the table, from 1, by `id`."""
     strictness: Strictness = COMPILING
     settled: Strictness = LAID_OUT
     _verified: tuple[int, int, Strictness] | None = None
@@ -122,6 +125,7 @@ class _HloRun:
 
     def _row(self, row: Row[PassContext, HloPass], step: Step) -> None:
         version = self.module.version
+        counted(f"row {self.numbers[id(row)]} of {len(self.numbers)}")
         for observer in self.ctx.observers:
             observer.before(step)
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
 from hlo_run.execution.console import Console
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, Flags
+from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
+from hlo_run.target import ALIASES, PRESETS
+
+# The placeholders of values that are lists.
+_LISTS = ("ROWS", "NAMES", "CHECKS", "PASSES")
 
 
 @dataclass(frozen=True)
 class _Flag:
-    """A flag with its first sentence of help. `values` are its choices (empty: any value, or none for a boolean)."""
+    """A flag with its first sentence of help. `values` are its choices (empty: any value, or none for a boolean).
+
+    The value of a flag that `is_list` is a list of choices with commas between them.
+    """
 
     name: str
     about: str
     values: tuple[str, ...]
     is_bool: bool
+    is_list: bool = False
 
 
 @click.command("completion", help="Print a script that completes the flags of hlo-run, hlo-opt and hlo-tool in SHELL.")
@@ -39,8 +48,38 @@ def _flags(flags: Flags) -> list[_Flag]:
     found: list[_Flag] = []
     for name, info in flags.fields.items():
         about = str(info.metadata["help"]).partition(". ")[0].rstrip(".")
-        found.append(_Flag(name, about, tuple(info.metadata["choices"]), info.type == "bool"))
-    return found
+        choices: tuple[str, ...] = info.metadata["choices"]
+        values = tuple(choice for choice in choices if choice) or _values(name, flags is OPT_FLAGS)
+        found.append(_Flag(name, about, values, info.type == "bool", info.metadata["metavar"] in _LISTS))
+    return found + [replace(flag, name=short) for short, name in flags.short_names.items() for flag in found if flag.name == name]
+
+
+def _values(name: str, is_opt: bool) -> tuple[str, ...]:
+    """Return the words that a flag of hlo-run or hlo-opt without choices takes often: stages, rows, platforms, GPUs, .."""
+    from hlo_run.pipeline.table import HLO_PIPELINE, KERNEL_PIPELINE
+
+    rows = [*(row.name for group in HLO_PIPELINE for _, row in group.all_rows()), *(row.name for row in KERNEL_PIPELINE)]
+    match name:
+        case "stage":
+            return (*OPT_STAGE_TEXTS,) if is_opt else (*dict.fromkeys((*STAGE_TEXTS, *rows)),)
+        case "golden_stages":
+            return ("all", "numbers", "resources", "buffers", *STAGE_TEXTS)
+        case "xla_disable_hlo_passes" | "xla_enable_hlo_passes_only" | "passes":
+            return (*dict.fromkeys(rows),)
+        case "platform":
+            return ("transforms", "gpu") if is_opt else ("CUDA", "Host", "Interpreter")
+        case "reference_platform":
+            return ("Interpreter",)
+        case "target":
+            return (*ALIASES, *PRESETS)
+        case "host_check":
+            return ("all", "bounds", "align", "barrier", "init", "race", "statistics")
+        case "input_format":
+            return ("hlo", "txt", "pb", "pbtxt", "textproto", "stablehlo", "mhlo", "mlir", "mlirbc")
+        case "explain":
+            return ("fusion",)
+        case _:
+            return ()
 
 
 def _word(flag: _Flag) -> str:
@@ -54,15 +93,21 @@ def _bash(programs: Mapping[str, Sequence[_Flag]], tools: Sequence[str]) -> str:
         function = f"_{program.replace('-', '_')}"
         lines += [
             f"{function}() {{",
-            '  local word="${COMP_LINE:0:COMP_POINT}"; word="${word##*[[:space:]]}"',
+            '  local line="${COMP_LINE:0:COMP_POINT}" word before value list=""',
+            '  word="${line##*[[:space:]]}"; before="${line%"$word"}"; before="${before%"${before##*[![:space:]]}"}"',
+            '  before="${before##*[[:space:]]}"; value="${word#*=}"',
+            # The value may be a word of its own.
+            '  case "$before" in --*=*) ;; --*) [[ "$word" == -* ]] || word="$before=$word" ;; esac',
+            '  [[ "$value" == *,* ]] && list="${value%,*},"',
             '  case "$word" in',
         ]
         for flag in flags:
             if flag.values:
-                values = " ".join(value for value in flag.values if value)
-                lines.append(f"""    --{flag.name}=*) COMPREPLY=($(compgen -W '{values}' -- "${{word#*=}}")) ;;""")
+                words = f"-W '{' '.join(flag.values)}'"
+                found = f"""-P "$list" {words} -- "${{value##*,}}\"""" if flag.is_list else f'{words} -- "$value"'
+                lines.append(f"    --{flag.name}=*) COMPREPLY=($(compgen {found})) ;;")
         lines += [
-            '    --*=*) COMPREPLY=($(compgen -f -- "${word#*=}")) ;;',
+            '    --*=*) COMPREPLY=($(compgen -f -- "$value")) ;;',
             f"""    -*) COMPREPLY=($(compgen -W '{" ".join(map(_word, flags))}' -- "$word"))""",
             '      [[ "${COMPREPLY[*]}" == *= ]] && compopt -o nospace ;;',
             '    *) COMPREPLY=($(compgen -f -- "$word")) ;;',
@@ -80,7 +125,9 @@ def _zsh(programs: Mapping[str, Sequence[_Flag]], tools: Sequence[str]) -> str:
         lines.append(f"_{program}() {{\n  _arguments \\")
         for flag in flags:
             about = _zsh_text(flag.about)
-            values = f":value:({' '.join(value for value in flag.values if value)})" if flag.values else ":value:_files"
+            words = " ".join(flag.values)
+            choices = f":value:_sequence compadd - {words}" if flag.is_list else f":value:({words})"
+            values = choices if flag.values else ":value:_files"
             lines.append(f"    '{_word(flag)}[{about}]{'' if flag.is_bool else values}' \\")
         lines.append("    '*:file:_files'\n}")
         lines.append(f"compdef _{program} {program}")
@@ -99,9 +146,9 @@ def _fish(programs: Mapping[str, Sequence[_Flag]], tools: Sequence[str]) -> str:
     for program, flags in programs.items():
         for flag in flags:
             about = flag.about.replace("\\", "\\\\").replace("'", "\\'")
-            values = (
-                f" -x -a '{' '.join(value for value in flag.values if value)}'" if flag.values else "" if flag.is_bool else " -r"
-            )
+            words = " ".join(flag.values)
+            choices = f" -x -a '(__fish_append , {words})'" if flag.is_list else f" -x -a '{words}'"
+            values = choices if flag.values else "" if flag.is_bool else " -r"
             lines.append(f"complete -c {program} -l {flag.name} -d '{about}'{values}")
     lines.append(f"complete -c hlo-tool -n __fish_use_subcommand -a '{' '.join(tools)}'")
     return "\n".join(lines)

@@ -27,7 +27,9 @@ ENTRY e {
 """
 _SECONDS_TO_WAIT = 60
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGHUP: -signal.SIGHUP, signal.SIGKILL: -signal.SIGKILL}
-_CASES = [(number, seed) for seed, number in enumerate([*_CODES, signal.SIGKILL, signal.SIGINT])]
+_SIGNALS = [*_CODES, signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+_CASES = [(number, seed) for seed, number in enumerate(_SIGNALS)]
+_FIRST_WITH_JOBS = len(_SIGNALS) - 3
 
 
 def _processes_with(mark: str) -> list[str]:
@@ -58,8 +60,9 @@ def test_a_signal_ends_everything(number: signal.Signals, seed: int, tmp_path: P
     file.write_text(TEXT, encoding="utf-8")
     draw = random.Random(seed)
     flags = draw.choice([("--compile_processes=3",), ("--host_engine=jit",)])
+    jobs = 3 if seed >= _FIRST_WITH_JOBS else 1
     mark = f"{tmp_path.name}-{os.getpid()}-{seed}"
-    command = [sys.executable, "-m", "hlo_run", "--platform=Host", *flags, str(file)]
+    command = [sys.executable, "-m", "hlo_run", "--platform=Host", *flags, f"--jobs={jobs}", *[str(file)] * jobs]
     marked = {**environment(tmp_path), "HLO_RUN_TEST_MARK": mark}
     with default_signals():
         process = subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -25,6 +25,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
     ({"update_goldens": True}, "--update_goldens has no effect without --golden_dir"),
     ({"seed": 2, "golden_dir": "g"}, "--seed has no effect with --golden_dir"),
+    ({"jobs": 2, "one_process": True}, "--jobs has no effect with --one_process"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
     ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
 ]
@@ -78,6 +79,6 @@ def test_the_smallest_values() -> None:
 
 def test_every_flag_names_known_uses() -> None:
     known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
-    known += " localize"
+    known += " localize processes"
     for field in fields(Options):
         assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name

@@ -30,6 +30,13 @@ def test_every_flag_and_tool_is_there(shell: str, capsys: pytest.CaptureFixture[
         ("hlo-run --v_format=", "full diff"),
         ("hlo-run --stage=ptx --print_lit", "--print_literals"),
         ("hlo-opt --v_format=d", "diff"),
+        ("hlo-run --stage=memo", "memory-usage-report"),
+        ("hlo-run --stage memo", "memory-usage-report"),
+        ("hlo-run --only=dce,call-inl", "dce,call-inliner dce,call-inliner-2"),
+        ("hlo-run --platform=H", "Host"),
+        ("hlo-opt --platform=g", "gpu"),
+        ("hlo-run --target=b2", "b200"),
+        ("hlo-run --golden_stages=hlo,num", "hlo,numbers"),
     ],
 )
 def test_bash_completes(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,3 +53,19 @@ def test_other_shells_parse_their_script(shell: str, capsys: pytest.CaptureFixtu
     if path is None:
         pytest.skip(f"{shell} is not installed")
     subprocess.run([path, "-n"], input=_script(shell, capsys), text=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("hlo-run --stage=memo", ["--stage=memory-usage-report"]),
+        ("hlo-run --stage memo", ["memory-usage-report"]),
+        ("hlo-run --host_check=bounds,ali", ["--host_check=bounds,align"]),
+        ("hlo-tool red", ["reduce"]),
+    ],
+)
+def test_fish_completes(line: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    call = f"{_script('fish', capsys)}\ncomplete -C '{line}'"
+    done = subprocess.run(["fish", "--no-config", "-c", call], capture_output=True, text=True, check=True)
+    assert [word.partition("\t")[0] for word in done.stdout.splitlines()] == words

@@ -1,0 +1,164 @@
+"""--jobs: the workers share the files, and what they print and report is that of one worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ABS, NEGATE, default_signals, environment, hlo_run, reproducers
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot copy processes")
+
+DIES = """
+import os, signal
+from hlo_run.pipeline import kernels
+compile_llvm = kernels.compile_llvm
+def dying(text, *rest, **more):
+    if "fneg" in text:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return compile_llvm(text, *rest, **more)
+kernels.compile_llvm = dying
+"""
+# The module `neg` waits until the module `abs` has run.
+WAITS = """
+from hlo_run.commands import run
+run_module = run.run
+def waiting(task, module, reference):
+    open({pipe!r}, "rb" if module.name == "neg" else "wb").close()
+    run_module(task, module, reference)
+run.run = waiting
+"""
+# The module `neg` waits for ever.
+HANGS = """
+import signal
+from hlo_run.commands import run
+run_module = run.run
+def waiting(task, module, reference):
+    if module.name == "neg":
+        signal.pause()
+    run_module(task, module, reference)
+run.run = waiting
+"""
+_TIME = re.compile(r"ran in [\d.]+s")
+
+
+def _write(folder: Path, *texts: str) -> list[str]:
+    """Write texts as modules of a new folder, and return their paths."""
+    folder.mkdir()
+    paths = [folder / f"file{number}.hlo" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return [str(path) for path in paths]
+
+
+def test_output_and_reports_do_not_depend_on_the_number_of_jobs(tmp_path: Path) -> None:
+    unsupported = (
+        'HloModule u\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] custom-call(p), custom_call_target="no"\n}\n'
+    )
+    files = _write(tmp_path / "modules", NEGATE, "HloModule bad x", ABS, unsupported, NEGATE, "")
+    found: list[list[object]] = []
+    for jobs in (1, 3):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        reports = [folder / name for name in ("json", "junit", "jsonl")]
+        flags = [f"--report_{path.name}={path}" for path in reports]
+        done = hlo_run(tmp_path, "--platform=Host", f"--jobs={jobs}", *flags, *files)
+        texts = [path.read_text(encoding="utf-8") for path in reports[:2]]
+        *lines, last = reports[2].read_text(encoding="utf-8").splitlines()
+        stderr = _TIME.sub("", done.stderr)
+        found.append([done.returncode, done.stdout, stderr, *texts, sorted(lines), last])
+    assert found[0] == found[1]
+    assert found[0][0] == 3
+    report = json.loads(str(found[0][3]))
+    lines = [json.loads(line) for line in found[0][5]]  # pyright: ignore
+    assert sorted(report.pop("files"), key=lambda file: file["file"]) == sorted(lines, key=lambda file: file["file"])
+    assert json.loads(str(found[0][6])) == report
+
+
+def test_golden_directories_do_not_depend_on_the_number_of_jobs(tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", *[NEGATE] * 5)
+    folders = [tmp_path / f"goldens{jobs}" for jobs in (1, 3)]
+    for jobs, folder in zip((1, 3), folders, strict=True):
+        done = hlo_run(tmp_path, f"--jobs={jobs}", f"--golden_dir={folder}", "--update_goldens", *files)
+        assert done.returncode == 0
+    texts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.txt")} for folder in folders]
+    assert len({path.parts[0] for path in texts[0]}) == 5
+    assert texts[0] == texts[1]
+
+
+def test_a_file_that_is_finished_early_is_printed_in_its_place_and_recorded_at_once(tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", NEGATE, ABS)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "waits.py").write_text(WAITS.format(pipe=str(tmp_path / "pipe")), encoding="utf-8")
+    flags = ("--platform=Host", "--jobs=2", f"--custom_calls={tmp_path / 'waits.py'}")
+    done = hlo_run(tmp_path, *flags, *files)
+    assert done.returncode == 0
+    assert re.findall(r"\*\* Running (.*) \*\*", done.stdout) == files
+
+
+def test_files_that_crash_do_not_end_the_others(tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", NEGATE, ABS, NEGATE, NEGATE, ABS)
+    (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
+    flags = ("--platform=Host", "--jobs=2", f"--custom_calls={tmp_path / 'dies.py'}", f"--report_json={tmp_path / 'json'}")
+    done = hlo_run(tmp_path, *flags, *files)
+    assert done.returncode == 70
+    report = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
+    assert [file["outcome"] for file in report["files"]] == ["error", "passed", "error", "error", "passed"]
+    assert [bucket["files"] for bucket in report["buckets"]] == [[files[0], files[2], files[3]]]
+    assert len(reproducers(tmp_path)) == 3
+    assert "3 failures in 1 bucket:" in done.stderr
+
+
+def test_bad_flags_are_said_once(tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", NEGATE, ABS)
+    done = hlo_run(tmp_path, "--jobs=2", "--stage=nothing", *files)
+    assert done.returncode == 2
+    assert done.stderr.count("no stage is called 'nothing'") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_reports_of_finished_files(number: signal.Signals, tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", NEGATE, ABS, NEGATE, NEGATE)
+    (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
+    flags = ("--platform=Host", "--jobs=2", f"--custom_calls={tmp_path / 'hangs.py'}", f"--report_json={tmp_path / 'json'}")
+    command = [sys.executable, "-m", "hlo_run", *flags, "--report_jsonl=-", *files]
+    with default_signals():
+        process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        # Its line comes although the first file has not ended, so it does not wait for its place.
+        assert json.loads(process.stdout.readline())["file"] == files[1]
+        process.send_signal(number)
+        output, errors = process.communicate()
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert json.loads(output)["counts"]["passed"] == 1
+    report = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
+    assert [file["file"] for file in report["files"]] == [files[1]]
+    assert errors.count("interrupted\n") == 1
+    assert "** 1 of 4 files: 1 fine **" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves_ends_all(tmp_path: Path) -> None:
+    files = _write(tmp_path / "modules", *[ABS] * 4)
+    command = [sys.executable, "-m", "hlo_run", "--stage=ptx", "--jobs=2", *files]
+    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 141
+
+
+def test_a_reader_of_both_streams_that_leaves_is_no_bug(tmp_path: Path) -> None:
+    (file,) = _write(tmp_path / "modules", ABS)
+    command = [sys.executable, "-m", "hlo_run", "--v=1", "--stage=ptx", file]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment(tmp_path), **both) as process:  # pyright: ignore
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 141

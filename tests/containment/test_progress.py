@@ -1,0 +1,112 @@
+"""The line of progress at a terminal: it is on stderr, goes before other output, and pipes never see it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ABS, NEGATE, environment
+
+from hlo_run.containment import progress
+from hlo_run.containment.progress import ProgressLine
+
+pytest.importorskip("pty", reason="the system has no pseudo-terminals")
+
+# Shows the progress from the first moment on.
+PROGRAM = """
+from hlo_run.containment import progress
+progress.DELAY_SECONDS = 0.0
+from hlo_run.cli import main
+main()
+"""
+# Waits in every run for a byte.
+WAITS = """
+from hlo_run.commands import run
+check_memory = run.check_memory
+def waiting(executable):
+    with open({pipe!r}, "rb", buffering=0) as pipe:
+        pipe.read(1)
+    check_memory(executable)
+run.check_memory = waiting
+"""
+_CLEAR = "\r\x1b[2K"
+
+
+def _screen(text: str) -> str:
+    """Return what is left on a terminal: a line that is cleared leaves nothing."""
+    return "\n".join(line.rpartition(_CLEAR)[2] for line in text.replace("\r\n", "\n").split("\n"))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_terminal_shows_progress_and_keeps_only_the_output(jobs: int, tmp_path: Path) -> None:
+    for name, text in (("first.hlo", NEGATE), ("second.hlo", ABS)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    opened = os.open(gate, os.O_RDWR)
+    (tmp_path / "waits.py").write_text(WAITS.format(pipe=str(gate)), encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("first.hlo", "second.hlo")]
+    flags = ["--platform=Host", f"--jobs={jobs}", f"--custom_calls={tmp_path / 'waits.py'}"]
+    screen, terminal = os.openpty()
+    command = [sys.executable, "-c", PROGRAM, *flags, *files]
+    marked = {**environment(tmp_path), "TERM": "xterm"}
+    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
+        os.close(terminal)
+        seen = ""
+        for name in ("first.hlo", "second.hlo"):
+            while f"{name}: " not in seen:
+                seen += os.read(screen, 1 << 16).decode()
+            if jobs == 1:
+                os.write(opened, b"x")
+        if jobs == 2:
+            os.write(opened, b"xx")
+        while data := _read(screen):
+            seen += data
+        assert process.stdout is not None
+        output = process.stdout.read().decode()
+    os.close(screen)
+    os.close(opened)
+    assert process.returncode == 0, seen
+    assert "of 2 files; " in seen
+    assert "first.hlo: " not in _screen(seen)
+    assert _screen(seen).count("close enough") == 2
+    assert output.count("** Running") == 2
+    assert "\x1b" not in output
+
+
+def _read(screen: int) -> str:
+    try:
+        return os.read(screen, 1 << 16).decode()
+    except OSError:  # Linux: the last process has closed the terminal
+        return ""
+
+
+def test_a_pipe_sees_no_progress(tmp_path: Path) -> None:
+    (tmp_path / "a.hlo").write_text(NEGATE, encoding="utf-8")
+    command = [sys.executable, "-c", PROGRAM, "--platform=Host", str(tmp_path / "a.hlo")]
+    done = subprocess.run(command, env={**environment(tmp_path), "TERM": "xterm"}, capture_output=True, check=True)
+    assert b"\r" not in done.stderr + done.stdout
+
+
+def test_the_line_is_late_short_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    now = [100.0]
+    monkeypatch.setattr(progress, "_write", written.append)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    line = ProgressLine(lambda: "a\x1b[5m" + "b" * 200)
+    line.draw()
+    line.clear()
+    assert written == []
+    assert line.wait_seconds() == progress.DELAY_SECONDS
+    now[0] += progress.DELAY_SECONDS
+    line.draw()
+    (shown,) = written
+    assert shown.startswith(f"{_CLEAR}a?[5mbbb")
+    assert len(shown) < len(_CLEAR) + 80
+    line.draw()
+    assert len(written) == 1, "it is drawn ten times a second"
+    line.clear()
+    assert written[1:] == [_CLEAR]
