@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import hlo_run
-from hlo_run.errors import Unsupported
+from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.attributes.shape_text import array_shape
 from hlo_run.hlo.attributes.table import EntryLayout, FrontendAttributes, OpMetadata
 from hlo_run.hlo.graph import HloInstruction, HloModule
