@@ -87,14 +87,17 @@ class Relay:
 
     @contextlib.contextmanager
     def undisturbed(self) -> Generator[None]:
-        """Let signals wait for the end of the block, so that all records of a file are written or none."""
-        if self.pipe >= 0:
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        """Let signals wait for the end of the block, so that all records of a file are written or none.
+
+        A mask of signals would not do: it holds for one thread, and libraries have others.
+        """
+        _HELD.is_held = self.pipe >= 0
         try:
             yield
         finally:
-            if self.pipe >= 0:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            _HELD.is_held = False
+        if _HELD.came:
+            _interrupt()
 
     def done(self, number: int, value: Any) -> None:
         """Keep the result of a finished file, a value that `marshal` can write, for other workers."""
@@ -177,14 +180,32 @@ def _relayed(stream: TextIO, pipe: int, number: int) -> TextIO:
     return io.TextIOWrapper(io.BufferedWriter(raw, 1 << 16), stream.encoding, stream.errors, line_buffering=number == 2)
 
 
+@dataclass
+class _Held:
+    """Whether signals wait, and whether one came meanwhile."""
+
+    is_held: bool = False
+    came: bool = False
+
+
+_HELD = _Held()
+
+
+def _interrupt() -> NoReturn:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def interrupt_once() -> None:
     """Raise KeyboardInterrupt at the first signal that asks this process to end. The supervisor passes its own signals on, and a
     terminal sends Ctrl-C to both."""
 
-    def interrupt(_number: int, _frame: Any) -> NoReturn:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def interrupt(_number: int, _frame: Any) -> None:
+        if _HELD.is_held:
+            _HELD.came = True
+        else:
+            _interrupt()
 
     for number in SIGNALS:
         # The supervisor passes signals on as SIGTERM.

@@ -66,6 +66,16 @@ def supervise(work: Callable[[Relay], int], limit_seconds: float = 0.0, files: S
         return stopped.code
 
 
+@contextmanager
+def _signals_blocked() -> Generator[None]:
+    """Let signals wait for the end of the block."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 @dataclass
 class _Worker:
     """A running worker, from its supervisor's side."""
@@ -209,11 +219,7 @@ class _Supervisor:
         running = {worker.pipe: worker for worker in self.workers if worker.pipe >= 0}
         for pipe in select.select(list(running), [], [], seconds)[0]:
             worker = running[pipe]
-            data = os.read(pipe, _CHUNK_BYTES)
-            worker.received += data
-            for kind, value in messages(worker.received):
-                self._message(worker, kind, value)
-            if not data:
+            if not self._read(worker):
                 self._reap(worker)
         self._answer_claims()
         for worker in running.values():
@@ -221,6 +227,19 @@ class _Supervisor:
             if self.limit_seconds and worker.pipe >= 0 and deadline and time.monotonic() > deadline:
                 worker.limit_seconds = self.limit_seconds
                 os.kill(worker.pid, signal.SIGKILL)
+
+    def _read(self, worker: _Worker) -> bool:
+        """Read once from a worker's pipe, and do what it says. Return False at its end."""
+        with _signals_blocked():  # one that came between would lose what was read
+            data = os.read(worker.pipe, _CHUNK_BYTES)
+            worker.received += data
+        self._do(worker)
+        return bool(data)
+
+    def _do(self, worker: _Worker) -> None:
+        """Do what the messages of a worker say. Those that a signal interrupts stay, and are done again."""
+        for kind, value in messages(worker.received):
+            self._message(worker, kind, value)
 
     def _message(self, worker: _Worker, kind: int, value: Any) -> None:
         match kind:
@@ -324,6 +343,8 @@ class _Supervisor:
             for worker in self.workers:
                 if worker.pipe >= 0:
                     os.kill(worker.pid, signal.SIGTERM)
+            for worker in self.workers:
+                self._do(worker)  # a result may have come with the message at which the signal came
             deadline = time.monotonic() + _GRACE_SECONDS
             while (seconds := deadline - time.monotonic()) > 0 and any(worker.pipe >= 0 for worker in self.workers):
                 self._receive(seconds)
@@ -341,6 +362,9 @@ class _Supervisor:
         for worker in self.workers:
             if worker.pipe >= 0:
                 os.kill(worker.pid, signal.SIGKILL)
+                with contextlib.suppress(_Stopped):
+                    while select.select([worker.pipe], [], [], 0)[0] and self._read(worker):
+                        pass
                 self._reap(worker)
         self.workers.clear()
 
