@@ -159,3 +159,16 @@ def test_the_precision_of_a_dot_says_how_far_off_it_may_be(attributes: str, bits
     module = hlo_run.parse(DOT.replace("ATTRIBUTES", attributes))
     p, q = values = make_fake_arguments(module, 1)
     assert _judged(module, values, _product(p, q, bits, parts)).ok is ok
+
+
+def test_arrays_that_are_all_rounding_are_lost() -> None:
+    """The difference of two numbers that agree in all their digits."""
+    module = hlo_run.parse(
+        "HloModule l ENTRY e { p = f32[9] parameter(0) b = f32[] constant(1e6) c = f32[9] broadcast(b), dimensions={}"
+        " s = f32[9] add(p, c) d = f32[9] subtract(s, c) m = f32[9] multiply(d, c) ROOT r = (f32[9], f32[9]) tuple(m, p) }"
+    )
+    (p,) = values = [np.linspace(0.001, 0.002, 9, dtype=np.float32)]
+    wrong = np.full(9, 3e4, np.float32)
+    assert _judged(module, values, (wrong, p)).is_lost
+    assert not _judged(module, values, (wrong, p + 1)).is_lost
+    assert not _judged(module, values, (p * 0, p)).is_lost
