@@ -183,3 +183,30 @@ def test_a_later_try_finds_what_only_the_last_element_shows(
     monkeypatch.setattr(InterpreterBackend, "run_module", without_the_last)
     assert run(["--platform=Host", str(write)]) == 1
     assert "shows a difference" in capsys.readouterr().err
+
+
+TIES = """HloModule t
+argmax {
+  v0 = f32[] parameter(0)
+  i0 = s32[] parameter(1)
+  v1 = f32[] parameter(2)
+  i1 = s32[] parameter(3)
+  ge = pred[] compare(v0, v1), direction=GE
+  v = f32[] select(ge, v0, v1)
+  i = s32[] select(ge, i0, i1)
+  ROOT t = (f32[], s32[]) tuple(v, i)
+}
+ENTRY e {
+  x = f32[12,34] parameter(0)
+  i = s32[12,34] iota(), iota_dimension=1
+  lo = f32[] constant(-inf)
+  z = s32[] constant(0)
+  ROOT r = (f32[12], s32[12]) reduce(x, i, lo, z), dimensions={1}, to_apply=argmax
+}
+"""
+
+
+def test_equal_numbers_are_not_tried_where_their_order_is_open(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write.write_text(TIES)
+    assert run(["--platform=Host", str(write)]) == 0
+    assert "4 other sets of arguments agree too" in capsys.readouterr().err

@@ -23,7 +23,7 @@ class Draw:
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
     `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
-    index that a use constrains the largest one in bounds.
+    index that a use constrains the largest one in bounds, except those of scatters.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -134,7 +134,7 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
         high = max(low, min(high, draw.integers[1]))
     if constraints.index_limit is not None:
         high = min(constraints.index_limit, highest)
-        low = high if draw.last_indices else 0
+        low = high if draw.last_indices and not constraints.scattered else 0
     values = engine.integers(dtype, low, high, count)
     return _sorted(values, dtype) if constraints.sorted_ else values
 
