@@ -33,8 +33,9 @@ OTHER_DRAWS = (
 )
 # Ops whose operands decide which elements other ops read, write or use.
 _DECIDING = _INDEXED | frozenset("select compare maximum minimum clamp sort topk conditional while".split())
-# A module is small if the reference evaluates at most so many elements, in some 20 ms.
+# A module is small if the reference evaluates at most so many elements, in some 20 ms. An instruction costs as much as some.
 _SMALL_ELEMENTS = 1 << 22
+_INSTRUCTION_ELEMENTS = 512
 # The seed of the module's own random numbers, as in XLA's tools.
 MODULE_SEED = 42
 
@@ -171,7 +172,7 @@ def _scattered_windows(scatter: HloInstruction) -> int:
 
 
 def evaluated_elements(module: HloModule) -> float:
-    """Return about how many elements the reference computes, where a dot counts its products.
+    """Return about how much the reference computes, in elements, where a dot counts its products.
 
     Infinite if the arguments may decide how often a loop runs: with other ones it may run for ever.
     """
@@ -182,7 +183,7 @@ def evaluated_elements(module: HloModule) -> float:
             leaves = sum(leaf.element_count for _, leaf in instruction.shape.leaves() if leaf.is_array)
             called = sum(totals[callee] for callee in instruction.called_computations)
             rounds = _round_count(instruction) if instruction.opcode == "while" else 1
-            total += leaves * term_count(instruction) + called * rounds
+            total += _INSTRUCTION_ELEMENTS + leaves * term_count(instruction) + called * rounds
         totals[computation] = total
     return totals[module.entry]
 
