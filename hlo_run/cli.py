@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hlo_run.loading import loaded  # isort: skip - before all that takes time
+
 import os
 import stat
 import sys
@@ -382,6 +384,9 @@ def exit_code_of(work: Callable[[], int]) -> int:
         bug = bug_report(error)
         _stderr(bug.render())
         return bug.exit_code
+
+
+loaded()
 
 
 def main() -> None:

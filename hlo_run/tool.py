@@ -6,6 +6,8 @@ It returns its exit code or None.
 
 from __future__ import annotations
 
+from hlo_run.loading import loaded  # isort: skip - before all that takes time
+
 import difflib
 import importlib
 import sys
@@ -93,6 +95,9 @@ def run_tool(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
 
     return exit_code_of(work)
+
+
+loaded()
 
 
 def main() -> None:

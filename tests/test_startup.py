@@ -60,6 +60,7 @@ def test_help_imports_the_flags_only(flag: str) -> None:
         "hlo_run.cli",
         "hlo_run.errors",
         "hlo_run.garbage_collection",
+        "hlo_run.loading",
         "hlo_run.options",
         "hlo_run.version",
     )

@@ -11,13 +11,14 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling, set_device_counts
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import limited
-from hlo_run.errors import DeviceError
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.options import Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 
@@ -79,8 +80,17 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             lambda: backend.outfeed,
         )
         execution.run(runner, reference)
+    except (DeviceError, Unsupported) as error:
+        error.notes += _replacements(options)
+        raise
     finally:
         _report(task, backend)
+
+
+def _replacements(options: Options) -> tuple[str, ...]:
+    """Return a note that names the files with kernels of the user."""
+    files = [file for file in (options.kernel_ir_file, options.xla_gpu_llvm_ir_file, options.xla_gpu_ptx_file) if file]
+    return (f"kernels of the module are replaced by those in {', '.join(files)}",) if files else ()
 
 
 def _report(task: Task, backend: Backend) -> None:

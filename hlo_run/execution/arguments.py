@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.execution.console import Place
 from hlo_run.hlo.feeds import Feeds, given_feeds
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
 from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
 _INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
-# How the arguments of later tries are drawn, if the comparison was blind to an array: larger numbers of both signs, positive
-# ones, small whole ones. Integers are small, since those of all bits are mostly no valid index, exponent or shift.
+# How the arguments of later tries are drawn: larger numbers of both signs, positive ones, small whole ones, and indices at the
+# end, where -1 is the last index for programs that count from the end. Integers are small, since those of all bits are mostly
+# no valid index, exponent or shift.
 OTHER_DRAWS = (
     Draw(floats=(-1.0, 2.0), integers=(-4, 8)),
     Draw(floats=(0.5, 2.0), integers=(0, 3)),
     Draw(floats=(1.0, 4.0), whole=True, integers=(1, 7)),
+    Draw(floats=(-4.0, 4.0), integers=(-2, -1), last_indices=True),
 )
+# Ops whose operands decide which elements other ops read, write or use.
+_DECIDING = _INDEXED | frozenset("select compare maximum minimum clamp sort topk conditional while".split())
+# A module is small if the reference evaluates at most so many elements, in some 20 ms. An instruction costs as much as some.
+_SMALL_ELEMENTS = 1 << 22
+_INSTRUCTION_ELEMENTS = 512
 # The seed of the module's own random numbers, as in XLA's tools.
 MODULE_SEED = 42
 
@@ -102,9 +113,15 @@ class Arguments:
         chosen = options.inputs or self._given or options.use_large_float_range or options.input_scale != 1
         if chosen or not options.random_init_input_literals or not self._has_numbers():
             return
-        for number, draw in enumerate(OTHER_DRAWS):
+        draws = map(_without_ties, OTHER_DRAWS) if _order_matters(self._module) else OTHER_DRAWS
+        for number, draw in enumerate(draws):
             engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
             yield self._random(engine, draw, False), f"seed {options.seed}, {draw}"
+
+    def may_miss_parts(self) -> bool:
+        """True if the arguments may decide which parts of kernels count, and other arguments cost little: the module is small."""
+        opcodes = {instruction.opcode for computation in self._module.computations for instruction in computation.instructions}
+        return not opcodes.isdisjoint(_DECIDING) and evaluated_elements(self._module) * self.grid.size <= _SMALL_ELEMENTS
 
     def may_miss_indexed(self) -> bool:
         """True if integers of any size may be indices: where a module first adds or selects, no constraint finds that use.
@@ -131,6 +148,51 @@ class Arguments:
         if self._options.save_inputs:
             path = run_path(self._options.save_inputs, self._options, self._place, iteration)
             write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
+
+
+def _without_ties(draw: Draw) -> Draw:
+    """Return a draw whose numbers are hardly ever equal."""
+    return replace(draw, whole=False, integers=None, last_indices=False)
+
+
+def _order_matters(module: HloModule) -> bool:
+    """True if an op treats equal numbers in an order that XLA leaves open: the result for ties is not defined."""
+    return any(
+        (i.opcode in ("reduce", "reduce-window") and len(i.operands) > 2)
+        or (i.opcode == "sort" and len(i.operands) > 1 and not i.is_stable)
+        or (i.opcode == "scatter" and i.to_apply.root.opcode in ("parameter", "tuple") and _scattered_windows(i) > 1)
+        for computation in module.computations
+        for i in computation.instructions
+    )
+
+
+def _scattered_windows(scatter: HloInstruction) -> int:
+    """Return the number of windows that a scatter writes."""
+    dims = scatter.operands[len(scatter.operands) // 2].shape.dims
+    return math.prod(size for dim, size in enumerate(dims) if dim != scatter.attrs["index_vector_dim"])
+
+
+def evaluated_elements(module: HloModule) -> float:
+    """Return about how much the reference computes, in elements, where a dot counts its products.
+
+    Infinite if the arguments may decide how often a loop runs: with other ones it may run for ever.
+    """
+    totals: dict[HloComputation, float] = {}
+    for computation in module.computations:  # callees come first
+        total = 0.0
+        for instruction in computation.instructions:
+            leaves = sum(leaf.element_count for _, leaf in instruction.shape.leaves() if leaf.is_array)
+            called = sum(totals[callee] for callee in instruction.called_computations)
+            rounds = _round_count(instruction) if instruction.opcode == "while" else 1
+            total += _INSTRUCTION_ELEMENTS + leaves * term_count(instruction) + called * rounds
+        totals[computation] = total
+    return totals[module.entry]
+
+
+def _round_count(loop: HloInstruction) -> float:
+    counter = find_counter(loop)
+    count = counter.trip_count if counter is not None else None
+    return math.inf if count is None else count
 
 
 def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from hlo_run.artifact import Executable
@@ -11,17 +10,13 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.options.text_files import read_bytes
 from hlo_run.whole_files import write_problem, write_whole
 
 
 def read_executable(path: str) -> Executable:
     """Return the executable in a file; raises UsageError if it cannot be read or is not an executable."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be read: {os.strerror(error.errno or 0)}") from None
-    return load(data, path)
+    return load(read_bytes(path, f"'{path}'"), path)
 
 
 def write_executable(

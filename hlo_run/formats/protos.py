@@ -70,14 +70,16 @@ def read_text(text: str, file: str) -> ProtoContents:
         except text_format.ParseError as refusal:
             refusals.append(refusal)
             continue
-        except (ValueError, RecursionError) as problem:  # a number that its field cannot hold; messages that are nested very deep
+        except ValueError as problem:  # the number of an enum that 32 bits cannot hold
             raise ParseError(f"'{file}' cannot be read: {problem}") from None
+        except RecursionError:
+            raise ParseError(f"'{file}' cannot be read: messages are nested too deeply") from None
         if (contents := _contents(message, path)) is not None:
             return contents
     if len(refusals) < len(_KINDS):
         raise ParseError(f"'{file}' does not contain a module")
     # Report the error of the message type that was parsed furthest.
-    raise _text_error(max(refusals, key=lambda refusal: refusal.GetLine() or 0), text, file)
+    raise _text_error(max(refusals, key=lambda refusal: (refusal.GetLine() or 0, refusal.GetColumn() or 0)), text, file)
 
 
 def proto_to_text(module: bytes, file: str) -> str:

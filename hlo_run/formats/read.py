@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hlo_run.containment.board import keep_input
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.options.text_files import read_bytes, read_stream
 
 _HLO, _PROTO, _TEXT_PROTO, _MLIR = "HLO text", "binary proto", "text proto", "MLIR"
 # Format by XLA's name, which is also the file extension.
@@ -67,8 +68,10 @@ def read_module(path: str, input_format: str = "") -> ModuleInput:
 
 def _format(path: str, input_format: str) -> str:
     """Return the format of `path`; raises UsageError for an unknown format, a directory or a missing file."""
-    extension = os.path.splitext(path)[1].lstrip(".") if path != "-" else "hlo"
-    name = (input_format or extension).lower()
+    extension = os.path.splitext(path)[1].lstrip(".")
+    # A pipe such as /dev/fd/63 has a name that the shell chose.
+    is_unnamed = path == "-" or (not extension and os.path.exists(path) and not os.path.isfile(path))
+    name = (input_format or ("hlo" if is_unnamed else extension)).lower()
     if path != "-" and os.path.isdir(path):
         raise UsageError(f"'{path}' is a directory", hint="give the files in it")
     if path != "-" and not os.path.exists(path):
@@ -84,13 +87,12 @@ def _read(path: str) -> bytes:
         raise UsageError("stdin is closed", hint="pipe a module into it, or name a file")
     try:
         if path == "-":
-            data = sys.stdin.buffer.read()
+            data = read_stream(sys.stdin.buffer, "stdin")
             keep_input(data)
             return data
-        with open(path, "rb") as file:
-            return file.read()
     except OSError as error:
         raise UsageError(f"input file '{path}' cannot be read: {os.strerror(error.errno or 0)}") from None
+    return read_bytes(path, f"input file '{path}'")
 
 
 def _hlo_text(data: bytes, path: str) -> str:

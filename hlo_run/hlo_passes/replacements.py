@@ -80,8 +80,13 @@ def header(row: str, kernel: str, launch: str, unroll_factor: int, target: str, 
 
 
 def is_kernel_dump(path: str) -> bool:
-    """Return True if a file begins as a dump of kernel IR does, False if not or if it cannot be read."""
+    """Return True if a file begins as a dump of kernel IR does, False if not or if it cannot be read.
+
+    False for a pipe too, whose beginning could not be read again.
+    """
     try:
+        if not os.path.isfile(path):
+            return False
         with open(path, "rb") as file:
             return file.read(8) == b"// row: "
     except OSError:

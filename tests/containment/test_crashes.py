@@ -99,6 +99,21 @@ def test_given_llvm_ir_may_trap(tmp_path: Path) -> None:
         assert run([*flags, f"--host_engine={engine}", f"--xla_gpu_llvm_ir_file={files['traps_ll']}", files["neg_hlo"]]) == 0
 
 
+@pytest.mark.parametrize(
+    ("body", "module", "code"),
+    [
+        ("%q = call ptr @malloc(i64 8)\n  store volatile ptr %q, ptr %1", "declare ptr @malloc(i64)", 4),
+        ("store volatile i32 1, ptr addrspace(3) @s", "@s = external addrspace(3) global [0 x i8]", 5),
+    ],
+)
+def test_an_error_of_a_given_kernel_on_host_names_its_file(
+    body: str, module: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = _write(tmp_path, neg_hlo=NEGATE, mine_ll=_llvm(body, module))
+    assert run(["--platform=Host", f"--xla_gpu_llvm_ir_file={files['mine_ll']}", files["neg_hlo"]]) == code
+    assert f"note: kernels of the module are replaced by those in {files['mine_ll']}" in capsys.readouterr().err
+
+
 def test_the_next_files_run_and_are_reported(tmp_path: Path) -> None:
     """The first and the last file crash. The third compiles its kernels in processes."""
     files = _write(tmp_path, a_hlo=NEGATE, b_hlo=ABS, c_hlo=FOUR_KERNELS, d_hlo=NEGATE, dies_py=DIES_IN_LLVM)

@@ -10,6 +10,7 @@ import pytest
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
+from hlo_run.execution import arguments
 
 ROUNDED_DOWN = "HloModule r\nENTRY e { p = f32[40] parameter(0) a = f32[40] abs(p) ROOT c = s32[40] convert(a) }"
 ZEROS = "HloModule z\nENTRY e { p = f32[4] parameter(0) z = f32[] constant(0) ROOT b = f32[4] broadcast(z), dimensions={} }"
@@ -59,16 +60,7 @@ def test_chosen_arguments_are_the_only_ones(flag: str, write: Path, capsys: pyte
 
 def test_a_visible_result_runs_once(write: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write.write_text(PLAIN)
-    original = InterpreterBackend.run_module
-    runs: list[int] = []
-
-    def counted(self: InterpreterBackend, *arguments: object, **names: object) -> object:
-        runs.append(1)
-        return original(self, *arguments, **names)  # pyright: ignore[reportArgumentType] - passed on
-
-    monkeypatch.setattr(InterpreterBackend, "run_module", counted)
-    assert run(["--platform=Host", str(write)]) == 0
-    assert len(runs) == 1
+    assert _runs_of_the_reference(monkeypatch, str(write)) == 1
 
 
 def test_the_scale_of_arguments(write: Path) -> None:
@@ -114,10 +106,107 @@ ENTRY e {
 """
 
 
-def test_integers_that_may_be_indices_are_small_in_a_second_try(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_integers_that_may_be_indices_are_small_in_a_second_try(
+    write: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(arguments, "_SMALL_ELEMENTS", 1)
     write.write_text(INDEXED)
     assert run(["--platform=Host", str(write)]) == 0
     assert capsys.readouterr().err.count("integers in [") == 1
     write.write_text(INDEXED.replace("scatter(x, j", "scatter(x, i"))
     assert run(["--platform=Host", str(write)]) == 0
     assert "integers in [" not in capsys.readouterr().err
+
+
+# The last element of the result is written only if both starts are near the end.
+UPDATE = """HloModule u
+ENTRY e {
+  x = f32[8,9] parameter(0)
+  u = f32[3,5] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  ROOT r = f32[8,9] dynamic-update-slice(x, u, i, j)
+}
+"""
+# The argument decides how often the loop runs.
+HALVING = """HloModule h
+half { x = f32[] parameter(0) h = f32[] constant(0.5) ROOT m = f32[] multiply(x, h) }
+above { x = f32[] parameter(0) b = f32[] constant(0.01) ROOT c = pred[] compare(x, b), direction=GT }
+ENTRY e { p = f32[] parameter(0) ROOT w = f32[] while(p), condition=above, body=half }
+"""
+
+
+def _runs_of_the_reference(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
+    original = InterpreterBackend.run_module
+    runs: list[int] = []
+
+    def counted(self: InterpreterBackend, *arguments: object, **names: object) -> object:
+        runs.append(1)
+        return original(self, *arguments, **names)  # pyright: ignore[reportArgumentType] - passed on
+
+    monkeypatch.setattr(InterpreterBackend, "run_module", counted)
+    assert run(["--platform=Host", *flags]) == 0
+    return len(runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        (UPDATE, 5),
+        (UPDATE.replace("8,9", "1024,4097"), 1),  # too large
+        (HALVING, 1),
+    ],
+)
+def test_small_modules_whose_arguments_choose_parts_run_with_all_draws(
+    text: str, runs: int, write: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write.write_text(text)
+    assert _runs_of_the_reference(monkeypatch, str(write)) == runs
+
+
+def test_only_the_first_iteration_runs_with_all_draws(write: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write.write_text(UPDATE)
+    assert _runs_of_the_reference(monkeypatch, "--iterations=3", str(write)) == 7
+
+
+def test_a_later_try_finds_what_only_the_last_element_shows(
+    write: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write.write_text(UPDATE)
+    original = InterpreterBackend.run_module
+
+    def without_the_last(self: InterpreterBackend, module: object, values: list[np.ndarray], *others: object) -> object:
+        result = np.array(original(self, module, values, *others))  # pyright: ignore[reportArgumentType] - passed on
+        result[-1, -1] = values[0][-1, -1]
+        return result
+
+    monkeypatch.setattr(InterpreterBackend, "run_module", without_the_last)
+    assert run(["--platform=Host", str(write)]) == 1
+    assert "shows a difference" in capsys.readouterr().err
+
+
+TIES = """HloModule t
+argmax {
+  v0 = f32[] parameter(0)
+  i0 = s32[] parameter(1)
+  v1 = f32[] parameter(2)
+  i1 = s32[] parameter(3)
+  ge = pred[] compare(v0, v1), direction=GE
+  v = f32[] select(ge, v0, v1)
+  i = s32[] select(ge, i0, i1)
+  ROOT t = (f32[], s32[]) tuple(v, i)
+}
+ENTRY e {
+  x = f32[12,34] parameter(0)
+  i = s32[12,34] iota(), iota_dimension=1
+  lo = f32[] constant(-inf)
+  z = s32[] constant(0)
+  ROOT r = (f32[12], s32[12]) reduce(x, i, lo, z), dimensions={1}, to_apply=argmax
+}
+"""
+
+
+def test_equal_numbers_are_not_tried_where_their_order_is_open(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write.write_text(TIES)
+    assert run(["--platform=Host", str(write)]) == 0
+    assert "4 other sets of arguments agree too" in capsys.readouterr().err

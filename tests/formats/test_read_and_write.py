@@ -31,6 +31,7 @@ ENTRY e {
 }
 """
 # Sort, reduce, gather, scatter, conditional, while, fusion, bitcast, sub-byte types, complex: one of each.
+_PROTO_SHAPE = b"hlo_module { computations { instructions { shape { %s } } } }"
 SAMPLE = (
     "sort_u8",
     "reduce_or",
@@ -272,6 +273,9 @@ def test_what_is_no_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         "bytes.mlir": (b"ML\xefR\r rest", 3, "bytes.mlir"),
         "latin.mlir": (b"module \xe9", 2, "is not a text file"),
         "field.pbtxt": (b'hlo_module {\n  name: "x"\n  nonsense: 3\n}', 3, "field.pbtxt:3:3: error: "),
+        "enum.pbtxt": (_PROTO_SHAPE % b"element_type: 99999999999", 3, "cannot be read: Value out of range: 99999999999"),
+        "id.pbtxt": (b"hlo_module { id: 99999999999999999999 }", 3, "id.pbtxt:1:18: error: "),
+        "deep.pbtxt": (_PROTO_SHAPE % (b"tuple_shapes {" * 3000 + b"}" * 3000), 3, "messages are nested too deeply"),
         "only.pbtxt": (b'name: "x"', 3, "does not contain a module"),
         "op.mlir": (b"func.func @main(%a: tensor<f32>) {\n  stablehlo.nonsense %a : tensor<f32>\n}", 3, "op.mlir:2:3: error: "),
         "main.mlir": (b"func.func @other() { return }", 3, "main"),

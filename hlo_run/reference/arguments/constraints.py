@@ -22,13 +22,15 @@ class Constraints:
     """The constraints on the values of one parameter; none by default.
 
     `index_limit` bounds values to the closed interval [0, index_limit]; `sorted_` means ascending order; `no_duplicates`
-    means distinct keys; `identity` is a constant 0 or 1.
+    means distinct keys; `identity` is a constant 0 or 1. `scattered`: the values are indices of a scatter, which may ask for
+    distinct ones.
     """
 
     index_limit: int | None = None
     sorted_: bool = False
     no_duplicates: bool = False
     identity: int | None = None
+    scattered: bool = False
 
 
 def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
@@ -53,6 +55,7 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
         sorted_=any(demand.sorted_ for demand in demands),
         no_duplicates=no_duplicates,
         identity=identities[0] if identities else None,
+        scattered=any(demand.scattered for demand in demands),
     )
 
 
@@ -141,7 +144,7 @@ def _gather_index(user: HloInstruction) -> Constraints:
     name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
     sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
     limit = min((sizes[d] - 1 for d in indexed), default=0)
-    return Constraints(index_limit=max(limit, 0), sorted_=user.indices_are_sorted)
+    return Constraints(index_limit=max(limit, 0), sorted_=user.indices_are_sorted, scattered=user.opcode == "scatter")
 
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:

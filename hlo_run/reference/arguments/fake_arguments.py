@@ -22,18 +22,21 @@ class Draw:
     """How random arguments are drawn; the defaults are those of XLA's `MakeFakeArguments`.
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
-    `integers` is the closed range of integers that no use constrains; None: all of the type.
+    `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
+    index that a use constrains the largest one in bounds, except those of scatters.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
     whole: bool = False
     integers: tuple[int, int] | None = None
+    last_indices: bool = False
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
         whole = "whole " if self.whole else ""
         integers = "" if self.integers is None else ", integers in [{}, {}]".format(*self.integers)
-        return f"{whole}floats {floats}{integers}"
+        last = ", indices at the end" if self.last_indices else ""
+        return f"{whole}floats {floats}{integers}{last}"
 
 
 def make_fake_arguments(
@@ -127,9 +130,11 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
         return narrow(engine.permutation(count) + first, dtype)
     low, high = lowest, highest
     if draw.integers is not None:
-        low, high = max(low, draw.integers[0]), min(high, draw.integers[1])
+        low = max(low, draw.integers[0])
+        high = max(low, min(high, draw.integers[1]))
     if constraints.index_limit is not None:
-        low, high = 0, min(constraints.index_limit, high)
+        high = min(constraints.index_limit, highest)
+        low = high if draw.last_indices and not constraints.scattered else 0
     values = engine.integers(dtype, low, high, count)
     return _sorted(values, dtype) if constraints.sorted_ else values
 

@@ -35,6 +35,12 @@ class Comparison:
         return not self.problem and all(leaf.ok for leaf in self.leaves)
 
     @property
+    def is_lost(self) -> bool:
+        """True if arrays differ, and rounding is larger than all numbers of each of these."""
+        wrong = [leaf for leaf in self.leaves if not leaf.ok]
+        return not self.problem and bool(wrong) and all(leaf.rounding is not None and leaf.rounding.is_lost for leaf in wrong)
+
+    @property
     def mismatches(self) -> int:
         """The number of wrong elements in all arrays."""
         return sum(leaf.mismatches for leaf in self.leaves)

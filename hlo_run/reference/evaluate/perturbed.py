@@ -47,6 +47,15 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 _LAST_ROUNDING = 2.0**-22
 # GPUs may multiply f32 matrices in TF32, which has 11 digits.
 _TF32_ROUNDING = 2.0**-11
+# The relative error of an operand in a dot whose algorithm is given: what is left after the parts that it is split into.
+_ALGORITHM_ROUNDINGS = {
+    "dot_bf16_bf16_f32": 2.0**-9,
+    "dot_bf16_bf16_f32_x3": 2.0**-17,
+    "dot_bf16_bf16_f32_x6": 2.0**-24,
+    "dot_bf16_bf16_f32_x9": 2.0**-24,
+    "dot_tf32_tf32_f32_x3": 2.0**-21,
+    "dot_f32_f32_f32": 2.0**-24,
+}
 
 
 def rounding(dtype: DType) -> float:
@@ -91,37 +100,55 @@ def term_count(instruction: HloInstruction) -> int:
             return max(1, operands[0] // max(1, results)) if operands else 1
 
 
-class Perturbation:
-    """Random roundings for the instructions of a widened module; `shapes` are those before widening."""
+def operand_rounding(instruction: HloInstruction) -> float:
+    """Return the least relative error of an operand of a dot or convolution; 0 for other ops.
 
-    def __init__(self, seed: int, shapes: Mapping[HloInstruction, Shape], last: Collection[HloInstruction] = ()) -> None:
+    Each operand is rounded once. The sum of the products adds their errors with random signs.
+    """
+    if instruction.opcode not in ("dot", "convolution") or instruction.shape.element_type in ("f64", "c128"):
+        return 0.0
+    if instruction.opcode == "dot" and instruction.algorithm in _ALGORITHM_ROUNDINGS:
+        return _ALGORITHM_ROUNDINGS[instruction.algorithm]
+    precisions: tuple[str, ...] = instruction.attrs.get("operand_precision", ())
+    if precisions and all(precision == "highest" for precision in precisions):
+        return 0.0
+    return _TF32_ROUNDING
+
+
+class Perturbation:
+    """Random roundings for the instructions of a widened module; `originals` are the instructions before widening."""
+
+    def __init__(
+        self, seed: int, originals: Mapping[HloInstruction, HloInstruction], last: Collection[HloInstruction] = ()
+    ) -> None:
         self._engine = RandomEngine(seed)
-        self._shapes = shapes
+        self._originals = originals
         self._last = last
 
     @staticmethod
     def of(seed: int, original: HloModule, wide: HloModule) -> Perturbation:
         """Return the roundings for `wide`, which `widen_module` made of `original`."""
-        shapes: dict[HloInstruction, Shape] = {}
+        originals: dict[HloInstruction, HloInstruction] = {}
         for before, after in zip(original.computations, wide.computations, strict=True):
             # A widened computation may have exact converts after the others.
-            shapes.update(zip(after.instructions, (i.shape for i in before.instructions), strict=False))
-        return Perturbation(seed, shapes, _last_ops(wide))
+            originals.update(zip(after.instructions, before.instructions, strict=False))
+        return Perturbation(seed, originals, _last_ops(wide))
 
     def choose(
         self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None
     ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
         """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
-        shape = self._shapes.get(instruction)
-        if shape is None or instruction.opcode in _EXACT or not _rounds(shape):
+        original = self._originals.get(instruction)
+        if original is None or instruction.opcode in _EXACT or not _rounds(original.shape):
             return evaluate, program
+        shape = original.shape
         terms = term_count(instruction)
         before = math.sqrt(terms) if instruction.opcode in _SUMS else 0.0
         after = before or (_ROUNDINGS_OF_APPROXIMATION if instruction.opcode in _APPROXIMATED else 1.0)
-        floor = _TF32_ROUNDING if instruction.opcode in ("dot", "convolution") else 0.0
+        floor = operand_rounding(original)
         # Both sides of a comparison round the result to its type once.
         last = _LAST_ROUNDING if instruction in self._last else math.inf
-        own = [self._shapes.get(operand) for operand in instruction.operands]
+        own = [self._shape_of(operand) for operand in instruction.operands]
 
         def operands_of(operands: Sequence[Value]) -> list[Value]:
             if not before:
@@ -138,8 +165,15 @@ class Perturbation:
 
         return evaluated if evaluate is not None else None, run if program is not None else None
 
+    def _shape_of(self, instruction: HloInstruction) -> Shape | None:
+        original = self._originals.get(instruction)
+        return None if original is None else original.shape
+
     def _round(self, value: Value, shape: Shape | None, count: float, least: float = 0.0, most: float = math.inf) -> Value:
-        """Return `value`, of `shape` before widening, with errors of `count` roundings of the type, clipped to [least, most]."""
+        """Return `value`, of `shape` before widening, with errors of `count` roundings of the type.
+
+        A rounding is at most `most`, the error at least `least`, both relative to the value.
+        """
         if shape is None:
             return value
         if isinstance(value, tuple):
@@ -153,8 +187,9 @@ class Perturbation:
         return self._rounded(value, shape.dtype, count, least, most)
 
     def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
-        unit, step = min(max(rounding(dtype), least), most), smallest_step(dtype) if most == math.inf else 0.0
-        size = np.maximum(np.abs(value) * (count * unit), np.where(value == 0, 0.0, step))
+        relative = max(count * min(rounding(dtype), most), least)
+        step = smallest_step(dtype) if most == math.inf else 0.0
+        size = np.maximum(np.abs(value) * relative, np.where(value == 0, 0.0, step))
         words = self._engine.words((value.size + 63) // 64)
         signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
         return np.asarray(value + size * signs.reshape(value.shape))

@@ -417,7 +417,7 @@ ENTRY e {
 
 
 def test_indices_of_a_scatter_of_several_arrays() -> None:
-    assert _constraints(SCATTER, 2) == Constraints(index_limit=9)
+    assert _constraints(SCATTER, 2) == Constraints(index_limit=9, scattered=True)
     assert _constraints(SCATTER, 1) == Constraints()
 
 

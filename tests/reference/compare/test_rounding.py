@@ -120,3 +120,55 @@ def test_without_doubt_nothing_is_evaluated() -> None:
         raise AssertionError("evaluated")
 
     assert compare(right, right * np.float32(1 + 1e-6), shape, SPEC).judged(never).ok
+
+
+DOT = """HloModule dot
+ENTRY e {
+  p = f32[32,32] parameter(0)
+  q = f32[32,32] parameter(1)
+  ROOT r = f32[32,32] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}ATTRIBUTES
+}
+"""
+
+
+def _in_bits(array: Any, bits: int) -> Any:
+    """Return f32 numbers with `bits` binary digits, rounded."""
+    mantissa, exponent = np.frexp(np.asarray(array, np.float64))
+    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
+
+
+def _product(p: Value, q: Value, bits: int, parts: int = 1) -> Any:
+    """Return the product of matrices whose elements are sums of `parts` numbers of `bits` digits, without the smallest term."""
+    high = [_in_bits(x, bits) for x in (p, q)]
+    if parts == 1:
+        return (high[0] @ high[1]).astype(np.float32)
+    low = [_in_bits(np.asarray(x, np.float64) - h, bits) for x, h in zip((p, q), high, strict=True)]
+    return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "bits", "parts", "ok"),
+    [
+        (", algorithm=dot_bf16_bf16_f32_x3", 8, 2, True),
+        (", algorithm=dot_bf16_bf16_f32_x3", 8, 1, False),  # the products with the low parts are missing
+        ("", 11, 1, True),  # TF32
+        (", operand_precision={highest,highest}", 11, 1, False),
+    ],
+)
+def test_the_precision_of_a_dot_says_how_far_off_it_may_be(attributes: str, bits: int, parts: int, ok: bool) -> None:
+    module = hlo_run.parse(DOT.replace("ATTRIBUTES", attributes))
+    p, q = values = make_fake_arguments(module, 1)
+    assert _judged(module, values, _product(p, q, bits, parts)).ok is ok
+
+
+def test_arrays_that_are_all_rounding_are_lost() -> None:
+    """The difference of two numbers that agree in all their digits."""
+    module = hlo_run.parse(
+        "HloModule l ENTRY e { p = f32[9] parameter(0) b = f32[] constant(1e6) c = f32[9] broadcast(b), dimensions={}"
+        " s = f32[9] add(p, c) d = f32[9] subtract(s, c) m = f32[9] multiply(d, c) ROOT r = (f32[9], f32[9]) tuple(m, p) }"
+    )
+    (p,) = values = [np.linspace(0.001, 0.002, 9, dtype=np.float32)]
+    wrong = np.full(9, 3e4, np.float32)
+    assert _judged(module, values, (wrong, p)).is_lost
+    assert not _judged(module, values, (wrong, p + 1)).is_lost
+    assert not _judged(module, values, (p * 0, p)).is_lost
