@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,10 +20,13 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.triage.localize.verdicts import Verdicts
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60
+# A module may take this many times as long as before the rows, and at least so many seconds.
+_PATIENCE, _LEAST_SECONDS = 20.0, 10.0
 
 
 class RowMismatch(Mismatch):
@@ -49,10 +54,12 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
 
 @dataclass(frozen=True)
 class _State:
-    """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it."""
+    """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it, `endless` says which loop
+    does not end."""
 
     module: HloModule
     result: Literal | None
+    endless: str = ""
 
 
 class PassChecker(Observer):
@@ -75,7 +82,10 @@ class PassChecker(Observer):
         self._working, self._run, self._arguments, self._verdicts = working, run, arguments, verdicts
         self._folder, self._say = folder, say
         self._version = working.version
+        self._limit_seconds = math.inf
+        begin = time.monotonic()
         self._last = self._state("parsing")
+        self._limit_seconds = max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - begin))
 
     def after(self, step: Step) -> None:
         """Evaluate the module if an HLO row changed it. Raises Mismatch if the result differs from that before the row."""
@@ -84,6 +94,8 @@ class PassChecker(Observer):
         self._version = self._working.version
         now = self._state(f"row '{step.row}'")
         last, self._last = self._last, now
+        if last.result is not None and now.endless:
+            raise _row_mismatch(step, last.module.name, [f"after it: {now.endless}"])
         if last.result is None or now.result is None:
             return
         shape = last.module.entry.root.shape
@@ -98,7 +110,10 @@ class PassChecker(Observer):
         copy = self._working.clone()
         copy.schedule = None
         try:
-            return _State(copy, self._run(copy))
+            with loops_end_within(self._limit_seconds):
+                return _State(copy, self._run(copy))
+        except EndlessLoop as error:
+            return _State(copy, None, error.message)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._say(f"the reference cannot evaluate the module after {what}: {error}")
             return _State(copy, None)
@@ -113,9 +128,7 @@ class PassChecker(Observer):
                 notes.append(f"the difference cannot be cut out: {error.message}")
         if found is not None:
             notes += self._show(step, before.name, found)
-        message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
-        notes.append(f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked")
-        return RowMismatch(message, notes=tuple(notes))
+        return _row_mismatch(step, before.name, notes)
 
     def _show(self, step: Step, name: str, found: Difference) -> list[str]:
         """Write the two modules with their arguments and return the notes of the message."""
@@ -127,6 +140,12 @@ class PassChecker(Observer):
             if text.count("\n") < _SHOWN_LINES:
                 notes.append(text)
         return notes
+
+
+def _row_mismatch(step: Step, name: str, notes: Sequence[str]) -> RowMismatch:
+    message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {name}"
+    where = f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked"
+    return RowMismatch(message, notes=(*notes, where))
 
 
 def _dims(shape: Shape) -> object:

@@ -97,7 +97,9 @@ def _report_crash(options: Options, files: Sequence[str], entries: list[Entry], 
     if number >= len(files):
         raise error
     console.error(error)
-    _keep(options, FileResult(files[number], error=error), entries, relay)
+    result = FileResult(files[number], error=error)
+    _say_next(options, result, console)
+    _keep(options, result, entries, relay)
 
 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
@@ -118,6 +120,15 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         result.error = bug_report(error)
     if result.error is not None:
         console.error(result.error)
+        _say_next(options, result, console)
+
+
+def _say_next(options: Options, result: FileResult, console: Console) -> None:
+    """Print what to run next after an error."""
+    from hlo_run.commands.next_step import next_step
+
+    if result.error is not None and (words := next_step(result.error, options, result.file)):
+        console.err(f"next: {words}")
 
 
 def _run_mode(task: Task) -> None:

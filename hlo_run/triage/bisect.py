@@ -19,6 +19,7 @@ from hlo_run.triage.questions import Question
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
 
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
+_DIED_IN = re.compile(r"(\w+): crash: ")
 _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
@@ -196,6 +197,11 @@ class Bisector:
 
     def _find_rest(self, off: tuple[str, ...]) -> None:
         """Say where the fault is if no pass that can be skipped decides: an engine of Host, or a required step."""
+        native = _DIED_IN.match(self.result.wanted)
+        if native is not None and native[1] in ("LLVM", "ptxas"):
+            sentence = f"{native[1]} dies of the IR that it gets, whatever passes run. hlo-run without bisect keeps that IR."
+            self.result.findings.append(Finding(sentence, self._shown(off)))
+            return
         if self._is_run and not self._fails([("--host_engine=emulator",)])[0]:
             emulated = self._shown(("--host_engine=emulator",))
             self.result.findings.append(Finding("Native code on Host fails, the emulator does not.", self._shown(()), emulated))

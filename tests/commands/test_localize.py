@@ -21,7 +21,6 @@ from hlo_run.artifact import BufferSlice, Thunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.backends.library.calls import library_call
 from hlo_run.cli import run
-from hlo_run.commands import kernel_rows
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compiling
@@ -31,6 +30,7 @@ from hlo_run.reference.evaluate.device import ProgramEvaluator
 from hlo_run.reference.evaluate.evaluate import choose
 from hlo_run.reference.values import Evaluator
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
+from hlo_run.triage.localize import kernel_rows
 
 # The state is updated in place. Each instruction stays a kernel of its own.
 MODULE = """HloModule m

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.printer import FULL
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, Level, Observer, Step
 from hlo_run.hlo_passes.replacements import KernelIr, parse_kernel_dump
 from hlo_run.hlo_passes.replacements import header as dump_header
+from hlo_run.ops.parse import parse
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.table import KERNEL_PIPELINE
+from hlo_run.triage.localize.found import Localized, alone_context, shows
+from hlo_run.triage.localize.replay import Event, Kind
+from hlo_run.triage.localize.reproducer import Reproducer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +79,36 @@ def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], i
         f"look at '{row}', which writes the kernel's first IR, or at the rows that no run can skip ({required}): "
         "the kernel is wrong without any other row"
     )
+
+
+def row_of_kernel(options: Options, found: Localized, event: Event, made: Reproducer, is_shown: bool) -> str:
+    """Return the sentence on the rows of the kernel."""
+    ctx = found.ctx
+    if len(event.kernels) != 1:
+        return "it has no kernel of its own" if not event.kernels else "its rows are not checked: it has several kernels"
+    (kernel,) = event.kernels
+    for texts in (ctx.replacements.ptx, ctx.replacements.llvm):
+        if kernel in texts:
+            return f"look at '{texts[kernel].file}', which replaces it"
+    if not is_shown:
+        return "its rows are not checked: alone, the kernel is right"
+    fails = event.kind is Kind.FAULT
+    dumps = KernelDumps(kernel, ctx.target.name)
+    given = ctx.replacements.ir.get(kernel)
+    plain = replace(ctx, replacements=replace(ctx.replacements, ir={}))
+
+    def is_right(with_rows: PassContext) -> bool:
+        return not shows(with_rows, made, options, fails)
+
+    try:
+        compile_module(
+            replace(alone_context(ctx, made), observers=(dumps,)),
+            parse(made.module.to_string(FULL), f"{made.name}.hlo"),
+        )
+    except HloRunError as error:
+        return f"its rows are not checked: {error.message}"
+    found_dumps = [given, *dumps.dumps] if given is not None else dumps.dumps
+    verdicts = check_rows(plain, found_dumps, is_right)
+    if given is not None and verdicts and not verdicts[0].is_right:
+        return f"look at '{given.file}', which replaces it: the IR there is wrong with no optional row after it"
+    return blame(verdicts, plain, found_dumps, is_right)
