@@ -6,7 +6,7 @@ from hlo_run.commands.check_each_pass import RowMismatch
 from hlo_run.commands.localize import culprit_with_files, find
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, Mismatch
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, bug_report
 from hlo_run.hlo.graph import HloModule
 from hlo_run.triage.localize.found import Localized
 from hlo_run.triage.localize.replay import Kind
@@ -24,7 +24,10 @@ def run_checked(task: Task, module: HloModule, reference: str) -> None:
         raise
     except (Mismatch, DeviceError) as error:
         say(f"\n{_RIGHT_ROWS}, but the run is wrong. Checking every kernel...")
-        where, files = where_to_look(task, module)
+        try:
+            where, files = where_to_look(task, module)
+        except Exception as bug:  # the failure itself must not get lost behind a bug of the search for its cause
+            where, files = f"the kernels cannot be checked: {bug_report(bug).message}", ()
         notes = (*error.notes, f"{_RIGHT_ROWS}; {where}", *files)
         raise type(error)(error.message, error.where, error.hint, notes) from error
     say(f"{_RIGHT_ROWS}, and the run agrees: there is nothing to look for." if reference else f"{_RIGHT_ROWS}.")

@@ -21,11 +21,11 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
             is_row = any(note.startswith("look at HLO row") for note in error.notes)
             return f"hlo-tool bisect {file} {_FLAGS} names the rewrite in the row; {reduced}" if is_row else reduced
         case Mismatch():
-            return "the same command with --check_each_pass names the HLO row or the kernel and its row, and writes files that run alone"
+            return "the same command with --check_each_pass names the HLO row or the kernel and its row, and writes files to run"
         case DeviceError() if "longer than" in error.message:
             return f"hlo-tool bisect {file} {_FLAGS} names the row that takes too long; {reduced}"
         case DeviceError() if not error.hint:
-            return "the same command with --platform=Host --localize names the first kernel that fails, and writes files that run alone"
+            return "the same command with --platform=Host --localize names the first kernel that fails, and writes files to run"
         case InternalError():
             return f"hlo-tool bisect {file} {_FLAGS} names the row and its rewrite; {reduced}"
         case _:

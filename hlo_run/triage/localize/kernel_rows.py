@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hlo_run.errors import HloRunError
@@ -16,6 +17,7 @@ from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.table import KERNEL_PIPELINE
 from hlo_run.triage.localize.found import Localized, alone_context, shows
+from hlo_run.triage.localize.interpreted import blame_by_interpreter
 from hlo_run.triage.localize.replay import Event, Kind
 from hlo_run.triage.localize.reproducer import Reproducer
 
@@ -76,8 +78,8 @@ def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], i
         return "look at LLVM: the kernel is right with --xla_backend_optimization_level=0"
     required = ", ".join(f"'{row.name}'" for row in KERNEL_PIPELINE if row.required)
     return (
-        f"look at '{row}', which writes the kernel's first IR, or at the rows that no run can skip ({required}): "
-        "the kernel is wrong without any other row"
+        f"look at '{row}', which writes the kernel's first IR, at the rows that no run can skip ({required}), "
+        "or at what follows them: the kernel is wrong without any other row"
     )
 
 
@@ -111,4 +113,17 @@ def row_of_kernel(options: Options, found: Localized, event: Event, made: Reprod
     verdicts = check_rows(plain, found_dumps, is_right)
     if given is not None and verdicts and not verdicts[0].is_right:
         return f"look at '{given.file}', which replaces it: the IR there is wrong with no optional row after it"
-    return blame(verdicts, plain, found_dumps, is_right)
+    sentence = blame(verdicts, plain, found_dumps, is_right)
+    if not verdicts or verdicts[-1].is_right:
+        return sentence
+    # An optional row may only expose the fault of a required one behind it: the IR itself decides.
+    first = found_dumps[len(verdicts) - 1]
+    later = KernelDumps(kernel, ctx.target.name)
+    resumed = _resumed(alone_context(ctx, made), first)
+    with suppress(HloRunError):
+        compile_module(replace(resumed, observers=(later,)), parse(made.module.to_string(FULL), f"{made.name}.hlo"))
+    known = first.row if len(verdicts) > 1 else ""
+    found_row = blame_by_interpreter(ctx, made, options, [first, *later.dumps], known)
+    if "look at LLVM" in sentence or not found_row.startswith("look at"):
+        return f"{sentence}; {found_row}" if found_row else sentence
+    return found_row
