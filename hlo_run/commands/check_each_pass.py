@@ -29,8 +29,20 @@ _SHOWN_LINES = 60
 _PATIENCE, _LEAST_SECONDS = 20.0, 10.0
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A module that may show what a row did when it is compiled, its arguments, and the path of its files, if it has any."""
+
+    module: HloModule
+    values: list[Literal]
+    path: str = ""
+
+
 class RowMismatch(Mismatch):
-    """An HLO row changed the result of the module."""
+    """An HLO row changed the result of the module. `candidates` for its reproducer are in order, the smallest first."""
+
+    candidates: tuple[Candidate, ...] = ()
+    name: str = ""
 
 
 def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
@@ -121,25 +133,34 @@ class PassChecker(Observer):
     def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> RowMismatch:
         notes = [f"after it: {comparison.summary()}"]
         found = None
+        candidates: list[Candidate] = []
         if self._arguments or not before.entry.parameters:
             try:
                 found = smallest_difference(before, after, self._arguments, self._verdicts.spec)
             except HloRunError as error:
                 notes.append(f"the difference cannot be cut out: {error.message}")
         if found is not None:
-            notes += self._show(step, before.name, found)
-        return _row_mismatch(step, before.name, notes)
+            shown, path = self._show(step, before.name, found)
+            notes += shown
+            candidates += [Candidate(found.before, found.values, path), found.whole]
+        if self._arguments or not before.entry.parameters:
+            candidates.append(Candidate(before, [*self._arguments]))
+        error = _row_mismatch(step, before.name, notes)
+        error.candidates, error.name = tuple(candidates), f"{before.name}.{step.row}.reproducer"
+        return error
 
-    def _show(self, step: Step, name: str, found: Difference) -> list[str]:
-        """Write the two modules with their arguments and return the notes of the message."""
+    def _show(self, step: Step, name: str, found: Difference) -> tuple[list[str], str]:
+        """Write the two modules with their arguments; return the notes of the message and the path of the first."""
+        paths: list[str] = []
         notes = [f"smallest computation that shows it: %{found.name}, {found.comparison.summary()}"]
         for when, module in (("before", found.before), ("after", found.after)):
             path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
+            paths.append(path)
             notes.append(f"{when}: hlo-run --inputs={path}.npz {path}.hlo")
             text = module.to_string().rstrip()
             if text.count("\n") < _SHOWN_LINES:
                 notes.append(text)
-        return notes
+        return notes, paths[0]
 
 
 def _row_mismatch(step: Step, name: str, notes: Sequence[str]) -> RowMismatch:
@@ -156,13 +177,17 @@ def _dims(shape: Shape) -> object:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison."""
+    """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison.
+
+    `whole` computes the value as `before` does, from the parameters of the whole module.
+    """
 
     name: str
     before: HloModule
     after: HloModule
     values: list[Literal]
     comparison: Comparison
+    whole: Candidate
 
 
 def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence[Literal], spec: ErrorSpec) -> Difference | None:
@@ -189,8 +214,16 @@ def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence
         given = [values[0][agreed[place]] for place in kept]
         shown = compare(evaluate(cut[0], given), evaluate(cut[1], given), one.shape, spec)
         if not shown.ok:
-            return Difference(two.name, cut[0], cut[1], given, shown)
+            return Difference(two.name, cut[0], cut[1], given, shown, _from_parameters(before, one, arguments))
     return None
+
+
+def _from_parameters(module: HloModule, root: HloInstruction, arguments: Sequence[Literal]) -> Candidate:
+    """Return a module that computes one value of the entry from its parameters."""
+    parameters = module.entry.parameters
+    needed = sorted(_inputs_of(root, parameters))
+    alone = isolate_between(root, [parameters[place] for place in needed], root.name)
+    return Candidate(alone, [arguments[place] for place in needed])
 
 
 def _inputs_of(root: HloInstruction, inputs: Sequence[HloInstruction]) -> set[int]:

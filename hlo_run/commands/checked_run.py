@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from hlo_run.commands.check_each_pass import RowMismatch
-from hlo_run.commands.localize import culprit_with_files, find
+from dataclasses import replace
+
+from hlo_run.commands.check_each_pass import Candidate, RowMismatch
+from hlo_run.commands.compilation import compiling
+from hlo_run.commands.isolate_fusion import write_isolated
+from hlo_run.commands.localize import culprit_with_files, find, replace_checks
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, bug_report
+from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.hlo.graph import HloModule
-from hlo_run.triage.localize.found import Localized
+from hlo_run.pipeline.compile import optimize
+from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.loop_limit import loops_end_within
+from hlo_run.triage.localize.found import Localized, unscheduled, verdicts_of
 from hlo_run.triage.localize.replay import Kind
 
 _RIGHT_ROWS = "every HLO row keeps the module's meaning"
+# A reproducer of a row is tried for so many seconds.
+_SECONDS = 30.0
 _BUFFERS = "look at the buffers: --verify=every names values whose lifetimes overlap in one buffer"
 
 
@@ -20,8 +30,8 @@ def run_checked(task: Task, module: HloModule, reference: str) -> None:
     say = task.console.err
     try:
         run(task, module, reference)
-    except RowMismatch:
-        raise
+    except RowMismatch as error:
+        raise with_reproducer(task, error) from error
     except (Mismatch, DeviceError) as error:
         say(f"\n{_RIGHT_ROWS}, but the run is wrong. Checking every kernel...")
         try:
@@ -31,6 +41,29 @@ def run_checked(task: Task, module: HloModule, reference: str) -> None:
         notes = (*error.notes, f"{_RIGHT_ROWS}; {where}", *files)
         raise type(error)(error.message, error.where, error.hint, notes) from error
     say(f"{_RIGHT_ROWS}, and the run agrees: there is nothing to look for." if reference else f"{_RIGHT_ROWS}.")
+
+
+def with_reproducer(task: Task, error: RowMismatch) -> RowMismatch:
+    """Return the error with the command that shows it again: the smallest module that a compilation breaks."""
+    for candidate in error.candidates:
+        if _breaks(task, candidate):
+            path = candidate.path or write_isolated(task.folder, error.name, candidate.module, candidate.values)
+            note = f"reproduce: hlo-run --inputs={path}.npz {path}.hlo"
+            return RowMismatch(error.message, error.where, error.hint, (*error.notes, note))
+    return error
+
+
+def _breaks(task: Task, candidate: Candidate) -> bool:
+    """True if the HLO passes change the result of a module, or fail."""
+    module, seed = candidate.module, MODULE_SEED
+    try:
+        expected = evaluate(unscheduled(module), candidate.values, seed=seed)
+        with compiling(replace_checks(task), module) as (ctx, working), loops_end_within(_SECONDS):
+            optimize(replace(ctx, observers=()), working)
+            actual = evaluate(unscheduled(working), candidate.values, seed=seed)
+    except (HloRunError, MemoryError):
+        return False
+    return not verdicts_of(task.options).of_module(module, candidate.values, expected, actual).ok
 
 
 def where_to_look(task: Task, module: HloModule) -> tuple[str, tuple[str, ...]]:
