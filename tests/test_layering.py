@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit
         backends.host backends.cuda
         pipeline platforms
-        triage.diff
+        triage.diff triage.interpret
         execution
         report triage.localize
         commands fuzz

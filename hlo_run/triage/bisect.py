@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,16 @@ _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
 _SHOWN_LINES, _WIDTH = 8, 160
+# The limit of a run by that of one without optional rows.
+_PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 10.0, 15.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Processes, seconds per run, and how often each question is asked."""
+    """Processes, seconds per run (0: ten times a run without optional rows), and how often each question is asked."""
 
     jobs: int = 1
-    seconds: float = 300.0
+    seconds: float = 0.0
     repeat: int = 1
 
 
@@ -93,14 +96,15 @@ class Bisector:
 
     def bisect(self) -> Bisection:
         """Search the pass tables, the rewrites of the pass found, and LLVM's passes."""
+        rows = optional_rows()
+        off = self._off(rows)
+        self._set_limit(off)
         answers = self._ask([()], count=max(self._limits.repeat, 1))[0]
         if not any(answers):
             return self.result
         self.result.wanted = next(filter(None, answers))
         self.result.flaky = len(set(answers)) > 1
         self._tell(f"the failure: {self.result.wanted}")
-        rows = optional_rows()
-        off = self._off(rows)
         if not self._fails([off])[0]:
             self._find_row(rows)
         else:
@@ -109,6 +113,16 @@ class Bisector:
         if not self.result.findings:
             self._find_rest(off)
         return self.result
+
+    def _set_limit(self, off: tuple[str, ...]) -> None:
+        """Limit the runs by the time of one without optional rows, which a row that never ends does not have."""
+        if self._limits.seconds:
+            return
+        self._limits = replace(self._limits, seconds=_MOST_SECONDS)
+        begin = time.monotonic()
+        self._ask([off], 1)
+        seconds = min(max(_PATIENCE * (time.monotonic() - begin), _LEAST_SECONDS), _MOST_SECONDS)
+        self._limits = replace(self._limits, seconds=seconds)
 
     # ---- rows
 
