@@ -30,9 +30,7 @@ Exit codes: 0 found, 1 the file does not fail, 2 bad flags."""
 @click.option("--matches", default="", metavar="STAGE:REGEX", help="It fails if the text of this stage matches.")
 @click.option("--repeat", default=1, metavar="N", help="Ask each question N times; it fails if one of them does.")
 @click.option("--jobs", default=0, metavar="N", help="Run N questions at once (0: one per core).")
-@click.option(
-    "--trial_seconds", default=0.0, metavar="S", help="Stop a run after S seconds [10 times one without optional rows]."
-)
+@click.option("--trial_seconds", default=0.0, metavar="S", help="Stop a run after S seconds [5 times one without optional rows].")
 @click.pass_obj
 def command(
     console: Console,

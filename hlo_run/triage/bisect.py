@@ -20,18 +20,20 @@ from hlo_run.triage.questions import Question
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
 
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
+# LLVM's passes do not matter for a row that raises, dies or never ends.
+_ROW_DIED = re.compile(r"row '|hlo passes: |kernel passes: |emit: ")
 _DIED_IN = re.compile(r"(\w+): crash: ")
 _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
 _SHOWN_LINES, _WIDTH = 8, 160
 # The limit of a run by that of one without optional rows.
-_PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 10.0, 15.0, 300.0
+_PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Processes, seconds per run (0: ten times a run without optional rows), and how often each question is asked."""
+    """Processes, seconds per run (0: five times a run without optional rows), and how often each question is asked."""
 
     jobs: int = 1
     seconds: float = 0.0
@@ -109,7 +111,8 @@ class Bisector:
             self._find_row(rows)
         else:
             self._tell("it fails without any optional row")
-        self._find_llvm_pass()
+        if not (self.result.findings and _ROW_DIED.match(self.result.wanted)):
+            self._find_llvm_pass()
         if not self.result.findings:
             self._find_rest(off)
         return self.result
@@ -131,18 +134,33 @@ class Bisector:
         return (f"--xla_disable_hlo_passes={','.join(row.name for row in rows)}",) if rows else ()
 
     def _find_row(self, rows: list[Row]) -> None:
+        named = self._named_row(rows)
+        if named is not None:
+            without = self._off([named])
+            sentence = f"The failure names the {_kind(named)} '{named.name}'; the whole pipeline without it does not fail."
+            self.result.findings.append(Finding(sentence, self._shown(()), self._shown(without)))
+            if not named.is_kernel and "time-out" not in self.result.wanted:
+                self._find_rewrite(named, ())
+            return
         count = self._first(len(rows), lambda kept: self._off(rows[kept:]), "rows")
         row = rows[count - 1]
         alone = self._off([row])
         decides = not self._fails([alone])[0]
         base = () if decides else self._off(rows[count:])
         tail = "the whole pipeline without it does not fail" if decides else "later rows also show the failure without it"
-        kind = "kernel row" if row.is_kernel else "row"
         without = self._shown(alone if decides else self._off(rows[count - 1 :]))
-        sentence = f"The {kind} '{row.name}' is the first with which it fails; {tail}."
+        sentence = f"The {_kind(row)} '{row.name}' is the first with which it fails; {tail}."
         self.result.findings.append(Finding(sentence, self._shown(base), without))
         if not row.is_kernel:
             self._find_rewrite(row, base)
+
+    def _named_row(self, rows: list[Row]) -> Row | None:
+        """Return the row that the failure names, if the whole pipeline without it does not fail."""
+        words = set(re.findall(r"[\w-]+", self.result.wanted.partition(":")[0] + self.result.wanted.rpartition("(")[2]))
+        for row in rows:
+            if row.name in words and not self._fails([self._off([row])])[0]:
+                return row
+        return None
 
     def _find_rewrite(self, row: Row, flags: tuple[str, ...]) -> None:
         """Find the number of the first rewrite of a pass with which it fails."""
@@ -300,6 +318,10 @@ def _with_stderr(run: RunPredicate, path: str, flags: Sequence[str]) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     finally:
         file.unlink(missing_ok=True)
+
+
+def _kind(row: Row) -> str:
+    return "kernel row" if row.is_kernel else "row"
 
 
 def _ordinal(number: int) -> str:

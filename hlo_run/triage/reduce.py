@@ -286,5 +286,6 @@ def _digest(text: str) -> bytes:
 
 
 def default_output(file: str) -> str:
-    """Return the path of the result: FILE.reduced.hlo for FILE.hlo, in the working directory for stdin."""
-    return "reduced.hlo" if file == "-" else f"{os.path.splitext(file)[0]}.reduced.hlo"
+    """Return the path of the result: FILE.reduced.hlo for FILE.hlo (.mlir for .mlir), in the working directory for stdin."""
+    stem, ending = os.path.splitext(file)
+    return "reduced.hlo" if file == "-" else f"{stem}.reduced{ending if ending == '.mlir' else '.hlo'}"

@@ -39,7 +39,7 @@ def blame_by_interpreter(ctx: PassContext, made: Reproducer, options: Options, d
     last = ""
     for dump in dumps:
         try:
-            is_right = _is_right(ctx, made, options, dump, until)
+            is_right = agrees_interpreted(ctx, made, options, dump, until)
         except NotInterpreted as error:
             if not last:
                 return "" if dump.row == known else f"the interpreter stops at '{dump.row}': {error}"
@@ -63,7 +63,7 @@ def _after(row: str, end: str) -> str:
     )
 
 
-def _is_right(ctx: PassContext, made: Reproducer, options: Options, dump: KernelIr, until: float) -> bool:
+def agrees_interpreted(ctx: PassContext, made: Reproducer, options: Options, dump: KernelIr, until: float) -> bool:
     """Run the reproducer with one kernel interpreted; True if it agrees with the reference."""
     module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
     reference = unscheduled(module)
