@@ -21,8 +21,9 @@ from hlo_run.triage.trials import trial_folder
 _HELP = """Shrink the module in FILE while it keeps its failure.
 
 --run='hlo-run FLAGS' keeps the signature of the failure that hlo-run shows with these flags. --test='COMMAND {}' keeps files
-for which COMMAND ends with exit code 0. The smallest module so far is always in --output. A dump of kernel IR (.mlir) is compiled from its row on
-by --run. LLVM IR (.ll) goes through llvm-reduce. Exit codes: 0 reduced, 1 the file does not fail, 2 bad flags."""
+for which COMMAND ends with exit code 0. The smallest module so far is always in --output. A dump of kernel IR (.mlir) becomes a
+smaller one; --run compiles it from its row on. LLVM IR (.ll) goes through llvm-reduce.
+Exit codes: 0 reduced, 1 the file does not fail, 2 bad flags."""
 
 
 @click.command("reduce", help=_HELP)

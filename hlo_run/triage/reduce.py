@@ -115,7 +115,8 @@ class Reducer:
         gc.collect()
         gc.freeze()
         try:
-            self._step(FIRST)
+            for step in FIRST:
+                self._step(step)
             while True:
                 before = self.state.size
                 for step in STEPS:
