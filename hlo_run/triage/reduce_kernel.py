@@ -207,7 +207,7 @@ def _simpler(value: SSAValue, op: Operation) -> SSAValue | None:
 
 
 def _zero(type_: Attribute) -> Attribute | None:
-    if isinstance(type_, IntegerType | IndexType):
+    if isa(type_, IntegerType | IndexType):
         return IntegerAttr(0, type_)
     if isa(type_, AnyFloat):
         return FloatAttr(1.0, type_)

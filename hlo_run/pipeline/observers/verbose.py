@@ -65,7 +65,7 @@ class VerboseObserver(Observer):
         lines = [f"+{line}" for line in after]
         if before is not None:
             changed = (changed_but_names if step.level is Level.KERNEL else changed_blocks)(before, after)
-            lines = []
+            lines.clear()
             for old, new, gone, come, above in in_context(changed, before, _CONTEXT_LINES):
                 lines.append(f"@@ line {old + 1}, then line {new + 1} @@")
                 lines += [f" {line}" for line in above] + [f"-{line}" for line in gone] + [f"+{line}" for line in come]

@@ -90,10 +90,10 @@ class _Kernel:
             start = self._memory.allocate(room * self._launch.blocks)
             self._globals[op.sym_name.data] = start + self._block * room
         else:
-            value = op.value
+            value: Any = op.value
             if not isinstance(value, DenseIntOrFPElementsAttr):
                 raise NotInterpreted(f"global {op.sym_name.data}")
-            self._globals[op.sym_name.data] = np.asarray(self._memory.allocate(size, _dense(value).tobytes()))
+            self._globals[op.sym_name.data] = np.asarray(self._memory.allocate(size, _dense(op.value).tobytes()))
 
     # ---- control
 
@@ -179,21 +179,21 @@ class _Kernel:
             return [np.asarray(function(*arrays)).astype(_dtype(op.results[0].type))]
         raise NotInterpreted(op.name)
 
-    def _called(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_called(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         return self._call(_symbol(op.callee), values, mask)
 
-    def _id(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_id(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
         return [self._ids[op.name.removeprefix("gpu.") + op.dimension.data.value]]
 
-    def _indexing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_indexing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         count = len(op.map.dims)
         wide = [np.asarray(value, np.int64) for value in values]
         return [np.asarray(r, np.int64) for r in op.map.compiled.results(wide[:count], wide[count:])]
 
-    def _loop(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_loop(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         dims, carried = values[: len(op.dims)], values[len(op.dims) :]
         ranges = [range(v.bounds.lower, v.bounds.upper + 1) for v in op.map.ranges]
         for symbols in itertools.product(*ranges):
@@ -203,7 +203,7 @@ class _Kernel:
             carried = [_merge(inside, value, old) for value, old in zip(new, carried, strict=True)]
         return carried
 
-    def _for(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_for(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         lower, upper, step = (np.broadcast_to(value, mask.shape).astype(np.int64) for value in values[:3])
         carried, at = values[3:], lower
         while (going := mask & (at < upper)).any():
@@ -212,67 +212,68 @@ class _Kernel:
             at = at + step
         return carried
 
-    def _if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         taken = np.broadcast_to(values[0], mask.shape).astype(bool)
         then = self._region(op.true_region.block, (), mask & taken, env)
         otherwise = self._region(op.false_region.block, (), mask & ~taken, env) if op.false_region.blocks else []
         return [_merge(taken, a, b) for a, b in zip(then, otherwise, strict=True)]
 
-    def _constant(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_constant(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
-        value, type_ = op.properties["value"], op.results[0].type
-        if isinstance(value, ArrayAttr):
+        value: Any = op.properties["value"]
+        type_ = op.results[0].type
+        if isinstance(op.properties["value"], ArrayAttr):
             real, imaginary = (part.value.data for part in value.data)
             return [np.asarray(complex(real, imaginary), _dtype(type_))]
         if isinstance(value, IntegerAttr | FloatAttr):
             return [np.asarray(value.value.data).astype(_dtype(type_))]
         if not isinstance(value, DenseIntOrFPElementsAttr):
             raise NotInterpreted(f"constant {value}")
-        data = _dense(value)
+        data = _dense(op.properties["value"])
         if is_tensor(type_):
             return [self._tensor(type_, np.asarray(self._memory.allocate(data.nbytes, data.tobytes())))]
         return [np.broadcast_to(data.reshape(-1), (1, *_vector_dims(type_)))]
 
     # ---- tensors
 
-    def _extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         source: Tensor = values[0]
         return [self._memory.load(source.place(values[1:]), source.dtype, mask)]
 
-    def _insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         target: Tensor = values[1]
         self._memory.store(target.place(values[2:]), np.asarray(values[0]), mask)
         return [target]
 
-    def _extract_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_extract_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         source, *index, condition, fallback = values
         taken = mask & condition
         return [_merge(taken, self._memory.load(source.place(index), source.dtype, taken), fallback)]
 
-    def _insert_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_insert_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         value, target, *index, condition = values
         self._memory.store(target.place(index), np.asarray(value), mask & condition)
         return [target]
 
-    def _shared(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_shared(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
         tensor = self._tensor(op.res.type, np.asarray(0))
         room = -(-tensor.count * tensor.dtype.itemsize // 256) * 256
         start = self._memory.allocate(room * self._launch.blocks)
         return [Tensor(start + self._block * room, tensor.dtype, tensor.dims)]
 
-    def _read_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_read_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         source: Tensor = values[0]
         if len(values) != 3:
             raise NotInterpreted("a vector read with several indices")
         return [self._load_vector(source.place([values[1]]), source.dtype, _vector_dims(op.results[0].type), mask)]
 
-    def _write_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_write_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         value, target, index = values[:3]
         self._store_vector(target.place([index]), value, mask)
@@ -287,7 +288,7 @@ class _Kernel:
         for n in range(value.shape[-1]):
             self._memory.store(address + n * value.dtype.itemsize, wide[:, n], mask)
 
-    def _atomic(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_atomic(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         target: Tensor = values[0]
         if is_vector(op.body.block.args[0].type):
             raise NotInterpreted("an atomic update of a vector")
@@ -299,12 +300,12 @@ class _Kernel:
 
     # ---- warps
 
-    def _shuffle(self, op: gpu.ShuffleOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_shuffle(self, op: gpu.ShuffleOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         moved = self._moved(str(op.mode.data.value), values[0], values[1], values[2])
         return [moved, np.ones(mask.shape, bool)]
 
-    def _shuffle_sync(self, op: nvvm.ShuffleSyncOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_shuffle_sync(self, op: nvvm.ShuffleSyncOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         kind = {"bfly": "xor"}.get(str(op.kind.data.value), str(op.kind.data.value))
         clamp = np.asarray(values[3])
@@ -320,7 +321,7 @@ class _Kernel:
         place = np.arange(self.lanes) + np.where(valid, other - lane, 0)
         return np.broadcast_to(value, (self.lanes,))[place]
 
-    def _shuffle_reduce(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_shuffle_reduce(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         distance = op.max_distance.value.data
         while distance:
@@ -329,19 +330,19 @@ class _Kernel:
             distance //= 2
         return values
 
-    def _nothing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_nothing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, mask, env
         return values
 
     # ---- vectors, casts, comparisons
 
-    def _vector_extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_vector_extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         wide = np.broadcast_to(values[0], (mask.size, values[0].shape[-1]))
         place = np.broadcast_to(_position(op, values[1:]), mask.shape)
         return [np.take_along_axis(wide, np.clip(place, 0, wide.shape[1] - 1)[:, None], axis=1)[:, 0]]
 
-    def _vector_insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_vector_insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         element, vector_, at = (
             (values[0], values[1], _position(op, values[2:])) if op.name == "vector.insert" else (values[1], values[0], values[2])
@@ -352,12 +353,12 @@ class _Kernel:
         )
         return [wide]
 
-    def _splat(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_splat(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         count = _vector_dims(op.results[0].type)[0]
         return [np.repeat(np.broadcast_to(values[0], mask.shape)[:, None], count, axis=1)]
 
-    def _cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         value, result, name = np.asarray(values[0]), _dtype(op.results[0].type), op.name.partition(".")[2]
         match name:
@@ -374,12 +375,12 @@ class _Kernel:
             case _:
                 return [value.astype(result)]
 
-    def _compare(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_compare(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         compare = compare_integers if op.name in ("arith.cmpi", "llvm.icmp") else compare_floats
         return [compare(op.predicate.value.data, np.asarray(values[0]), np.asarray(values[1]))]
 
-    def _select(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_select(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
         condition, one, two = values
         if isinstance(one, Tensor):
@@ -387,7 +388,7 @@ class _Kernel:
         wide = one.ndim > 1 and condition.ndim == 1
         return [np.where(condition[:, None] if wide else condition, one, two)]
 
-    def _complex(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_complex(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         match op.name:
             case "complex.create":
@@ -399,11 +400,11 @@ class _Kernel:
 
     # ---- pointers
 
-    def _address(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_address(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
         return [self._globals[_symbol(op.global_name)]]
 
-    def _element(self, op: llvm_extra.GEPOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_element(self, op: llvm_extra.GEPOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         rest, address = iter(values[1:]), np.asarray(values[0], np.int64)
         type_: Any = op.elem_type
@@ -414,14 +415,14 @@ class _Kernel:
             address = address + at * _size_bytes(type_)
         return [address]
 
-    def _load(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_load(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         type_ = op.results[0].type
         if is_vector(type_):
             return [self._load_vector(values[0], dtype_of(str(type_.get_element_type())), _vector_dims(type_), mask)]
         return [self._memory.load(values[0], _dtype(type_), mask)]
 
-    def _store(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_store(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         if is_vector(op.operands[0].type):
             self._store_vector(np.asarray(values[1]), np.asarray(values[0]), mask)
@@ -429,7 +430,7 @@ class _Kernel:
             self._memory.store(np.asarray(values[1]), np.asarray(values[0]), mask)
         return []
 
-    def _poison(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_poison(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
         type_ = op.results[0].type
         return [np.zeros((1, *_vector_dims(type_)) if is_vector(type_) else (), _dtype(type_))]
@@ -459,7 +460,7 @@ def _size_bytes(type_: Any) -> int:
     return dtype_of(str(type_)).itemsize
 
 
-def _dense(value: DenseIntOrFPElementsAttr) -> Array:
+def _dense(value: Any) -> Array:
     dtype = dtype_of(str(value.get_element_type()))
     if dtype == np.bool_:
         return np.array([bool(number) for number in value.get_values()])
@@ -514,35 +515,35 @@ _CASTS = (
     *"llvm.fpext llvm.fptrunc llvm.fptosi llvm.fptoui llvm.bitcast llvm.addrspacecast".split(),
 )
 _WORK: dict[str, Callable[..., Sequence[Any]]] = {
-    **dict.fromkeys(("xla_gpu.pure_call", "func.call", "llvm.call"), _Kernel._called),
-    **dict.fromkeys(("gpu.thread_id", "gpu.block_id"), _Kernel._id),
-    **dict.fromkeys(("arith.constant", "llvm.mlir.constant", "complex.constant"), _Kernel._constant),
-    **dict.fromkeys(("xla_gpu.sync_threads", "gpu.barrier", "nvvm.barrier"), _Kernel._nothing),
-    **dict.fromkeys(("vector.extract", "llvm.extractelement"), _Kernel._vector_extract),
-    **dict.fromkeys(("vector.insert", "llvm.insertelement"), _Kernel._vector_insert),
-    **dict.fromkeys(("arith.cmpi", "arith.cmpf", "llvm.icmp", "llvm.fcmp"), _Kernel._compare),
-    **dict.fromkeys(("arith.select", "llvm.select"), _Kernel._select),
-    **dict.fromkeys(("complex.create", "complex.re", "complex.im"), _Kernel._complex),
-    **dict.fromkeys(_CASTS, _Kernel._cast),
-    "xla_gpu.apply_indexing": _Kernel._indexing,
-    "xla_gpu.loop": _Kernel._loop,
-    "xla_gpu.allocate_shared": _Kernel._shared,
-    "xla_gpu.predicated_extract": _Kernel._extract_if,
-    "xla_gpu.predicated_insert": _Kernel._insert_if,
-    "xla_gpu.shuffle_reduce": _Kernel._shuffle_reduce,
-    "xla_gpu.atomic_rmw": _Kernel._atomic,
-    "scf.for": _Kernel._for,
-    "scf.if": _Kernel._if,
-    "tensor.extract": _Kernel._extract,
-    "tensor.insert": _Kernel._insert,
-    "vector.transfer_read": _Kernel._read_vector,
-    "vector.transfer_write": _Kernel._write_vector,
-    "vector.broadcast": _Kernel._splat,
-    "gpu.shuffle": _Kernel._shuffle,
-    "nvvm.shfl.sync": _Kernel._shuffle_sync,
-    "llvm.mlir.addressof": _Kernel._address,
-    "llvm.getelementptr": _Kernel._element,
-    "llvm.load": _Kernel._load,
-    "llvm.store": _Kernel._store,
-    "llvm.mlir.poison": _Kernel._poison,
+    **dict.fromkeys(("xla_gpu.pure_call", "func.call", "llvm.call"), _Kernel.do_called),
+    **dict.fromkeys(("gpu.thread_id", "gpu.block_id"), _Kernel.do_id),
+    **dict.fromkeys(("arith.constant", "llvm.mlir.constant", "complex.constant"), _Kernel.do_constant),
+    **dict.fromkeys(("xla_gpu.sync_threads", "gpu.barrier", "nvvm.barrier"), _Kernel.do_nothing),
+    **dict.fromkeys(("vector.extract", "llvm.extractelement"), _Kernel.do_vector_extract),
+    **dict.fromkeys(("vector.insert", "llvm.insertelement"), _Kernel.do_vector_insert),
+    **dict.fromkeys(("arith.cmpi", "arith.cmpf", "llvm.icmp", "llvm.fcmp"), _Kernel.do_compare),
+    **dict.fromkeys(("arith.select", "llvm.select"), _Kernel.do_select),
+    **dict.fromkeys(("complex.create", "complex.re", "complex.im"), _Kernel.do_complex),
+    **dict.fromkeys(_CASTS, _Kernel.do_cast),
+    "xla_gpu.apply_indexing": _Kernel.do_indexing,
+    "xla_gpu.loop": _Kernel.do_loop,
+    "xla_gpu.allocate_shared": _Kernel.do_shared,
+    "xla_gpu.predicated_extract": _Kernel.do_extract_if,
+    "xla_gpu.predicated_insert": _Kernel.do_insert_if,
+    "xla_gpu.shuffle_reduce": _Kernel.do_shuffle_reduce,
+    "xla_gpu.atomic_rmw": _Kernel.do_atomic,
+    "scf.for": _Kernel.do_for,
+    "scf.if": _Kernel.do_if,
+    "tensor.extract": _Kernel.do_extract,
+    "tensor.insert": _Kernel.do_insert,
+    "vector.transfer_read": _Kernel.do_read_vector,
+    "vector.transfer_write": _Kernel.do_write_vector,
+    "vector.broadcast": _Kernel.do_splat,
+    "gpu.shuffle": _Kernel.do_shuffle,
+    "nvvm.shfl.sync": _Kernel.do_shuffle_sync,
+    "llvm.mlir.addressof": _Kernel.do_address,
+    "llvm.getelementptr": _Kernel.do_element,
+    "llvm.load": _Kernel.do_load,
+    "llvm.store": _Kernel.do_store,
+    "llvm.mlir.poison": _Kernel.do_poison,
 }

@@ -80,6 +80,18 @@ def _round_away(value: Array) -> Array:
     return np.where(np.abs(value - whole) >= 0.5, whole + np.copysign(1, value), whole)
 
 
+def _rsqrt(value: Array) -> Array:
+    return 1 / np.sqrt(value)
+
+
+def _fused(one: Array, two: Array, three: Array) -> Array:
+    return one * two + three
+
+
+def _ones(value: Array) -> Array:
+    return np.bitwise_count(unsigned(value)).astype(value.dtype)
+
+
 def _erf(value: Array) -> Array:
     from math import erf
 
@@ -174,9 +186,9 @@ _UNARY: dict[str, Function] = {
     "trunc_float": np.trunc,
     "rint": np.rint,
     "round": _wide(_round_away),
-    "rsqrt": _wide(lambda value: 1 / np.sqrt(value)),
+    "rsqrt": _wide(_rsqrt),
     "erf": _wide(_erf),
-    "ctpop": lambda value: np.bitwise_count(unsigned(value)).astype(value.dtype),
+    "ctpop": _ones,
     "ctlz": _leading_zeros,
     **{
         name: _wide(getattr(np, other))
@@ -224,4 +236,4 @@ def device_function(name: str) -> Function | None:
         each = _DEVICE_ALIASES.get(each, each)
         if found := _BINARY.get(each) or _UNARY.get(each):
             return found
-    return _wide(lambda a, b, c: a * b + c) if word.startswith("fma") else None
+    return _wide(_fused) if word.startswith("fma") else None
