@@ -232,7 +232,7 @@ class Bisector:
         native = _DIED_IN.match(self.result.wanted)
         if native is not None and native[1] in ("LLVM", "ptxas"):
             sentence = f"{native[1]} dies of the IR that it gets, whatever passes run. hlo-run without bisect keeps that IR."
-            self.result.findings.append(Finding(sentence, self._shown(off)))
+            self.result.findings.append(Finding(sentence, self._shown(())))
             return
         if self._is_run and not self._fails([("--host_engine=emulator",)])[0]:
             emulated = self._shown(("--host_engine=emulator",))

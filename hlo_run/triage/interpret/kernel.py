@@ -6,6 +6,7 @@ Blocks that end in branches run in the order of their text, each for the threads
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -464,8 +465,8 @@ def _dense(value: Any) -> Array:
     dtype = dtype_of(str(value.get_element_type()))
     if dtype == np.bool_:
         return np.array([bool(number) for number in value.get_values()])
-    data = np.frombuffer(value.data.data, dtype)
-    count = int(np.prod(value.get_shape()))
+    data: Array = np.frombuffer(value.data.data, dtype)
+    count = math.prod(value.get_shape())
     return np.repeat(data, count) if data.size == 1 else data
 
 
