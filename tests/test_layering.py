@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit
         backends.host backends.cuda
         pipeline platforms
-        triage.diff
+        triage.diff triage.interpret
         execution
         report triage.localize
         commands fuzz
@@ -60,17 +60,17 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pycuda": ("backends/cuda",),
     "cuda": ("backends/cuda",),
     "llvmlite": ("codegen/llvm", "backends/host"),
-    "xdsl": ("dialects", "codegen", "pipeline"),
+    "xdsl": ("dialects", "codegen", "pipeline", "triage/interpret", "triage/reduce_kernel.py"),
     "click": ("cli.py", "tool.py", "tools"),
     "scipy": ("backends/library/lapack.py",),
     "rich": ("cli.py", "terminal.py"),
     "jaxlib": ("formats",),
     "jax": ("formats",),
     "google": ("formats",),  # the protobuf package
-    "ml_dtypes": ("hlo", "reference", "backends", "codegen"),
+    "ml_dtypes": ("hlo", "reference", "backends", "codegen", "triage/interpret"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("formats", "builder", "fuzz"),
+        *("formats", "builder", "fuzz", "triage/interpret"),
     ),
 }
 _MOST_FILES = 25

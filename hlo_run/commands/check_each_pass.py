@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,14 +20,29 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.triage.localize.verdicts import Verdicts
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60
+# A module may take this many times as long as before the rows, and at least so many seconds.
+_PATIENCE, _LEAST_SECONDS = 20.0, 10.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A module that may show what a row did when it is compiled, its arguments, and the path of its files, if it has any."""
+
+    module: HloModule
+    values: list[Literal]
+    path: str = ""
 
 
 class RowMismatch(Mismatch):
-    """An HLO row changed the result of the module."""
+    """An HLO row changed the result of the module. `candidates` for its reproducer are in order, the smallest first."""
+
+    candidates: tuple[Candidate, ...] = ()
+    name: str = ""
 
 
 def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
@@ -49,10 +66,12 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
 
 @dataclass(frozen=True)
 class _State:
-    """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it."""
+    """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it, `endless` says which loop
+    does not end."""
 
     module: HloModule
     result: Literal | None
+    endless: str = ""
 
 
 class PassChecker(Observer):
@@ -75,7 +94,10 @@ class PassChecker(Observer):
         self._working, self._run, self._arguments, self._verdicts = working, run, arguments, verdicts
         self._folder, self._say = folder, say
         self._version = working.version
+        self._limit_seconds = math.inf
+        begin = time.monotonic()
         self._last = self._state("parsing")
+        self._limit_seconds = max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - begin))
 
     def after(self, step: Step) -> None:
         """Evaluate the module if an HLO row changed it. Raises Mismatch if the result differs from that before the row."""
@@ -84,6 +106,8 @@ class PassChecker(Observer):
         self._version = self._working.version
         now = self._state(f"row '{step.row}'")
         last, self._last = self._last, now
+        if last.result is not None and now.endless:
+            raise _row_mismatch(step, last.module.name, [f"after it: {now.endless}"])
         if last.result is None or now.result is None:
             return
         shape = last.module.entry.root.shape
@@ -98,7 +122,10 @@ class PassChecker(Observer):
         copy = self._working.clone()
         copy.schedule = None
         try:
-            return _State(copy, self._run(copy))
+            with loops_end_within(self._limit_seconds):
+                return _State(copy, self._run(copy))
+        except EndlessLoop as error:
+            return _State(copy, None, error.message)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._say(f"the reference cannot evaluate the module after {what}: {error}")
             return _State(copy, None)
@@ -106,27 +133,40 @@ class PassChecker(Observer):
     def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> RowMismatch:
         notes = [f"after it: {comparison.summary()}"]
         found = None
+        candidates: list[Candidate] = []
         if self._arguments or not before.entry.parameters:
             try:
                 found = smallest_difference(before, after, self._arguments, self._verdicts.spec)
             except HloRunError as error:
                 notes.append(f"the difference cannot be cut out: {error.message}")
         if found is not None:
-            notes += self._show(step, before.name, found)
-        message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
-        notes.append(f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked")
-        return RowMismatch(message, notes=tuple(notes))
+            shown, path = self._show(step, before.name, found)
+            notes += shown
+            candidates += [Candidate(found.before, found.values, path), found.whole]
+        if self._arguments or not before.entry.parameters:
+            candidates.append(Candidate(before, [*self._arguments]))
+        error = _row_mismatch(step, before.name, notes)
+        error.candidates, error.name = tuple(candidates), f"{before.name}.{step.row}.reproducer"
+        return error
 
-    def _show(self, step: Step, name: str, found: Difference) -> list[str]:
-        """Write the two modules with their arguments and return the notes of the message."""
+    def _show(self, step: Step, name: str, found: Difference) -> tuple[list[str], str]:
+        """Write the two modules with their arguments; return the notes of the message and the path of the first."""
+        paths: list[str] = []
         notes = [f"smallest computation that shows it: %{found.name}, {found.comparison.summary()}"]
         for when, module in (("before", found.before), ("after", found.after)):
             path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
+            paths.append(path)
             notes.append(f"{when}: hlo-run --inputs={path}.npz {path}.hlo")
             text = module.to_string().rstrip()
             if text.count("\n") < _SHOWN_LINES:
                 notes.append(text)
-        return notes
+        return notes, paths[0]
+
+
+def _row_mismatch(step: Step, name: str, notes: Sequence[str]) -> RowMismatch:
+    message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {name}"
+    where = f"look at HLO row '{step.row}': the rows before it keep the meaning, those after it were not checked"
+    return RowMismatch(message, notes=(*notes, where))
 
 
 def _dims(shape: Shape) -> object:
@@ -137,13 +177,17 @@ def _dims(shape: Shape) -> object:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison."""
+    """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison.
+
+    `whole` computes the value as `before` does, from the parameters of the whole module.
+    """
 
     name: str
     before: HloModule
     after: HloModule
     values: list[Literal]
     comparison: Comparison
+    whole: Candidate
 
 
 def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence[Literal], spec: ErrorSpec) -> Difference | None:
@@ -170,8 +214,16 @@ def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence
         given = [values[0][agreed[place]] for place in kept]
         shown = compare(evaluate(cut[0], given), evaluate(cut[1], given), one.shape, spec)
         if not shown.ok:
-            return Difference(two.name, cut[0], cut[1], given, shown)
+            return Difference(two.name, cut[0], cut[1], given, shown, _from_parameters(before, one, arguments))
     return None
+
+
+def _from_parameters(module: HloModule, root: HloInstruction, arguments: Sequence[Literal]) -> Candidate:
+    """Return a module that computes one value of the entry from its parameters."""
+    parameters = module.entry.parameters
+    needed = sorted(_inputs_of(root, parameters))
+    alone = isolate_between(root, [parameters[place] for place in needed], root.name)
+    return Candidate(alone, [arguments[place] for place in needed])
 
 
 def _inputs_of(root: HloInstruction, inputs: Sequence[HloInstruction]) -> set[int]:

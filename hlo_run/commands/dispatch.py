@@ -106,7 +106,9 @@ class _Command:
         if number < 0:
             raise error
         self.console.error(error)
-        self._keep(number, FileResult(self.files[number], error=error))
+        result = FileResult(self.files[number], error=error)
+        _say_next(self.options, result, self.console)
+        self._keep(number, result)
 
     def _keep(self, number: int, result: FileResult) -> None:
         """Keep what is reported about a file, pass it to the supervisor, and write its line of `--report_jsonl`."""
@@ -181,6 +183,15 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         result.error = bug_report(error)
     if result.error is not None:
         console.error(result.error)
+        _say_next(options, result, console)
+
+
+def _say_next(options: Options, result: FileResult, console: Console) -> None:
+    """Print what to run next after an error."""
+    from hlo_run.commands.next_step import next_step
+
+    if result.error is not None and (words := next_step(result.error, options, result.file)):
+        console.err(f"next: {words}")
 
 
 def _run_mode(task: Task) -> None:

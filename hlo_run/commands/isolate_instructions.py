@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import accesses
 from hlo_run.commands.compilation import compiling
-from hlo_run.commands.localize import first_arguments, open_host, replace_checks, verdicts_of
+from hlo_run.commands.localize import first_arguments, replace_checks
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import busy
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
@@ -25,6 +25,7 @@ from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
+from hlo_run.triage.localize.found import open_host, verdicts_of
 from hlo_run.triage.localize.replay import part_at, written_leaves
 from hlo_run.triage.localize.report import text_table, worst_error
 

@@ -30,7 +30,7 @@ Exit codes: 0 found, 1 the file does not fail, 2 bad flags."""
 @click.option("--matches", default="", metavar="STAGE:REGEX", help="It fails if the text of this stage matches.")
 @click.option("--repeat", default=1, metavar="N", help="Ask each question N times; it fails if one of them does.")
 @click.option("--jobs", default=0, metavar="N", help="Run N questions at once (0: one per core).")
-@click.option("--trial_seconds", default=300.0, metavar="S", help="Stop a run after S seconds.")
+@click.option("--trial_seconds", default=0.0, metavar="S", help="Stop a run after S seconds [5 times one without optional rows].")
 @click.pass_obj
 def command(
     console: Console,
@@ -46,8 +46,8 @@ def command(
     """Bisect, and print a sentence and a command for each culprit."""
     if file == "-":
         raise UsageError("bisect runs the file many times, so it cannot be stdin")
-    if repeat < 1 or jobs < 0 or trial_seconds <= 0:
-        raise UsageError("--repeat and --trial_seconds must be above 0, --jobs at least 0")
+    if repeat < 1 or jobs < 0 or trial_seconds < 0:
+        raise UsageError("--repeat must be above 0, --jobs and --trial_seconds at least 0")
     if sum(map(bool, (test, slower_than, matches))) > 1:
         raise UsageError("--test, --slower_than and --matches cannot be used together")
     if not os.path.isfile(file):

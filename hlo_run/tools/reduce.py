@@ -9,19 +9,21 @@ import click
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import check_writable
+from hlo_run.options.text_files import read_text
 from hlo_run.parallel import available_cores
 from hlo_run.tools.predicate import predicate_of
 from hlo_run.tools.read import read
 from hlo_run.triage.llvm_reduce import is_llvm_ir, reduce_llvm
-from hlo_run.triage.predicates import INTERESTING, RunPredicate
+from hlo_run.triage.predicates import INTERESTING, Predicate, RunPredicate
 from hlo_run.triage.reduce import Plan, Reducer, Reduction, default_output
 from hlo_run.triage.trials import trial_folder
 
 _HELP = """Shrink the module in FILE while it keeps its failure.
 
 --run='hlo-run FLAGS' keeps the signature of the failure that hlo-run shows with these flags. --test='COMMAND {}' keeps files
-for which COMMAND ends with exit code 0. The smallest module so far is always in --output. LLVM IR (.ll) goes through
-llvm-reduce. Exit codes: 0 reduced, 1 the file does not fail, 2 bad flags."""
+for which COMMAND ends with exit code 0. The smallest module so far is always in --output. A dump of kernel IR (.mlir) becomes a
+smaller one; --run compiles it from its row on. LLVM IR (.ll) goes through llvm-reduce.
+Exit codes: 0 reduced, 1 the file does not fail, 2 bad flags."""
 
 
 @click.command("reduce", help=_HELP)
@@ -46,6 +48,8 @@ def command(
     check_writable(output, "output")
     if is_llvm_ir(file):
         return reduce_llvm(console, file, predicate, output)
+    if file.endswith(".mlir"):
+        return _reduce_kernel(console, file, predicate, Plan(output, jobs or available_cores(), seconds, trial_seconds))
     module = read(file, verify=False)
     plan = Plan(output, jobs or available_cores(), seconds, trial_seconds)
     with trial_folder() as folder:
@@ -58,6 +62,29 @@ def command(
             console.err(f"the failure to keep: {found}")
         state = reducer.reduce()
     _report(console, state, predicate.command(output), output, isinstance(predicate, RunPredicate))
+    return 0
+
+
+def _reduce_kernel(console: Console, file: str, predicate: Predicate, plan: Plan) -> int:
+    """Reduce a dump of kernel IR, and print what is left."""
+    from hlo_run.triage.kernel_predicate import KernelPredicate
+    from hlo_run.triage.reduce_kernel import KernelReducer
+
+    text = read_text(file, "kernel IR")
+    asked = KernelPredicate(predicate) if isinstance(predicate, RunPredicate) else predicate
+    with trial_folder() as folder:
+        reducer = KernelReducer(asked, plan.output, folder, plan.jobs, plan.seconds, console.err)
+        found = reducer.start(text, file, plan.trial_seconds)
+        if not found:
+            console.err(f"{file} does not fail: {asked.command(file)}")
+            return 1
+        if found != INTERESTING:
+            console.err(f"the failure to keep: {found}")
+        state = reducer.reduce()
+    end = "" if state.finished else ", stopped by --seconds"
+    console.out(
+        f"{plan.output}: {state.size[0]} of {state.first[0]} operations; {state.trials} candidates, {state.seconds:.1f} s{end}"
+    )
     return 0
 
 

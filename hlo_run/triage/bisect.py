@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,23 @@ from hlo_run.triage.questions import Question
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
 
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
+# LLVM's passes do not matter for a row that raises, dies or never ends.
+_ROW_DIED = re.compile(r"row '|hlo passes: |kernel passes: |emit: ")
+_DIED_IN = re.compile(r"(\w+): crash: ")
 _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
 _SHOWN_LINES, _WIDTH = 8, 160
+# The limit of a run by that of one without optional rows.
+_PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Processes, seconds per run, and how often each question is asked."""
+    """Processes, seconds per run (0: five times a run without optional rows), and how often each question is asked."""
 
     jobs: int = 1
-    seconds: float = 300.0
+    seconds: float = 0.0
     repeat: int = 1
 
 
@@ -92,22 +98,34 @@ class Bisector:
 
     def bisect(self) -> Bisection:
         """Search the pass tables, the rewrites of the pass found, and LLVM's passes."""
+        rows = optional_rows()
+        off = self._off(rows)
+        self._set_limit(off)
         answers = self._ask([()], count=max(self._limits.repeat, 1))[0]
         if not any(answers):
             return self.result
         self.result.wanted = next(filter(None, answers))
         self.result.flaky = len(set(answers)) > 1
         self._tell(f"the failure: {self.result.wanted}")
-        rows = optional_rows()
-        off = self._off(rows)
         if not self._fails([off])[0]:
             self._find_row(rows)
         else:
             self._tell("it fails without any optional row")
-        self._find_llvm_pass()
+        if not (self.result.findings and _ROW_DIED.match(self.result.wanted)):
+            self._find_llvm_pass()
         if not self.result.findings:
             self._find_rest(off)
         return self.result
+
+    def _set_limit(self, off: tuple[str, ...]) -> None:
+        """Limit the runs by the time of one without optional rows, which a row that never ends does not have."""
+        if self._limits.seconds:
+            return
+        self._limits = replace(self._limits, seconds=_MOST_SECONDS)
+        begin = time.monotonic()
+        self._ask([off], 1)
+        seconds = min(max(_PATIENCE * (time.monotonic() - begin), _LEAST_SECONDS), _MOST_SECONDS)
+        self._limits = replace(self._limits, seconds=seconds)
 
     # ---- rows
 
@@ -118,18 +136,33 @@ class Bisector:
         return tuple(f"--{flag}={','.join(names)}" for flag, names in named if names)
 
     def _find_row(self, rows: list[Row]) -> None:
+        named = self._named_row(rows)
+        if named is not None:
+            without = self._off([named])
+            sentence = f"The failure names the {_kind(named)} '{named.name}'; the whole pipeline without it does not fail."
+            self.result.findings.append(Finding(sentence, self._shown(()), self._shown(without)))
+            if not named.is_kernel and "time-out" not in self.result.wanted:
+                self._find_rewrite(named, ())
+            return
         count = self._first(len(rows), lambda kept: self._off(rows[kept:]), "rows")
         row = rows[count - 1]
         alone = self._off([row])
         decides = not self._fails([alone])[0]
         base = () if decides else self._off(rows[count:])
         tail = "the whole pipeline without it does not fail" if decides else "later rows also show the failure without it"
-        kind = "kernel row" if row.is_kernel else "row"
         without = self._shown(alone if decides else self._off(rows[count - 1 :]))
-        sentence = f"The {kind} '{row.name}' is the first with which it fails; {tail}."
+        sentence = f"The {_kind(row)} '{row.name}' is the first with which it fails; {tail}."
         self.result.findings.append(Finding(sentence, self._shown(base), without))
         if not row.is_kernel:
             self._find_rewrite(row, base)
+
+    def _named_row(self, rows: list[Row]) -> Row | None:
+        """Return the row that the failure names, if the whole pipeline without it does not fail."""
+        words = set(re.findall(r"[\w-]+", self.result.wanted.partition(":")[0] + self.result.wanted.rpartition("(")[2]))
+        for row in rows:
+            if row.name in words and not self._fails([self._off([row])])[0]:
+                return row
+        return None
 
     def _find_rewrite(self, row: Row, flags: tuple[str, ...]) -> None:
         """Find the number of the first rewrite of a pass with which it fails."""
@@ -198,6 +231,11 @@ class Bisector:
 
     def _find_rest(self, off: tuple[str, ...]) -> None:
         """Say where the fault is if no pass that can be skipped decides: an engine of Host, or a required step."""
+        native = _DIED_IN.match(self.result.wanted)
+        if native is not None and native[1] in ("LLVM", "ptxas"):
+            sentence = f"{native[1]} dies of the IR that it gets, whatever passes run. hlo-run without bisect keeps that IR."
+            self.result.findings.append(Finding(sentence, self._shown(())))
+            return
         if self._is_run and not self._fails([("--host_engine=emulator",)])[0]:
             emulated = self._shown(("--host_engine=emulator",))
             self.result.findings.append(Finding("Native code on Host fails, the emulator does not.", self._shown(()), emulated))
@@ -282,6 +320,10 @@ def _with_stderr(run: RunPredicate, path: str, flags: Sequence[str]) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     finally:
         file.unlink(missing_ok=True)
+
+
+def _kind(row: Row) -> str:
+    return "kernel row" if row.is_kernel else "row"
 
 
 def _ordinal(number: int) -> str:

@@ -115,7 +115,8 @@ class Reducer:
         gc.collect()
         gc.freeze()
         try:
-            self._step(FIRST)
+            for step in FIRST:
+                self._step(step)
             while True:
                 before = self.state.size
                 for step in STEPS:
@@ -286,5 +287,6 @@ def _digest(text: str) -> bytes:
 
 
 def default_output(file: str) -> str:
-    """Return the path of the result: FILE.reduced.hlo for FILE.hlo, in the working directory for stdin."""
-    return "reduced.hlo" if file == "-" else f"{os.path.splitext(file)[0]}.reduced.hlo"
+    """Return the path of the result: FILE.reduced.hlo for FILE.hlo (.mlir for .mlir), in the working directory for stdin."""
+    stem, ending = os.path.splitext(file)
+    return "reduced.hlo" if file == "-" else f"{stem}.reduced{ending if ending == '.mlir' else '.hlo'}"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_between
 from hlo_run.hlo.print_options import DEFAULT
 from hlo_run.triage.edits import attributes, structure, texts, values
 
@@ -15,6 +16,9 @@ Edit: TypeAlias = "Callable[[HloModule], bool | str]"
 
 # Every text of a reduction is printed so. It has all constants in full.
 PRINTED = replace(DEFAULT, percent=False, large_constants=True, program_shape=False, operand_index_interval=0)
+
+# They depend on more than their operands.
+_NOT_ALONE = frozenset("get-tuple-element tuple while conditional call infeed recv after-all".split())
 
 # How far away a value may be that replaces an instruction.
 _ANCESTORS = 4
@@ -47,6 +51,37 @@ def _first_cut(module: HloModule) -> Iterator[Edit]:
     """Cut a module without its header, which names parameters and results that a cut removes."""
     for count in range(1, len(module.entry.instructions)):
         yield lambda m, n=count: _bare(m) | values.cut_after(m, n)
+
+
+def _alone(module: HloModule) -> Iterator[Edit]:
+    """Keep one instruction, then one with its operands, then with operands up to some distance: one of each kind and types.
+
+    Such modules are small. While the module is large, they cost less than one question about half of it.
+    """
+    kinds: dict[tuple[str, ...], HloInstruction] = {}
+    for instruction in module.instructions:
+        if instruction.opcode in values.LEAVES or instruction.opcode in _NOT_ALONE or not instruction.shape.is_array:
+            continue
+        types = (str(each.shape.element_type) for each in (instruction, *instruction.operands) if each.shape.is_array)
+        kind = (instruction.opcode, *types)
+        known = kinds.get(kind)
+        if known is None or instruction.shape.element_count < known.shape.element_count:
+            kinds[kind] = instruction
+    for distance in (0, 1, 3):
+        for instruction in kinds.values():
+            yield lambda m, i=instruction, d=distance: _cut_out(i, d)
+
+
+def _cut_out(root: HloInstruction, distance: int) -> str:
+    """Return the text of a module that computes a value from the operands at a distance."""
+    level = list(dict.fromkeys(root.operands))
+    inputs: dict[HloInstruction, None] = {}
+    for step in range(distance + 1):
+        whole = step < distance
+        inputs |= dict.fromkeys(each for each in level if not whole or each.opcode == "parameter")
+        level = list(dict.fromkeys(o for each in level if each.opcode != "parameter" for o in each.operands))
+    given = [each for each in inputs if each.opcode != "constant"]
+    return isolate_between(root, given, root.name).to_string(PRINTED)
 
 
 def _header(module: HloModule) -> Iterator[Edit]:
@@ -203,8 +238,11 @@ def _chunks(count: int) -> Iterator[range]:
         size //= 2
 
 
-# The first step of all, taken once: while the module is large, each question takes long.
-FIRST = Step("later instructions are gone", _first_cut, is_search=True)
+# The first steps of all, taken once: while the module is large, each question takes long.
+FIRST = (
+    Step("one instruction with some operands", _alone),
+    Step("later instructions are gone", _first_cut, is_search=True),
+)
 STEPS = (
     Step("header and metadata", _header),
     Step("a called computation is the entry", _computations),

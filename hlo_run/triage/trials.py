@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hlo_run.containment.board import Board, join_board
 from hlo_run.containment.children import drop_standard_streams, end_with_parent, temporary_folder
 from hlo_run.containment.crash import signal_name
 from hlo_run.execution.signatures import crash_signature, timeout_signature
@@ -42,6 +43,15 @@ class _Running:
     number: int
     since: float
     data: bytearray
+    board: Board
+    row: int
+
+    @property
+    def stage(self) -> str:
+        """What the fork was doing: the step in native code, else the row of the pass tables, else `run`."""
+        step = self.board.step(self.row)
+        place = step.stage if step is not None else self.board.place(self.row).partition(",")[0]
+        return place or "run"
 
 
 @contextlib.contextmanager
@@ -70,10 +80,13 @@ def run_forks(
     ended: list[Ended | None] = [None] * len(works)
     running: dict[int, _Running] = {}
     following, last = 0, len(works)
+    # Row 0 is that of a process whose compile workers have the other rows.
+    board = Board(jobs + 1)
+    free = list(range(1, jobs + 1))
     try:
         while running or following < last:
             while len(running) < jobs and following < last:
-                started = _start(works[following], following)
+                started = _start(works[following], following, board, free.pop())
                 running[started.pipe] = started
                 following += 1
             now = time.monotonic()
@@ -83,15 +96,18 @@ def run_forks(
                 if running.pop(each.pipe, None) is None:  # stopped by an earlier end of this round
                     continue
                 ended[each.number] = end = _collect(each)
+                free.append(each.row)
                 if is_enough(end) and each.number < last:
                     last = each.number
                     for other in [other for other in running.values() if other.number > last]:
                         del running[other.pipe]
                         _kill(other)
+                        free.append(other.row)
             for each in [each for each in running.values() if time.monotonic() - each.since >= limit_seconds]:
                 del running[each.pipe]
                 _kill(each)
-                ended[each.number] = end = Ended(None, timeout_signature().bucket, limit_seconds)
+                free.append(each.row)
+                ended[each.number] = end = Ended(None, timeout_signature(each.stage).bucket, limit_seconds)
                 if is_enough(end) and each.number < last:
                     last = each.number
     finally:
@@ -120,7 +136,8 @@ def import_all(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def _start(work: Callable[[], Any], number: int) -> _Running:
+def _start(work: Callable[[], Any], number: int, board: Board, row: int) -> _Running:
+    board.clear(row)
     reading, writing = os.pipe()
     parent = os.getpid()
     sys.stdout.flush()
@@ -132,11 +149,12 @@ def _start(work: Callable[[], Any], number: int) -> _Running:
         process = os.fork()
     if not process:
         os.close(reading)
+        join_board(board, row)
         _work(work, writing, parent)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(process, process)  # the fork does the same; the first of the two wins
-    return _Running(process, reading, number, time.monotonic(), bytearray())
+    return _Running(process, reading, number, time.monotonic(), bytearray(), board, row)
 
 
 def _work(work: Callable[[], Any], pipe: int, parent: int) -> NoReturn:
@@ -170,9 +188,9 @@ def _collect(running: _Running) -> Ended:
     seconds = time.monotonic() - running.since
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return Ended(None, crash_signature(signal_name(-code)).bucket, seconds)
+        return Ended(None, crash_signature(signal_name(-code), running.stage).bucket, seconds)
     if code or not running.data:
-        return Ended(None, crash_signature(f"exit code {code}").bucket, seconds)
+        return Ended(None, crash_signature(f"exit code {code}", running.stage).bucket, seconds)
     return Ended(pickle.loads(bytes(running.data)), "", seconds)
 
 

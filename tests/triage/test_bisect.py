@@ -93,3 +93,13 @@ def test_optional_rows_are_in_order_and_no_required_one() -> None:
     names = [name for name, is_kernel in rows if not is_kernel]
     assert names.index("cse") < names.index("layout-assignment") < names.index("priority-fusion")
     assert "fusion-wrapper" not in names
+
+
+def test_a_row_that_never_ends_is_named(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted = tmp_path / "plant.py"
+    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", "    while True: pass\n"), encoding="utf-8")
+    run = f"--run=hlo-run --platform=Host --custom_calls={planted}"
+    assert run_tool(["bisect", str(file), run, "--jobs=1", "--trial_seconds=6"]) == 0
+    text = capsys.readouterr().out
+    assert "failure: row 'cse': time-out:" in text
+    assert "The failure names the row 'cse'; the whole pipeline without it does not fail." in text

@@ -73,6 +73,10 @@ class Stepper:
         if target.size == data.size and target.tobytes() != data.tobytes():
             target[:] = data
 
+    def allocation(self, number: int) -> Bytes:
+        """Return the memory of an allocation; writing to it changes the run."""
+        return self._machine.memory[number]
+
     def poison(self, piece: BufferSlice) -> None:
         """Fill a slice with a value that no right kernel leaves there."""
         target = self._machine.read(piece)

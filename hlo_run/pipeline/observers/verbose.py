@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hlo_run.hlo_passes.observer import BUFFER_TEXTS, PIPELINE_START, THUNK_METADATA, Level, Observer, Step
+from hlo_run.pipeline.observers.line_diff import changed_blocks, changed_but_names, in_context
 
 _CONTEXT_LINES = 2
 
@@ -64,8 +64,11 @@ class VerboseObserver(Observer):
         self._shown[step.level, step.kernel] = after
         lines = [f"+{line}" for line in after]
         if before is not None:
-            # The first two lines are for names of files.
-            lines = list(difflib.unified_diff(before, after, lineterm="", n=_CONTEXT_LINES))[2:]
+            changed = (changed_but_names if step.level is Level.KERNEL else changed_blocks)(before, after)
+            lines.clear()
+            for old, new, gone, come, above in in_context(changed, before, _CONTEXT_LINES):
+                lines.append(f"@@ line {old + 1}, then line {new + 1} @@")
+                lines += [f" {line}" for line in above] + [f"-{line}" for line in gone] + [f"+{line}" for line in come]
         if not lines:
             return
         added, removed = (sum(line.startswith(mark) for line in lines) for mark in "+-")

@@ -9,6 +9,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
+from hlo_run.reference.evaluate.loop_limit import check_limit
 from hlo_run.reference.values import TOKEN, Calls, Kernel, Row, Value, as_array, as_tuple, prepared_row, table
 
 
@@ -48,6 +49,7 @@ def _while(instruction: HloInstruction, operands: list[Value], device: Device) -
     # Only this list holds the state, and the body's frame empties it: its parts are freed while the body runs.
     state = operands
     while as_array((yield device.frame(condition, list(state)))).item():
+        check_limit(instruction.name)
         state = [(yield device.frame(body, state))]
     return state[0]
 

@@ -10,6 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame
+from hlo_run.reference.evaluate.loop_limit import check_limit
 from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Array, Value, as_array
 
@@ -78,6 +79,7 @@ def lifted_while(instruction: HloInstruction, operands: list[Value], device: Dev
     result = _leaves(np.copy, state)
     active = np.arange(int(np.prod(dims, dtype=np.int64)))
     while active.size:
+        check_limit(instruction.name)
         goes_on = as_array((yield device.frame(condition, [state], lifted=True)))
         goes_on = np.broadcast_to(goes_on, active.shape)
         if not goes_on.all():

@@ -1,16 +1,12 @@
-"""Aligns the lines of two texts: lines that are unique on both sides first, then what is between them."""
+"""The lines of two texts side by side, or as a unified difference."""
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hlo_run.triage.diff.order import longest_increasing
+from hlo_run.pipeline.observers.line_diff import align
 
-# Above this product of line counts, lines between two anchors are not compared one by one.
-_MOST_PRODUCT = 400_000
 _CONTEXT = 3
 
 
@@ -21,61 +17,6 @@ class Row:
     before: str | None
     after: str | None
     same: bool
-
-
-def align(one: Sequence[str], two: Sequence[str]) -> list[tuple[int | None, int | None]]:
-    """Return pairs of line numbers from 0: equal lines together, others with None on the side that lacks them."""
-    found: list[tuple[int | None, int | None]] = []
-    waiting = [(0, len(one), 0, len(two))]
-    while waiting:
-        low, high, low_two, high_two = waiting.pop()
-        while low < high and low_two < high_two and one[low] == two[low_two]:
-            found.append((low, low_two))
-            low, low_two = low + 1, low_two + 1
-        end, end_two = high, high_two
-        while end > low and end_two > low_two and one[end - 1] == two[end_two - 1]:
-            end, end_two = end - 1, end_two - 1
-        tail = (end, high, end_two, high_two)
-        if low == end or low_two == end_two:
-            found += [(line, None) for line in range(low, end)]
-            found += [(None, line) for line in range(low_two, end_two)]
-            found += zip(range(end, high), range(end_two, high_two), strict=True)
-            continue
-        waiting.append(tail)
-        anchors = _anchors(one, two, low, end, low_two, end_two)
-        if anchors:
-            starts = [(low, low_two), *anchors]
-            stops = [*anchors, (end, end_two)]
-            parts = [(*pair, *stop) for pair, stop in zip(starts, stops, strict=True)]
-            waiting += [(a, c, b, d) for a, b, c, d in reversed(parts)]
-        else:
-            found += _without_anchors(one, two, low, end, low_two, end_two)
-    return found
-
-
-def _anchors(one: Sequence[str], two: Sequence[str], low: int, high: int, low_two: int, high_two: int) -> list[tuple[int, int]]:
-    """Return pairs of lines that both sides have once, in the order of both."""
-    counts, counts_two = Counter(one[low:high]), Counter(two[low_two:high_two])
-    places = {two[line]: line for line in range(low_two, high_two) if counts_two[two[line]] == 1}
-    pairs = [(line, places[one[line]]) for line in range(low, high) if counts[one[line]] == 1 and one[line] in places]
-    return [pairs[place] for place in longest_increasing([line for _, line in pairs])]
-
-
-def _without_anchors(
-    one: Sequence[str], two: Sequence[str], low: int, high: int, low_two: int, high_two: int
-) -> Iterator[tuple[int | None, int | None]]:
-    blocks = [(high - low, high_two - low_two, 0)]
-    if (high - low) * (high_two - low_two) <= _MOST_PRODUCT:
-        matcher = difflib.SequenceMatcher(None, one[low:high], two[low_two:high_two], autojunk=False)
-        blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
-    at, at_two = low, low_two
-    for start, start_two, size in blocks:
-        yield from ((line, None) for line in range(at, low + start))
-        yield from ((None, line) for line in range(at_two, low_two + start_two))
-        yield from zip(
-            range(low + start, low + start + size), range(low_two + start_two, low_two + start_two + size), strict=True
-        )
-        at, at_two = low + start + size, low_two + start_two + size
 
 
 def rows_of(one: Sequence[str], two: Sequence[str], keys: Sequence[str], keys_two: Sequence[str]) -> list[Row]:

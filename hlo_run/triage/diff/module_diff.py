@@ -10,8 +10,8 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import header_to_string, instruction_to_string
+from hlo_run.pipeline.observers.line_diff import longest_increasing
 from hlo_run.triage.diff.match import Matching, match_modules
-from hlo_run.triage.diff.order import longest_increasing
 
 MOVED, ADDED, REMOVED, CHANGED = KINDS = ("moved", "added", "removed", "changed")
 _LINE = PrintOptions(percent=False, operand_index_interval=0, metadata=False, compact_operands=True, async_sugar=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hlo_run.pipeline.observers.line_diff import changed_blocks, in_context
+from hlo_run.pipeline.observers.line_diff import changed_blocks, changed_but_names, in_context
 
 _LINES = st.lists(st.sampled_from("abcdefghij"), max_size=30)
 
@@ -35,3 +35,13 @@ def test_context_is_above_and_not_part_of_another_change() -> None:
     before, after = list("abcdef"), list("abXdYf")
     found = in_context(changed_blocks(before, after), before)
     assert [(old, above) for old, _, _, _, above in found] == [(2, ["a", "b"]), (4, ["d"])]
+
+
+def test_names_of_values_may_change_and_must_correspond() -> None:
+    before = ["%c1 = constant 1", "%0 = add %a, %b", "%1 = mul %0, %0", "return %1"]
+    renumbered = ["%c = constant 1", "%0 = cast %a", "%1 = add %a, %b", "%2 = mul %1, %1", "return %2"]
+    assert changed_but_names(before, renumbered) == [(1, 1, [], ["%0 = cast %a"])]
+    swapped = ["%c1 = constant 1", "%0 = add %b, %a", "%1 = mul %0, %c1", "return %1"]
+    assert [change[2:] for change in changed_but_names(["%a = x", "%b = y", *before], ["%a = x", "%b = y", *swapped])] == [
+        (["%0 = add %a, %b", "%1 = mul %0, %0"], ["%0 = add %b, %a", "%1 = mul %0, %c1"])
+    ]

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from hlo_run.errors import UsageError
+from hlo_run.pipeline.observers.line_diff import longest_increasing
 from hlo_run.triage.diff.lines import align, text_rows, unified
 from hlo_run.triage.diff.numbers import Tolerance, diff_figures, figures_text, read_figures, read_tolerances
-from hlo_run.triage.diff.order import longest_increasing
 
 
 def test_an_alignment_holds_every_line_once_and_in_order() -> None:

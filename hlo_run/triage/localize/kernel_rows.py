@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.printer import FULL
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, Level, Observer, Step
 from hlo_run.hlo_passes.replacements import KernelIr, parse_kernel_dump
 from hlo_run.hlo_passes.replacements import header as dump_header
+from hlo_run.ops.parse import parse
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.table import KERNEL_PIPELINE
+from hlo_run.triage.localize.found import Localized, alone_context, shows
+from hlo_run.triage.localize.interpreted import blame_by_interpreter
+from hlo_run.triage.localize.replay import Event, Kind
+from hlo_run.triage.localize.reproducer import Reproducer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,52 @@ def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], i
         return "look at LLVM: the kernel is right with --xla_backend_optimization_level=0"
     required = ", ".join(f"'{row.name}'" for row in KERNEL_PIPELINE if row.required)
     return (
-        f"look at '{row}', which writes the kernel's first IR, or at the rows that no run can skip ({required}): "
-        "the kernel is wrong without any other row"
+        f"look at '{row}', which writes the kernel's first IR, at the rows that no run can skip ({required}), "
+        "or at what follows them: the kernel is wrong without any other row"
     )
+
+
+def row_of_kernel(options: Options, found: Localized, event: Event, made: Reproducer, is_shown: bool) -> str:
+    """Return the sentence on the rows of the kernel."""
+    ctx = found.ctx
+    if len(event.kernels) != 1:
+        return "it has no kernel of its own" if not event.kernels else "its rows are not checked: it has several kernels"
+    (kernel,) = event.kernels
+    for texts in (ctx.replacements.ptx, ctx.replacements.llvm):
+        if kernel in texts:
+            return f"look at '{texts[kernel].file}', which replaces it"
+    if not is_shown:
+        return "its rows are not checked: alone, the kernel is right"
+    fails = event.kind is Kind.FAULT
+    dumps = KernelDumps(kernel, ctx.target.name)
+    given = ctx.replacements.ir.get(kernel)
+    plain = replace(ctx, replacements=replace(ctx.replacements, ir={}))
+
+    def is_right(with_rows: PassContext) -> bool:
+        return not shows(with_rows, made, options, fails)
+
+    try:
+        compile_module(
+            replace(alone_context(ctx, made), observers=(dumps,)),
+            parse(made.module.to_string(FULL), f"{made.name}.hlo"),
+        )
+    except HloRunError as error:
+        return f"its rows are not checked: {error.message}"
+    found_dumps = [given, *dumps.dumps] if given is not None else dumps.dumps
+    verdicts = check_rows(plain, found_dumps, is_right)
+    if given is not None and verdicts and not verdicts[0].is_right:
+        return f"look at '{given.file}', which replaces it: the IR there is wrong with no optional row after it"
+    sentence = blame(verdicts, plain, found_dumps, is_right)
+    if not verdicts or verdicts[-1].is_right:
+        return sentence
+    # An optional row may only expose the fault of a required one behind it: the IR itself decides.
+    first = found_dumps[len(verdicts) - 1]
+    later = KernelDumps(kernel, ctx.target.name)
+    resumed = _resumed(alone_context(ctx, made), first)
+    with suppress(HloRunError):
+        compile_module(replace(resumed, observers=(later,)), parse(made.module.to_string(FULL), f"{made.name}.hlo"))
+    known = first.row if len(verdicts) > 1 else ""
+    found_row = blame_by_interpreter(ctx, made, options, [first, *later.dumps], known)
+    if "look at LLVM" in sentence or not found_row.startswith("look at"):
+        return f"{sentence}; {found_row}" if found_row else sentence
+    return found_row

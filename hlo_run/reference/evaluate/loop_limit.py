@@ -1,0 +1,41 @@
+"""A limit of time for the loops of an evaluation: a rewrite may have made a loop endless."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hlo_run.errors import DeviceError
+
+
+class EndlessLoop(DeviceError):
+    """A loop went on after its limit of time."""
+
+
+@dataclass(slots=True)
+class _Limit:
+    until: float = math.inf  # time.monotonic()
+    seconds: float = 0.0
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def loops_end_within(seconds: float) -> Generator[None]:
+    """Let a `while` in an evaluation raise EndlessLoop if it begins an iteration after `seconds` from now."""
+    before = _limit.until, _limit.seconds
+    _limit.until, _limit.seconds = time.monotonic() + seconds, seconds
+    try:
+        yield
+    finally:
+        _limit.until, _limit.seconds = before
+
+
+def check_limit(loop: str) -> None:
+    """Raise EndlessLoop if the time of `loops_end_within` is over."""
+    if _limit.until is not math.inf and time.monotonic() > _limit.until:
+        raise EndlessLoop(f"the loop %{loop} has not ended after {_limit.seconds:.0f} s")

@@ -1,0 +1,141 @@
+"""Four faults in copies of the package: one command names the culprit, and leaves files that show the fault again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hlo_run
+
+_PACKAGE = Path(hlo_run.__file__).parent
+_MODULE = """HloModule m
+
+ENTRY e {
+  x = f32[8,64] parameter(0)
+  y = f32[8,64] parameter(1)
+  a = f32[8,64] add(x, y)
+  b = f32[8,64] add(x, y)
+  s = f32[8,64] subtract(a, y)
+  ROOT r = f32[8,64] multiply(s, b)
+}
+"""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of the package in `path`, and a folder with the module m.hlo."""
+
+    path: Path
+    folder: Path
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        path = self.path / "hlo_run" / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has '{old}' {text.count(old)} times"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def run(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.path), "HLO_RUN_CRASH_DIR": str(self.folder / "crashes")}
+        command = [sys.executable, "-m", "hlo_run", "--platform=Host", "--cache=off", "--compile_processes=1", *words]
+        return subprocess.run(command, cwd=folder or self.folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> _Copy:
+    # With the compiled files: their sources have the same times.
+    shutil.copytree(_PACKAGE, tmp_path / "package" / "hlo_run")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "m.hlo").write_text(_MODULE, encoding="utf-8")
+    return _Copy(tmp_path / "package", folder)
+
+
+def _reproduces(copy: _Copy, words: list[str], folder: Path) -> None:
+    """The command fails in the copy, and agrees in the package as it is."""
+    flags = [word for word in words if word not in ("hlo-run", "--platform=Host", "--compile_processes=1")]
+    assert copy.run(*flags, folder=folder).returncode == 1
+    healthy = _Copy(_PACKAGE.parent, folder)
+    assert healthy.run(*flags, folder=folder).returncode == 0
+
+
+def _command_in(text: str) -> tuple[list[str], Path]:
+    """Return the words and the folder of the line `reproduce: cd FOLDER && COMMAND`."""
+    found = re.search(r"reproduce: cd (\S+) && (.*)$", text, re.MULTILINE)
+    assert found is not None, text
+    return found[2].split(), Path(found[1])
+
+
+def test_a_wrong_rewrite_in_an_hlo_pass(copy: _Copy) -> None:
+    rules = "hlo_passes/simplifiers/algebraic/signs.py"
+    copy.replace(rules, "\nRULES: Rules = {\n", _WRONG_RULE)
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "row 'algsimp' of pipeline 'simplification' changed the meaning of m" in done.stderr
+    assert "next: hlo-tool bisect m.hlo" in done.stderr
+    found = re.search(r"reproduce: (hlo-run .*)$", done.stderr, re.MULTILINE)
+    assert found is not None
+    _reproduces(copy, found[1].split(), copy.folder)
+
+
+_WRONG_RULE = """
+def _wrong(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    return rw.binary("subtract", i.operands[1], i.operands[0]) if i.operands[0].opcode == "add" else None
+
+
+RULES: Rules = {
+    "subtract": (_wrong,),
+"""
+
+
+def test_a_wrong_lowering_in_a_kernel_pass(copy: _Copy) -> None:
+    """No run can skip the row, so only the interpreter tells it from its neighbours."""
+    copy.replace(
+        "codegen/to_llvm/arith.py", "arith.SubfOp: _with_fast_math(llvm.FSubOp)", "arith.SubfOp: _with_fast_math(llvm.FAddOp)"
+    )
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "look at kernel row 'lower-to-llvm-gpu': interpreted, the IR is right after" in done.stderr
+    words, folder = _command_in(done.stderr)
+    _reproduces(copy, words, copy.folder / folder)
+
+
+def test_a_wrong_ptx_instruction(copy: _Copy) -> None:
+    copy.replace(
+        "codegen/llvm/nvptx.py",
+        'return ptx[ptx.index(".version") :]',
+        'return ptx[ptx.index(".version") :].replace("sub.rn.f32", "add.rn.f32")',
+    )
+    done = copy.run("--localize", "m.hlo")
+    assert done.returncode == 1
+    assert "is the first that computes a wrong result" in done.stderr
+    assert "look at what follows row 'lower-to-llvm-gpu'" in done.stderr
+    words, folder = _command_in(done.stderr)
+    _reproduces(copy, words, copy.folder / folder)
+
+
+def test_an_abort_in_llvm(copy: _Copy) -> None:
+    declared = 'text + "\\ndeclare float @llvm.amdgcn.rcp.f32(float)\\n"'
+    broken = f'_re.sub(r"fsub float ([^,]*), .*", r"call float @llvm.amdgcn.rcp.f32(float \\1)", {declared})'
+    copy.replace(
+        "codegen/llvm/emit_ptx.py",
+        "    module = Module.from_text(ir_text)\n",
+        f"    import re as _re\n    text = ir_text\n    module = Module.from_text({broken})\n",
+    )
+    done = copy.run("m.hlo")
+    assert done.returncode == 70
+    assert "LLVM died with SIGABRT in kernel 'loop_multiply_fusion'" in done.stderr
+    assert "Cannot select: intrinsic %llvm.amdgcn.rcp" in done.stderr
+    assert "next: hlo-tool bisect m.hlo" in done.stderr
+    found = re.search(r"reproducer: (\S+)$", done.stderr, re.MULTILINE)
+    assert found is not None
+    folder = Path(found[1])
+    assert (folder / "loop_multiply_fusion.ll").is_file()
+    again = copy.run("m.hlo", folder=folder)
+    assert "LLVM died with SIGABRT" in again.stderr
