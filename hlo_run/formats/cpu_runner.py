@@ -1,9 +1,9 @@
 """The program of a child process in which real XLA:CPU runs modules: `python cpu_runner.py`, requests on stdin.
 
 A request is a pickled pair (HLO text, list of arrays: the leaves of the arguments). The answer on stdout is a pickled pair
-(stage, result): an empty stage and the list of the result's leaves, or the stage that refuses (`parse`, `convert`, `compile`
-or `run`) and XLA's message, after its length in bytes as 8 bytes, lowest first. The process serves requests until stdin ends. XLA aborts it if one of its checks fails. Like
-`conversions.py` it imports no module of hlo_run.
+(stage, result) after its length in bytes as 8 bytes, lowest first: an empty stage and the list of the result's leaves, or the
+stage that refuses (`parse`, `convert`, `compile` or `run`) and XLA's message. The process serves requests until stdin ends.
+XLA aborts it if one of its checks fails. Like `conversions.py` it imports no module of hlo_run.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class XlaCpu:
 
     def _start(self) -> subprocess.Popen[bytes]:
         require("jaxlib", "XLA:CPU")
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         command = tied([sys.executable, "-P", cpu_runner.__file__])
         environment = child_environment() | {"TF_CPP_MIN_LOG_LEVEL": "2"}
         pipe = subprocess.PIPE
@@ -118,7 +118,6 @@ class XlaCpu:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
 
 
 def _words(message: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.execution.signatures import Signature
 from hlo_run.fuzz.calls import CALLS
 from hlo_run.fuzz.case import FAILED, Case, Fault, mismatch
 from hlo_run.fuzz.compiling import compiled
 from hlo_run.fuzz.results import same_feed
-from hlo_run.execution.signatures import Signature
 
 NAME = "reference"
 

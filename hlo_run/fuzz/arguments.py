@@ -30,7 +30,6 @@ def draw_arguments(module: HloModule, seed: int, draw: int) -> list[Any]:
     return list(make_fake_arguments(module, seed, draw=DRAWS[draw]))
 
 
-
 def make_arguments(random_module: RandomModule) -> list[Any]:
     """Return one argument per parameter, with numbers in the parameter's range; a seed gives the same arguments every time."""
     engine = np.random.default_rng(random_module.seed)

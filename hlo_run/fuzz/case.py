@@ -107,4 +107,7 @@ def flat(values: Any) -> Iterator[Any]:
 
 
 def _nested(like: Any, leaves: Iterator[Any]) -> Any:
-    return tuple(_nested(part, leaves) for part in like) if isinstance(like, tuple) else next(leaves)
+    if not isinstance(like, tuple):
+        return next(leaves)
+    parts: tuple[Any, ...] = like
+    return tuple(_nested(part, leaves) for part in parts)

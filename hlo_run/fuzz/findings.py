@@ -26,7 +26,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The end of a reduction: the folder with its files, the opcodes of the reduced module, the command that shows the failure."""
+    """The end of a reduction: the folder of its files, the opcodes of the reduced module, the command that shows the failure."""
 
     folder: str
     opcodes: tuple[str, ...]

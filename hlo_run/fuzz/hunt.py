@@ -100,22 +100,20 @@ class Hunt:
         return range(self._plan.first, self._plan.first + number)
 
     def _start_some(self, pending: Iterator[int]) -> None:
-        """Fill the processes. Reductions come first, at most one at a time unless no seeds are left."""
+        """Fill the processes. One reduction runs beside them; once no seeds are left, all processes may reduce."""
         reducing = sum(child.failure is not None for child in self._children)
-        while len(self._children) < self._plan.jobs:
-            if self._queue and self._reduce is not None and (not reducing or self._plan.jobs == 1):
-                failure = self._queue.pop(0)
-                self._children.append(self._started(partial(_reduce, self._reduce, failure, self._left()), failure=failure))
-                reducing += 1
-            elif seeds := list(islice(pending, _MODULES_PER_PROCESS if self._plan.count is None else self._share())):
-                self._children.append(self._started(partial(_work, self._plan, seeds), seeds))
-            elif self._queue and self._reduce is not None:
-                reducing = 0
-            else:
-                return
+        checking = len(self._children) - reducing
+        while checking < self._plan.jobs and (seeds := list(islice(pending, self._share()))):
+            self._children.append(self._started(partial(_work, self._plan, seeds), seeds))
+            checking += 1
+        while self._reduce is not None and self._queue and (not reducing or checking + reducing < self._plan.jobs):
+            failure = self._queue.pop(0)
+            self._children.append(self._started(partial(_reduce, self._reduce, failure, self._left()), failure=failure))
+            reducing += 1
 
     def _share(self) -> int:
-        assert self._plan.count is not None
+        if self._plan.count is None:
+            return _MODULES_PER_PROCESS
         return max(1, min(_MODULES_PER_PROCESS, -(-self._plan.count // self._plan.jobs)))
 
     def _left(self) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hlo_run.errors import UsageError
-from hlo_run.fuzz.case import Case, Fault
 from hlo_run.fuzz import against_host, against_reference
+from hlo_run.fuzz.case import Case, Fault
 
 JUDGES = ("reference", "host", "xla-cpu", "xla-gpu-compile")
 Judge = Callable[[Case], Iterator[Fault]]

@@ -16,7 +16,6 @@ Array = NDArray[Any]
 _SLACK = 8.0
 
 
-
 def _plain(array: Any) -> Array:
     array = np.asarray(array)
     if np.iscomplexobj(array):

@@ -43,7 +43,9 @@ reduced at once. Exit codes: 0 nothing found, 1 found, 2 bad flags or a missing 
 @click.option("--as_is", is_flag=True, help="Check MODULES as they are, with arguments of three kinds.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="The number of processes.")
 @click.option("--limit", type=click.FloatRange(0), default=120.0, show_default=True, help="The seconds that a module may take.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Reduce failures, and write them to this directory.")
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Reduce failures, and write them to this directory."
+)
 @click.option(
     "--reduce_seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="The seconds for each reduction."
 )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hlo_run.errors import HloRunError
+from hlo_run.fuzz.arguments import DRAWS
 from hlo_run.fuzz.case import FAILED
 from hlo_run.fuzz.check import check, options_of
-from hlo_run.fuzz.arguments import DRAWS
 from hlo_run.fuzz.findings import Failure, Reduced
 from hlo_run.fuzz.judges import JUDGES, Judges
 from hlo_run.fuzz.subjects import Subject
@@ -72,8 +72,12 @@ class Keeper:
         output = folder / "reduced.hlo"
         # The judge that found it is enough.
         against = (signature.stage,) if signature.stage in JUDGES else self.against
-        command = shlex.join(["hlo-fuzz", "--as_is", f"--seed={seed}", f"--against={','.join(against)}", *self.flags, str(output)])
-        found = shlex.join(["hlo-fuzz", f"--seed={seed}", "--count=1", f"--against={','.join(self.against)}", *self.flags, *self.given])
+        command = shlex.join(
+            ["hlo-fuzz", "--as_is", f"--seed={seed}", f"--against={','.join(against)}", *self.flags, str(output)]
+        )
+        found = shlex.join(
+            ["hlo-fuzz", f"--seed={seed}", "--count=1", f"--against={','.join(self.against)}", *self.flags, *self.given]
+        )
         predicate = JudgePredicate(seed, self.verify, self.engine, against, signature.bucket)
         reduced: Reduced | None = None
         with trial_folder() as trials:

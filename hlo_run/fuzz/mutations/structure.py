@@ -39,7 +39,9 @@ def _group(rng: random.Random, root: HloInstruction, allowed: frozenset[str] | N
     return group
 
 
-def _outline(module: HloModule, root: HloInstruction, group: set[HloInstruction], name: str) -> tuple[HloComputation, list[HloInstruction]]:
+def _outline(
+    module: HloModule, root: HloInstruction, group: set[HloInstruction], name: str
+) -> tuple[HloComputation, list[HloInstruction]]:
     """Return a new computation that computes `root` by copies of the group, and the operands that it takes."""
     assert root.parent is not None
     order = [i for i in root.parent.post_order() if i in group]

@@ -33,8 +33,8 @@ _GROUPS = [
 ]
 # Results for all arguments are defined for these; the others of their arity are rare.
 _TAME = frozenset(
-    """abs negate sign not popcnt count-leading-zeros ceil floor round-nearest-afz round-nearest-even cosine sine tanh logistic add
-    multiply maximum minimum subtract and or xor""".split()
+    """abs negate sign not popcnt count-leading-zeros ceil floor round-nearest-afz round-nearest-even cosine sine tanh logistic
+    add multiply maximum minimum subtract and or xor""".split()
 )
 _WILD_CHANCE = 0.15
 _UNDEFINED = frozenset(("divide", "remainder", "power", "atan2"))
@@ -128,7 +128,9 @@ def element_type(rng: random.Random, module: HloModule) -> bool | str:
         return False
     old, users, is_root = value.shape, list(value.users), value.is_root
     new = rng.choice(_TYPES)
-    value.operands = [fit(o, o.shape.with_element_type(new)) if o.shape.element_type == old.element_type else o for o in value.operands]
+    value.operands = [
+        fit(o, o.shape.with_element_type(new)) if o.shape.element_type == old.element_type else o for o in value.operands
+    ]
     value.shape = infer_shape(value) if OPCODES[value.opcode].can_infer_shape else old.with_element_type(new)
     return adapt(old, value, users, is_root)
 
@@ -177,7 +179,7 @@ def attribute(rng: random.Random, module: HloModule) -> bool | str:
     line = re.compile(rf"(?m)^(\s*(?:ROOT )?{re.escape(name)} = )(\S+)( [\w-]+\([^)]*\))(, .*)$")
     text = module.to_string(PRINTED)
     found = line.search(text)
-    if found is None or not users and not is_root:
+    if found is None or (not users and not is_root):
         return False
     changed = _other_number(rng, found[4])
     shape = f"{found[2]}" if not OPCODES[value.opcode].can_infer_shape else ""
@@ -192,7 +194,7 @@ def attribute(rng: random.Random, module: HloModule) -> bool | str:
 
 def _other_number(rng: random.Random, text: str) -> str:
     """Change one number, or swap two, in the text of the attributes."""
-    ends = [m for m in re.finditer(r"(?<![\w.%])-?\d+|(?<=x)-?\d+|(?<=_)-?\d+", text)]
+    ends = list(re.finditer(r"(?<![\w.%])-?\d+|(?<=x)-?\d+|(?<=_)-?\d+", text))
     names = [m.span() for m in re.finditer(r"(to_apply|calls|select|scatter|condition|body)=[^,}]*", text)]
     ends = [m for m in ends if not any(a <= m.start() < b for a, b in names)]
     if not ends:
