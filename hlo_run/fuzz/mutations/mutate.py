@@ -14,6 +14,8 @@ from hlo_run.triage.edits import attributes
 from hlo_run.triage.edits.structure import tidy
 from hlo_run.triage.edits.texts import PRINTED
 
+__all__ = ["MUTATIONS", "PRINTED", "apply", "mutated", "prepared"]
+
 Mutation = Callable[[random.Random, HloModule], "bool | str"]
 
 # Name, weight, mutation.
@@ -62,7 +64,7 @@ def mutated(rng: random.Random, text: str, donors: Sequence[str], most: int = 6)
         if len(done) == wanted:
             break
         name, mutation = _choose(rng, donors)
-        made = _apply(rng, mutation, text)
+        made = apply(rng, mutation, text)
         if made is not None and made != text:
             text = made
             done.append(name)
@@ -77,8 +79,8 @@ def _choose(rng: random.Random, donors: Sequence[str]) -> tuple[str, Mutation]:
     return _SPLICE[0], partial(structure.splice, donors=[parse(rng.choice(donors))])
 
 
-def _apply(rng: random.Random, mutation: Mutation, text: str) -> str | None:
-    """Return the text after a mutation; None if it does not apply or makes an invalid or a large module."""
+def apply(rng: random.Random, mutation: Mutation, text: str) -> str | None:
+    """Return the text after one mutation; None if it does not apply or makes an invalid or a large module."""
     try:
         module = parse(text)
         made = mutation(rng, module)
