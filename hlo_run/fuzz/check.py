@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hlo_run.errors import DeviceError, HloRunError, Unsupported
+from hlo_run.errors import DeviceError, HloRunError, ParseError, Unsupported
 from hlo_run.execution.signatures import Signature, fold, signature_of
 from hlo_run.fuzz.arguments import DRAWS
 from hlo_run.fuzz.case import FAILED, REFUSED, Case, Fault
@@ -68,8 +68,8 @@ def check(subject: Subject, options: Options, judges: Mapping[str, Judge], draw:
     try:
         with _limit(_REFERENCE_SECONDS):
             expected = case.expected
-    except (_TooSlow, DeviceError):
-        return Outcome(subject, "left out")
+    except (_TooSlow, DeviceError, ParseError):
+        return Outcome(subject, "left out")  # too long, too large, or for several devices
     except Unsupported as error:
         return Outcome.of(subject, [Fault(REFUSED, signature_of(error), str(error))])
     except Exception as error:  # the code under test may raise anything, and each error is a finding

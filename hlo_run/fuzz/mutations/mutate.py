@@ -10,6 +10,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.fuzz.mutations import structure, values
 from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
+from hlo_run.ops.verify import COMPILING, verify
 from hlo_run.triage.edits import attributes
 from hlo_run.triage.edits.structure import tidy
 from hlo_run.triage.edits.texts import PRINTED
@@ -91,6 +92,7 @@ def apply(rng: random.Random, mutation: Mutation, text: str) -> str | None:
         tidy(module)
         result = module.to_string(PRINTED)
         checked = parse(result)
+        verify(checked, COMPILING)
     except _REFUSALS:
         return None
     return result if _is_small(checked) else None
