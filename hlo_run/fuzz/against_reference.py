@@ -20,7 +20,7 @@ def judge(case: Case) -> Iterator[Fault]:
     backend = HostBackend(engine=case.options.host_engine)
     actual = backend.run(compiled(case, case.options), case.arguments, feeds=case.feeds)
     calls = CALLS.take()
-    if found := case.differences(actual, expected):
+    if not case.is_open and (found := case.differences(actual, expected)):
         yield mismatch(NAME, found)
     if calls != case.expected_calls:
         details = f"{calls - case.expected_calls} too many, {case.expected_calls - calls} too few"

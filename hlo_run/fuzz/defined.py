@@ -14,7 +14,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 _MONOIDS = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 _OPEN = frozenset(
-    """rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert scan sparse-dot
+    """rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert sparse-dot
     ragged-dot set-dimension-size dynamic-reshape""".split()
 )
 _DIVISIONS = frozenset(("divide", "remainder", "power"))
@@ -37,9 +37,11 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
         case "reduce" | "reduce-window":
             return _of_reduction(instruction)
         case "scatter" | "all-reduce" | "reduce-scatter" | "all-reduce-start":
-            return "" if _monoid(instruction.to_apply) else "the order of its updates is open"
+            return "" if _monoids(instruction.to_apply) else "the order of its updates is open"
         case "select-and-scatter":
-            return "" if _monoid(instruction.called["scatter"][0]) else "the order of its updates is open"
+            return "" if _monoids(instruction.called["scatter"][0]) else "the order of its updates is open"
+        case "scan":
+            return _of_scan(instruction)
         case "sort":
             return _of_sort(instruction)
         case "rng-bit-generator":
@@ -57,27 +59,41 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
 
 
 def _of_reduction(instruction: HloInstruction) -> str:
-    if instruction.shape.is_tuple:
-        return "a reduction of several arrays"
-    monoid = _monoid(instruction.to_apply)
-    if not monoid:
+    monoids = _monoids(instruction.to_apply)
+    if not monoids:
         return "the order of the reduction is open"
-    start = instruction.operands[1]
-    while start.opcode in ("convert", "broadcast", "reshape", "copy"):
-        start = start.operands[0]
-    if start.opcode != "constant" or not _is_identity(monoid, start):
-        return "the init value is not the identity"
+    for monoid, start in zip(monoids, instruction.operands[len(monoids) :], strict=True):
+        while start.opcode in ("convert", "broadcast", "reshape", "copy"):
+            start = start.operands[0]
+        if start.opcode != "constant" or not _is_identity(monoid, start):
+            return "the init value is not the identity"
     return ""
 
 
-def _monoid(computation: HloComputation) -> str:
-    """Return the opcode of a computation of one op on its two parameters, if it is associative and commutative."""
-    root = computation.root
-    while root.opcode == "tuple" and len(root.operands) == 1:
-        root = root.operands[0]
-    operands = set(root.operands)
-    is_plain = root.opcode in _MONOIDS and operands == set(computation.parameters) and len(operands) == 2
-    return root.opcode if is_plain else ""
+def _of_scan(instruction: HloInstruction) -> str:
+    """A scan runs in order unless it says that its computation is associative."""
+    if not instruction.attrs.get("is_associative", False):
+        return ""
+    results, parameters = set(instruction.to_apply.root.operands), set(instruction.to_apply.parameters)
+    is_monoid = len(results) == 1 and all(_is_monoid(result, parameters) for result in results)
+    return "" if is_monoid else "the order of the scan is open"
+
+
+def _monoids(computation: HloComputation) -> tuple[str, ...]:
+    """Return the opcodes of a computation of one op per result, on its two parameters; () if one is not associative."""
+    root, parameters = computation.root, computation.parameters
+    results = root.operands if root.opcode == "tuple" else (root,)
+    count = len(results)
+    if len(parameters) != 2 * count:
+        return ()
+    pairs = [{parameters[number], parameters[count + number]} for number in range(count)]
+    fits = all(_is_monoid(result, pair) for result, pair in zip(results, pairs, strict=True))
+    return tuple(result.opcode for result in results) if fits else ()
+
+
+def _is_monoid(result: HloInstruction, operands: set[HloInstruction]) -> bool:
+    """True for an associative and commutative op on these two operands."""
+    return result.opcode in _MONOIDS and len(operands) == 2 and set(result.operands) == operands
 
 
 def _is_identity(monoid: str, start: HloInstruction) -> bool:

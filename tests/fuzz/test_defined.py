@@ -13,7 +13,8 @@ ENTRY e {{ x = f32[4] parameter(0) i = f32[] constant({init}) ROOT y = f32[] red
 """
 _SORT = """
 l {{ a = f32[] parameter(0) b = f32[] parameter(1) {more} ROOT o = pred[] compare(a, b), direction={direction} }}
-ENTRY e {{ x = f32[4] parameter(0) y = s32[4] parameter(1) ROOT s = {shape} sort({operands}), dimensions={{0}}, to_apply=l{stable} }}
+ENTRY e {{ x = f32[4] parameter(0) y = s32[4] parameter(1)
+  ROOT s = {shape} sort({operands}), dimensions={{0}}, to_apply=l{stable} }}
 """
 _MORE = "c = s32[] parameter(2) d = s32[] parameter(3)"
 _PAIR = "(f32[4], s32[4])"
@@ -59,3 +60,14 @@ def test_conversions_and_divisions_need_ranges(body: str) -> None:
     module = parse(f"ENTRY e {{ x = f32[4] parameter(0) {body} }}")
     assert open_part(module, in_range=False)
     assert not open_part(module, in_range=True)
+
+
+@pytest.mark.parametrize(("second", "is_open"), [("maximum(b, d)", False), ("maximum(a, d)", True), ("subtract(b, d)", True)])
+def test_reductions_of_several_arrays(second: str, is_open: bool) -> None:
+    text = f"""
+r {{ a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3) s = f32[] add(a, c)
+  m = f32[] {second} ROOT t = (f32[], f32[]) tuple(s, m) }}
+ENTRY e {{ x = f32[4] parameter(0) z = f32[] constant(0) i = f32[] constant(-inf)
+  ROOT y = (f32[], f32[]) reduce(x, x, z, i), dimensions={{0}}, to_apply=r }}
+"""
+    assert bool(open_part(parse(text), in_range=True)) == is_open

@@ -163,7 +163,11 @@ def _compiling(monkeypatch: pytest.MonkeyPatch, made: XlaCompilation | Unsupport
         (XlaCompilation(MODULE, (), 0), "ok", ""),
         (XlaCompilation(WRONG, (), 0), "failed", "xla-gpu-compile: mismatch: wrong values"),
         (XlaCrash("'m' crashes XLA: Check failed: x"), "failed", "xla-gpu-compile: crash: Check failed: x"),
-        (Unsupported("'m': XLA:GPU does not compile it: bad"), "failed", "xla-gpu-compile: refusal: XLA:GPU does not compile it: bad"),
+        (
+            Unsupported("'m': XLA:GPU does not compile it: bad"),
+            "failed",
+            "xla-gpu-compile: refusal: XLA:GPU does not compile it: bad",
+        ),
         (Unsupported("'m': unsupported thing"), "refused", "xla-gpu-compile: refusal: unsupported thing"),
     ],
 )
