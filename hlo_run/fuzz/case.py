@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -115,5 +115,5 @@ def flat(values: Any) -> Iterator[Any]:
 def _nested(like: Any, leaves: Iterator[Any]) -> Any:
     if not isinstance(like, tuple):
         return next(leaves)
-    parts: tuple[Any, ...] = like
+    parts = cast("tuple[Any, ...]", like)
     return tuple(_nested(part, leaves) for part in parts)

@@ -87,7 +87,11 @@ def test_engines_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_result_of_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     run = HostBackend.run
-    monkeypatch.setattr(HostBackend, "run", lambda *arguments, **more: run(*arguments, **more) + 1)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportArgumentType]
+
+    def larger(self: HostBackend, *arguments: Any, **more: Any) -> Any:
+        return np.asarray(run(self, *arguments, **more)) + 1
+
+    monkeypatch.setattr(HostBackend, "run", larger)
     assert _buckets(_check(MODULE, Judges(["reference"]).all)) == ["reference: mismatch: wrong values"]
 
 
