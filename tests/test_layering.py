@@ -28,11 +28,11 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
         hlo_passes hlo_passes.subgraphs
-        hlo_passes.simplifiers.algebraic hlo_passes.gemm fuzz.program
+        hlo_passes.simplifiers.algebraic hlo_passes.gemm fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
         hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
-        codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families
+        codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
         codegen.kernel_passes codegen.emitters
         backends backends.host.ptx backends.host.numerics pipeline.observers
         backends.library backends.host.emulator
@@ -45,7 +45,6 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         commands fuzz
         api terminal
         cli
-        triage.edits
         triage
         tools
         tool

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hlo_run.fuzz.check import check, options_of, register_calls, unregister_calls
+from hlo_run.fuzz.calls import register_calls, unregister_calls
+from hlo_run.fuzz.check import check, options_of
 from hlo_run.fuzz.generate import random_module
+from hlo_run.fuzz.judges import Judges
+from hlo_run.fuzz.subjects import Subject
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +20,8 @@ def _calls() -> object:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_results_are_those_of_the_reference(seed: int) -> None:
-    outcome = check(random_module(seed), options_of(seed))
-    assert outcome.kind == "ok", outcome.details
+    outcome = check(Subject.of(random_module(seed)), options_of(seed), Judges(["reference"]).all)
+    assert outcome.kind == "ok", outcome.faults
 
 
 def test_a_seed_is_one_module() -> None:

@@ -80,6 +80,11 @@ def run_command(
     return run(command)
 
 
+def tied(command: Sequence[str]) -> list[str]:
+    """Return the command of a process that ends with this one, where the system can do so; else the command itself."""
+    return [*(_PREFIX if os.path.exists(_SETPRIV) else ()), *command]
+
+
 @contextmanager
 def temporary_folder(prefix: str) -> Generator[Path]:
     """Return a context with a new folder. It is removed at the end, and also when this process is killed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _SIZES = r"\[(\d+), (\d+), (\d+)\]"
 _LAUNCH = re.compile(rf"\] (\S+) grid: {_SIZES} threads: {_SIZES}\s+shared_memory: (\d+) bytes", re.MULTILINE)
 
 
+class XlaCrash(Unsupported):
+    """XLA's compiler crashed or took too long, where `Unsupported` says that it refused a module."""
+
+
 @dataclass(frozen=True, slots=True)
 class XlaKernel:
     """One kernel of XLA: its name, its launch dimensions, and its dynamic shared memory in bytes."""
@@ -56,11 +61,14 @@ class XlaCompilation:
     ptx: str = ""
 
 
-def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None) -> XlaCompilation:
+def compile_with_xla(
+    text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None, limit_seconds: float | None = None
+) -> XlaCompilation:
     """Compile HLO text for the GPU that `target`, the text of a `gpu_target_config`, describes.
 
     `flags` are XLA's; `cuda` is a CUDA directory with ptxas and libdevice, or None for XLA's default. Raises UsageError
-    if the compiler is not installed, Unsupported for a module that it refuses or that crashes it.
+    if the compiler is not installed, Unsupported for a module that it refuses, its subclass XlaCrash for one that crashes it
+    or takes longer than `limit_seconds`.
     """
     plugin = find_plugin()
     with temporary_folder("hlo-run-xla-") as folder:
@@ -68,7 +76,7 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
         description.write_text(target, encoding="utf-8")
         dumps = Path(folder, "dumps")
         where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
-        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
+        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"], limit_seconds)
         thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
@@ -90,24 +98,26 @@ def _kernels_ptx(folder: Path) -> str:
     return next((text for text in texts if ".entry " in text), "")
 
 
-def find_plugin() -> Path:
-    """Return the path of XLA's CUDA plugin; raises UsageError if it is not installed."""
-    require("jaxlib", "--xla_diff", INSTALL_HINT)
+def find_plugin(who: str = "--xla_diff") -> Path:
+    """Return the path of XLA's CUDA plugin; raises UsageError, which says that `who` needs it, if it is not installed."""
+    require("jaxlib", who, INSTALL_HINT)
     spec = importlib.util.find_spec("jax_plugins")
     folders = [str(PLUGIN_FOLDER / "jax_plugins"), *((spec.submodule_search_locations or ()) if spec is not None else ())]
     candidates = (Path(folder, name, "xla_cuda_plugin.so") for name in _PLUGINS for folder in folders)
     found = next((path for path in candidates if path.exists()), None)
     if found is None:
-        raise UsageError("--xla_diff needs XLA's compiler for CUDA (jax-cuda13-pjrt), which is not installed", hint=INSTALL_HINT)
+        raise UsageError(f"{who} needs XLA's compiler for CUDA (jax-cuda13-pjrt), which is not installed", hint=INSTALL_HINT)
     return found
 
 
-def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str]) -> None:
+def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str], limit_seconds: float | None) -> None:
     command = [sys.executable, "-P", gpu_plugin.__file__, str(plugin), str(target)]
     environment = child_environment(" ".join(flags)) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
         with native("XLA:GPU's compiler", f"'{file}'", input_name="module.hlo", text=text):
-            done = run_command(command, text.encode(), environment)
+            done = run_command(command, text.encode(), environment, limit_seconds)
+    except subprocess.TimeoutExpired:
+        raise XlaCrash(f"'{file}': XLA:GPU's compiler takes more than {limit_seconds:g} s") from None
     except OSError as error:
         raise InternalError(f"cannot start {sys.executable}: {error}") from None
     message = done.stderr.decode(errors="replace")
@@ -115,7 +125,7 @@ def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str])
         raise Unsupported(f"'{file}': XLA:GPU does not compile it: {refusal_text(message)}")
     if done.returncode:
         notes = reproducer_notes("xla-gpu", {"module.hlo": text.encode(), "stderr.txt": message.encode()})
-        raise Unsupported(f"'{file}' crashes XLA:GPU's compiler: {last_words(message, done.returncode)}", notes=notes)
+        raise XlaCrash(f"'{file}' crashes XLA:GPU's compiler: {last_words(message, done.returncode)}", notes=notes)
 
 
 def _merged(flags: Sequence[str]) -> list[str]:

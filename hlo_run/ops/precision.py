@@ -20,6 +20,8 @@ _MIXED = (
 
 # The shape rules of these take the element type from the written shape.
 _KEEP_TYPE = frozenset("broadcast reshape dynamic-reshape".split())
+# The operands of these have the types of the parameters of the computation that they apply.
+_TYPED_BY_COMPUTATION = frozenset(("map", "reduce", "reduce-window"))
 
 
 def check_precision(module: HloModule) -> None:
@@ -30,6 +32,8 @@ def check_precision(module: HloModule) -> None:
                 _check_type(instruction)
             elif len(instruction.operands) > 1 and instruction.opcode not in _MIXED:
                 _check(instruction)
+            if instruction.opcode in _TYPED_BY_COMPUTATION:
+                _check_parameters(instruction)
 
 
 def _check_type(instruction: HloInstruction) -> None:
@@ -48,3 +52,11 @@ def _check(instruction: HloInstruction) -> None:
             if leaf.element_type != first:
                 shapes = ", ".join(brief(o.shape) for o in instruction.operands)
                 raise instruction_error(instruction, f"takes floats of one width, but its operands are {shapes}")
+
+
+def _check_parameters(instruction: HloInstruction) -> None:
+    applied = instruction.to_apply
+    for number, (operand, parameter) in enumerate(zip(instruction.operands, applied.parameters, strict=True)):
+        if operand.shape.element_type != parameter.shape.element_type:
+            found = f"operand {number} has the type {operand.shape.element_type}"
+            raise instruction_error(instruction, f"{found}, but '{applied.name}' takes {parameter.shape.element_type}")

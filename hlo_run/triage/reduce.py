@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
 from hlo_run.triage.edits import attributes, structure, texts, values
-from hlo_run.triage.predicates import Predicate
-from hlo_run.triage.steps import FIRST, PRINTED, STEPS, Edit, Step
+from hlo_run.triage.edits.texts import PRINTED
+from hlo_run.triage.steps import FIRST, STEPS, Edit, Step
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks
 from hlo_run.whole_files import write_whole
 
@@ -29,6 +30,14 @@ _REFUSED, _SEEN, _LARGER = "refused", "seen", "larger"
 _PATIENCE, _LEAST_SECONDS = 4.0, 10.0
 
 Size = tuple[int, ...]
+
+
+class Predicate(Protocol):
+    """Asks about a file. An answer is a text that is equal for equal failures, or nothing."""
+
+    def ask(self, path: str) -> str:
+        """Return the answer; to be called in a fork."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between
-from hlo_run.hlo.print_options import DEFAULT
 from hlo_run.triage.edits import attributes, structure, texts, values
+from hlo_run.triage.edits.texts import PRINTED
 
 Edit: TypeAlias = "Callable[[HloModule], bool | str]"
-
-# Every text of a reduction is printed so. It has all constants in full.
-PRINTED = replace(DEFAULT, percent=False, large_constants=True, program_shape=False, operand_index_interval=0)
 
 # They depend on more than their operands.
 _NOT_ALONE = frozenset("get-tuple-element tuple while conditional call infeed recv after-all".split())

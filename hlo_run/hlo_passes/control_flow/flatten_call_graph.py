@@ -2,8 +2,8 @@
 
     a = call(p), to_apply=f;  b = call(q), to_apply=f   =>   a = call(p), to_apply=f;  b = call(q), to_apply=f.clone
 
-Computations embedded in a kernel (reducers, comparators, fusion bodies) may be shared, but not with control flow. XLA's
-`FlattenCallGraph`.
+Computations embedded in a kernel (reducers, comparators) may be shared, but not with control flow. A fusion in a clone gets its
+own body, as a body belongs to one fusion. XLA's `FlattenCallGraph`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,17 @@ def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloCompu
         own: list[HloComputation] = []
         for computation in group:
             is_shared = computation in taken or any(caller.opcode not in CONTROL_FLOW for caller in computation.callers)
-            own.append(clone_computation(module, computation) if is_shared else computation)
+            own.append(_clone(module, computation) if is_shared else computation)
             taken.add(own[-1])
         called[name] = tuple(own)
     if called != instruction.called:
         instruction.called = called
     return list(instruction.called_computations)
+
+
+def _clone(module: HloModule, computation: HloComputation) -> HloComputation:
+    clone = clone_computation(module, computation)
+    for instruction in clone.instructions:
+        if instruction.opcode == "fusion":
+            instruction.called = {"calls": (_clone(module, instruction.fused_computation),)}
+    return clone

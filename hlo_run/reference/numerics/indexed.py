@@ -133,7 +133,8 @@ def _gather(instruction: HloInstruction) -> Kernel:
     vectors = _vectors(indices.rank, vector_dim, indices.dtype, components)
     picked = (*batch, *(sizes[d] for d in window_dims))
     order = _result_order(instruction.offset_dims, len(batch), instruction.shape.rank)
-    is_empty, dtype = 0 in operand.dims, operand.dtype.numpy
+    # As XLA does, a slice without elements gives zeros, if a result has elements nevertheless.
+    is_empty, dtype = 0 in operand.dims or 0 in sizes, operand.dtype.numpy
 
     def kernel(operand: Array, indices: Array) -> Array:
         if is_empty:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
+from hlo_run.hlo.print_options import DEFAULT
 from hlo_run.hlo.values.dtype import DTYPES
+
+# The texts that edits change are printed so, with all constants in full.
+PRINTED = replace(DEFAULT, percent=False, large_constants=True, program_shape=False, operand_index_interval=0)
 
 _TYPES = "|".join(sorted(DTYPES, key=len, reverse=True))
 _SHAPE = re.compile(rf"\b({_TYPES})\[((?:<=)?\d+(?:,(?:<=)?\d+)*)\]")

@@ -250,3 +250,13 @@ def test_topk_breaks_ties_by_index() -> None:
     assert places.tolist() == [[4, 1, 3], [0, 1, 2]]
     values, _ = run("x = f32[2,5] parameter(0)\nROOT r = (f32[2,2], s32[2,2]) topk(x), k=2, largest=false", x)
     assert_same(values, array("f32", [[1, 2], [0, 1]]))
+
+
+def test_gather_of_a_collapsed_slice_without_elements_gives_zeros() -> None:
+    text = """
+      x = f32[2] parameter(0)
+      i = s32[3,1] parameter(1)
+      ROOT g = f32[3] gather(x, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+        slice_sizes={0}"""
+    result = run(text, array("f32", [10, 20]), np.array([[0], [1], [5]], np.int32))
+    assert_same(result, array("f32", [0, 0, 0]))

@@ -1,0 +1,1 @@
+"""Mutations of modules: small random edits after which a module is still valid."""

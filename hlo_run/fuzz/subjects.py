@@ -1,0 +1,53 @@
+"""What a hunt checks: modules of the generator, mutations of given modules, or given modules as they are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hlo_run.fuzz.generate import RandomModule, random_module
+
+# Of the modules of a hunt with given modules, the generator makes one in so many.
+_GENERATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A module to check. `made` has the generator's predictions; None for other modules.
+
+    The seed also draws the arguments and the options. `source` is the given file, with the names of the mutations.
+    """
+
+    seed: int
+    text: str
+    made: RandomModule | None = None
+    source: str = ""
+
+    @staticmethod
+    def of(made: RandomModule) -> Subject:
+        """Return a module of the generator as a subject."""
+        return Subject(made.seed, made.text, made)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The given modules: (file, text) each. With `as_is` they are checked as they are, one per seed from `first`."""
+
+    given: tuple[tuple[str, str], ...] = ()
+    as_is: bool = False
+    first: int = 0
+
+    def subject(self, seed: int) -> Subject:
+        """Return the module of a seed."""
+        if self.as_is:
+            name, text = self.given[(seed - self.first) % len(self.given)]
+            return Subject(seed, text, source=name)
+        if not self.given or seed % _GENERATED == 0:
+            return Subject.of(random_module(seed))
+        from hlo_run.fuzz.mutations.mutate import mutated
+
+        rng = random.Random(seed)
+        name, text = rng.choice(self.given)
+        donors = [other for _, other in rng.sample(self.given, min(3, len(self.given)))]
+        changed, names = mutated(rng, text, [*donors, random_module(seed).text])
+        return Subject(seed, changed, source=f"{name}: {', '.join(names)}")
