@@ -12,6 +12,7 @@ import numpy as np
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Array, Evaluator, Kernel, Value, as_array, out_of_memory
 
@@ -215,16 +216,16 @@ def drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
 def check_array(step: Step, value: Value) -> None:
     """Check that a value has the dimensions and type of the step's shape.
 
-    Raises Unsupported for mixed precision in an op that only moves elements, InternalError for any other difference:
+    Raises Unsupported for mixed precision in an op that does not convert, InternalError for any other difference:
     the evaluator is wrong.
     """
     array = as_array(value)
     if array.shape != step.dims or (array.dtype is not step.dtype and array.dtype != step.dtype):
         instruction = step.instruction
-        sources = [operand.shape for operand in instruction.operands if operand.shape.is_array]
-        if array.shape == step.dims and sources and sources[0].dtype.numpy == array.dtype and sources[0].dtype.is_float:
-            # The verifier accepts mixed precision, but an op that only moves elements does not convert them.
-            kept = f"'{instruction.opcode}' from {sources[0].element_type} to {instruction.shape.element_type}"
+        made = next((dtype for dtype in DTYPES.values() if dtype.numpy == array.dtype), None)
+        if array.shape == step.dims and made is not None and made.is_float and instruction.shape.dtype.is_float:
+            # The verifier accepts mixed precision, but an op that only moves elements does not convert them, nor does a call.
+            kept = f"'{instruction.opcode}' from {made.name} to {instruction.shape.element_type}"
             raise Unsupported(f"{kept} in the reference", instruction.where, hint="convert before or after it")
         found = f"{array.dtype}{list(array.shape)}"
         raise InternalError(f"the reference made {found} of %{instruction.name}, a {instruction.shape}", instruction.where)

@@ -166,3 +166,11 @@ def test_a_bitcast_to_more_bytes_is_refused() -> None:
 def test_what_moves_elements_does_not_round_them(root: str) -> None:
     with pytest.raises(Unsupported, match=r"from f64 to f32 in the reference"):
         run(f"x = f64[2,3] parameter(0)\nROOT r = {root}", np.ones((2, 3)))
+
+
+def test_a_body_of_another_float_type_is_not_converted() -> None:
+    text = """HloModule m
+    f { x = f32[2] parameter(0) ROOT c = bf16[2] convert(x) }
+    ENTRY e { x = f32[2] parameter(0) ROOT f = f32[2] fusion(x), kind=kLoop, calls=f }"""
+    with pytest.raises(Unsupported, match=r"'fusion' from bf16 to f32 in the reference"):
+        hlo_run.evaluate(hlo_run.parse(text, "m"), np.zeros(2, np.float32))
