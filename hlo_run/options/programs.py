@@ -27,7 +27,7 @@ class Flags:
 
 
 def _fields_of(record: Any) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(record)}
+    return {field.name: field for field in dataclasses.fields(record) if not field.metadata.get("hidden")}
 
 
 FIELDS = _fields_of(Options)
@@ -37,7 +37,12 @@ _SECTIONS = {
     "Show": _fields_of(ShowOptions),
     "Flags": _fields_of(FlagOptions),
 }
-_SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
+_SHORT_NAMES = {
+    "only": "xla_enable_hlo_passes_only",
+    "disable": "xla_disable_hlo_passes",
+    "o": "output_file",
+    "xla_flagfile": "flagfile",
+}
 FLAGS = Flags(_SECTIONS, _SHORT_NAMES)
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
