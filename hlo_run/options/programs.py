@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.options.dump import DumpOptions
 from hlo_run.options.opt import OptFlags
 
 FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
@@ -34,7 +35,8 @@ FIELDS = _fields_of(Options)
 _SECTIONS = {
     "Run": _fields_of(RunOptions),
     "Compile": _fields_of(CompileOptions),
-    "Show": _fields_of(ShowOptions),
+    "Show": {name: field for name, field in _fields_of(ShowOptions).items() if name not in _fields_of(DumpOptions)},
+    "Dump": _fields_of(DumpOptions),
     "Flags": _fields_of(FlagOptions),
 }
 _SHORT_NAMES = {
@@ -59,7 +61,7 @@ def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
 OPT_FLAGS = Flags(
     {
         "Run": {**_fields_of(OptFlags), "input_format": FIELDS["input_format"]},
-        **{section: _without_runs(section) for section in ("Compile", "Show", "Flags")},
+        **{section: _without_runs(section) for section in ("Compile", "Show", "Dump", "Flags")},
     },
     {**_SHORT_NAMES, "format": "input_format"},
 )

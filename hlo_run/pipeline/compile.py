@@ -16,6 +16,7 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
+    CONSTANTS,
     FUSION_ANALYSIS,
     GPU_DIALECT,
     OPTIMIZED_HLO,
@@ -106,11 +107,12 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         result=buffers.array_tree(module.entry.root),
     )
     for observer in ctx.observers:
+        for title in CONSTANTS:
+            observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)
     for observer in ctx.observers:
-        if final is not program:
-            observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
+        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
         observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
@@ -124,6 +126,10 @@ def _texts() -> Any:
 
 def _buffer_text(buffers: BufferAssignment, module: HloModule, title: str) -> str:
     return _texts().buffer_texts(buffers, module)[title]()
+
+
+def _constants_text(ctx: PassContext, module: HloModule, title: str) -> str:
+    return _texts().constant_texts(module, ctx.target, ctx.options)[title]()
 
 
 class _KernelBodies(Observer):
