@@ -77,13 +77,13 @@ class CompilationObservers:
         watching: list[Observer] = []
         if options.v:
             watching.append(VerboseObserver(options.v, self._console.err, options.v_format == "diff"))
-        if options.time_passes:
+        if options.time_passes or options.xla_gpu_print_compilation_stats:
             watching.append(self._timing)
         return watching
 
     def show_times(self, options: ShowOptions) -> None:
         """Print the times so far if `--time_passes` asks for them."""
-        if options.time_passes:
+        if options.time_passes or options.xla_gpu_print_compilation_stats:
             self._console.err(self._timing.table())
 
     def _dump_observer(self, options: Options, module: HloModule, target: TargetSpec) -> DumpObserver | None:

@@ -20,10 +20,6 @@ class DumpOptions:
     xla_dump_compress_protos: bool = flag(False, "Compress dumped HloProtos with gzip (.hlo.pb.gz).")
     xla_dump_hlo_as_dot: bool = flag(False, "Dump HLO as graphs in DOT.")
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
-    xla_dump_hlo_snapshots: bool = flag(False, "Dump an HloSnapshot, with arguments and result, of every run.")
-    xla_dump_hlo_unoptimized_snapshots: bool = flag(
-        False, "Dump an HloUnoptimizedSnapshot, the module as read and its arguments, of every run, and nothing else."
-    )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"
     )
@@ -40,7 +36,6 @@ class DumpOptions:
     xla_dump_full_hlo_config: bool = flag(True, "Dump the configuration of the module (config.pbtxt).")
     xla_dump_buffer_assignment_analysis: bool = flag(True, "Dump the values of buffers and their live ranges.")
     xla_dump_enable_mlir_pretty_form: bool = flag(True, "Dump kernel IR in its short form. false: in MLIR's generic form.")
-    xla_debug_buffer_assignment_show_max: int = flag(15, "List the N largest buffers in texts about memory.", "N", least=0)
     xla_enable_dumping: bool = flag(True, "false: dump nothing, whatever other flags say.")
     xla_dump_large_constants: bool = flag(
         False, "Print all elements of constants. false: elide constants of more than 10 elements."
@@ -59,8 +54,6 @@ class DumpOptions:
             self.xla_dump_hlo_as_proto,
             self.xla_dump_hlo_as_dot,
             self.xla_dump_hlo_as_html,
-            self.xla_dump_hlo_snapshots,
-            self.xla_dump_hlo_unoptimized_snapshots,
         )
         return self.xla_dump_to or ("-" if any(formats) else "")
 
@@ -71,7 +64,5 @@ class DumpOptions:
             self.xla_dump_hlo_as_proto,
             self.xla_dump_hlo_as_dot,
             self.xla_dump_hlo_as_html,
-            self.xla_dump_hlo_snapshots,
-            self.xla_dump_hlo_unoptimized_snapshots,
         )
         return self.xla_dump_hlo_as_text or not any(others)

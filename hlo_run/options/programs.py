@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
 from hlo_run.options.dump import DumpOptions
 from hlo_run.options.opt import OptFlags
+from hlo_run.options.xla_flags import XlaFlags
 
 FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
 
@@ -34,9 +35,10 @@ def _fields_of(record: Any) -> dict[str, dataclasses.Field[Any]]:
 FIELDS = _fields_of(Options)
 _SECTIONS = {
     "Run": _fields_of(RunOptions),
-    "Compile": _fields_of(CompileOptions),
+    "Compile": {name: field for name, field in _fields_of(CompileOptions).items() if name not in _fields_of(XlaFlags)},
     "Show": {name: field for name, field in _fields_of(ShowOptions).items() if name not in _fields_of(DumpOptions)},
     "Dump": _fields_of(DumpOptions),
+    "XLA": _fields_of(XlaFlags),
     "Flags": _fields_of(FlagOptions),
 }
 _SHORT_NAMES = {
@@ -61,7 +63,7 @@ def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
 OPT_FLAGS = Flags(
     {
         "Run": {**_fields_of(OptFlags), "input_format": FIELDS["input_format"]},
-        **{section: _without_runs(section) for section in ("Compile", "Show", "Dump", "Flags")},
+        **{section: _without_runs(section) for section in ("Compile", "Show", "Dump", "XLA", "Flags")},
     },
     {**_SHORT_NAMES, "format": "input_format"},
 )

@@ -73,6 +73,7 @@ class ShowOptions(DumpOptions):
     )
     output_file: str = flag("", "Write the text of --stage to this file instead of stdout.", "FILE", acts="file")
     list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.", acts="")
+    xla_gpu_print_compilation_stats: bool = flag(False, "The same as --time_passes.")
     time_passes: bool = flag(False, "Print the time of every row at the end (stderr).")
     print_locations: bool = flag(
         False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).", acts="text"

@@ -175,7 +175,8 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
 
     # LLVM counts the passes of a process, so all kernels are in one.
     is_limited = ctx.options.llvm_opt_bisect_limit >= 0
-    workers = 1 if is_limited else min(ctx.options.compile_processes or available_cores(), len(requests))
+    wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
+    workers = 1 if is_limited else min(wanted, len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
         return _compile_in_processes(compile_kernel, ctx, requests, workers)
     kernels: list[Kernel] = []

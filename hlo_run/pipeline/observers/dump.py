@@ -72,13 +72,14 @@ class DumpObserver(Observer):
         self._order = order
         self._order.reports = self._reports_change
         self._text = ""
+        self._texts: dict[str, str] = {}
         self._thunks = ""
         self._write_proto = write_proto
         self._pass_re = compile_pattern("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
         self._pipeline_re = compile_pattern("xla_dump_hlo_pipeline_re", options.xla_dump_hlo_pipeline_re)
         self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
         self._files = DumpFiles(options, module.name, number, write_stdout)
-        self._dumps_hlo = not options.xla_dump_hlo_unoptimized_snapshots and _matches(
+        self._dumps_hlo = _matches(
             compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re), module.name, empty=True
         )
         self._metadata = PassMetadata(number) if options.xla_dump_module_metadata else None
@@ -181,8 +182,10 @@ class DumpObserver(Observer):
         return f"{self._target.xla_name}_gpu_after_optimizations"
 
     def _hlo(self, step: Step) -> None:
-        if step.changed and not self._changes_text():
-            step = replace(step, changed=False)
+        if step.row == PIPELINE_START:
+            self._texts.setdefault(step.pipeline, self._text)
+        elif step.changed is not None:
+            step = replace(step, changed=self._changes_text(step))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
             if self._dumps_hlo:
@@ -197,11 +200,15 @@ class DumpObserver(Observer):
             return
         self._pass_dumps(self._order.after_step(step))
 
-    def _changes_text(self) -> bool:
-        """Return True if the module's text differs from the text when this was called last. Edits may undo each other."""
+    def _changes_text(self, step: Step) -> bool:
+        """Return True if the module's text differs from the text before the step. Edits may undo each other."""
         if self._pass_re is None and self._metadata is None:
             return False
-        before, self._text = self._text, self._module_text()
+        # A step of a pipeline inside another has no time.
+        is_pipeline = step.row in self._texts and step.row != step.pipeline
+        before = self._texts.pop(step.row) if is_pipeline else self._text
+        if step.changed:
+            self._text = self._module_text()
         return before != self._text
 
     def _reports_change(self, name: str) -> bool:

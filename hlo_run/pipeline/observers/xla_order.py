@@ -131,7 +131,10 @@ class XlaOrder:
                 yield from self._close()
 
     def _close(self) -> Iterator[PassDump]:
+        """End the innermost pipeline. One inside another has a step of its own afterwards."""
         yield from self._rest(self._open.pop())
+        if len(self._open) == 1:
+            self._open[0].place += 1
 
     def _rest(self, inside: _Open) -> Iterator[PassDump]:
         """Yield the dumps of the passes that are left in a pipeline."""
