@@ -21,7 +21,7 @@ INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way th
 # A folder for the plugin where JAX does not find it: JAX loads every plugin on Python's path.
 PLUGIN_FOLDER = Path(sys.prefix, "share", "hlo-run")
 # Autotuning needs a GPU.
-_BASE_FLAGS = ("--xla_gpu_autotune_level=0", "--xla_dump_hlo_as_text")
+_BASE_FLAGS = ("--xla_gpu_autotune_level=0",)
 # Flags that disable Triton: only XLA's own emitters and libraries are used.
 EMITTERS_ONLY = (
     "--xla_gpu_enable_triton_gemm=false",
@@ -62,13 +62,9 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
     `flags` are XLA's; `cuda` is a CUDA directory with ptxas and libdevice, or None for XLA's default. Raises UsageError
     if the compiler is not installed, Unsupported for a module that it refuses or that crashes it.
     """
-    plugin = find_plugin()
     with temporary_folder("hlo-run-xla-") as folder:
-        description = Path(folder, "target.txtpb")
-        description.write_text(target, encoding="utf-8")
         dumps = Path(folder, "dumps")
-        where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
-        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
+        write_dumps(text, file, target, [*flags, "--xla_dump_hlo_as_text"], cuda, dumps)
         thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
@@ -77,6 +73,16 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
             kernels=tuple(dict.fromkeys(_kernel(*found.groups()) for found in _LAUNCH.finditer(thunks))),
             ptx=_kernels_ptx(dumps),
         )
+
+
+def write_dumps(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None, dumps: Path) -> None:
+    """Compile HLO text as `compile_with_xla` does, and leave XLA's dumps in the directory `dumps`. Raises the same errors."""
+    plugin = find_plugin()
+    where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
+    with temporary_folder("hlo-run-xla-") as folder:
+        description = Path(folder, "target.txtpb")
+        description.write_text(target, encoding="utf-8")
+        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
 
 
 def _kernel(name: str, *numbers: str) -> XlaKernel:

@@ -212,8 +212,15 @@ class DumpObserver(Observer):
         return before != self._text
 
     def _reports_change(self, name: str) -> bool:
-        """Return True if XLA's pass reports a change in the module as it is: it names every constant anew."""
-        return name == "sanitize-constant-names" and bool(self._module.instructions_of("constant"))
+        """Return True if XLA's pass reports a change in the module as it is: it names instructions anew."""
+        opcodes = {i.opcode for computation in self._module.computations for i in computation.instructions}
+        match name:
+            case "sanitize-constant-names":
+                return "constant" in opcodes
+            case "rename-instructions":
+                return opcodes != {"parameter"}
+            case _:
+                return False
 
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""

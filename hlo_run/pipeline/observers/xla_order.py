@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
 _ALWAYS_CHANGE = frozenset(
-    "layout-assignment rename-instructions rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split()
+    "layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split()
 )
 # What a pass dumps while it runs.
 _DURING = {
