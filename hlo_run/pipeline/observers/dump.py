@@ -278,7 +278,7 @@ class DumpObserver(Observer):
     def _flush_log(self, kernel: str) -> None:
         log = self._logs.pop(kernel, None)
         # XLA makes sorts without MLIR.
-        sorts = {file_name(sort.name).replace(".", "_") for sort in self._module.instructions_of("sort")}
+        sorts = {i.name.replace(".", "_") for c in self._module.computations for i in c.instructions if i.opcode == "sort"}
         if log is not None and kernel not in sorts:
             self._files.text(f"{kernel}.mlir-passes.log", "\n".join(log))
 
