@@ -33,8 +33,8 @@ def debug_options_text(given: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for option, value in differing(given) for line in _lines(option, value, ordered=True))
 
 
-def config_text(module: HloModule, given: Mapping[str, str], target_config: str) -> str:
-    """Return the text of `*.config.pbtxt`, a HloModuleConfigProto. `target_config` is the text of the GPU."""
+def config_text(module: HloModule, given: Mapping[str, str]) -> str:
+    """Return the text of `*.config.pbtxt`, a HloModuleConfigProto."""
     shapes = [parameter.shape for parameter in module.entry.parameters]
     lines = ["entry_computation_layout {"]
     for shape in shapes:
@@ -49,7 +49,7 @@ def config_text(module: HloModule, given: Mapping[str, str], target_config: str)
     lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
     lines += [f"{_INDENT}{line}" for line in _debug_option_lines(given)]
     lines += ["}", *_AFTER_DEBUG_OPTIONS]
-    return "\n".join(lines) + "\n" + target_config
+    return "\n".join(lines) + "\n"
 
 
 _AFTER_DEBUG_OPTIONS = (

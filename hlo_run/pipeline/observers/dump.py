@@ -105,7 +105,7 @@ class DumpObserver(Observer):
         """Write the module as read, and the configuration of the compilation."""
         options = self._options
         if options.xla_dump_full_hlo_config and not self._is_scheduled:
-            self._files.file("config.pbtxt", config_text(self._module, given_flags(options), to_text_proto(self._target)))
+            self._files.file("config.pbtxt", config_text(self._module, given_flags(options)))
         if self._pass_re is not None or self._metadata is not None:
             self._text = self._module_text()
         if self._dumps_hlo:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
-_ALWAYS_CHANGE = frozenset(
-    "layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split()
-)
+_ALWAYS_CHANGE = frozenset("layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split())
 # What a pass dumps while it runs.
 _DURING = {
     "copy-insertion": (
