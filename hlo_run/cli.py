@@ -150,6 +150,7 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
     ):
         if values[only] and values[disable]:
             raise UsageError(f"--{only} and --{disable} cannot be used together")
+    values["other_xla_flags"] = tuple(raw.others.items())
     return values, files, raw.warnings
 
 

@@ -10,11 +10,17 @@ INTERPRETER = "Interpreter"
 HOST = "Host"
 CUDA = "CUDA"
 # XLA's other names for the same platforms.
-_NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "cpu": HOST, "interpreter": INTERPRETER}
+_NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "interpreter": INTERPRETER}
+_XLA_CPU = "cpu"
 
 
 def platform_name(text: str) -> str:
     """Return the platform that `text` names, in upper or lower case; raises UsageError for an unknown name."""
+    if text.lower() == _XLA_CPU:
+        raise UsageError(
+            f"platform '{text}' is XLA:CPU, a compiler that hlo-run does not have",
+            hint=f"{HOST} runs the GPU's kernels on the CPU; {INTERPRETER} evaluates the module with numpy",
+        )
     name = _NAMES.get(text.lower())
     if name is None:
         raise UsageError(f"unknown platform '{text}'", hint=f"choose one of {CUDA}, {HOST}, {INTERPRETER}")

@@ -6,7 +6,9 @@ Presets have the values of XLA's `backends/gpu/target_config/specs`. A real GPU 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from hlo_run.errors import UsageError
 
@@ -232,7 +234,10 @@ def to_text_proto(spec: TargetSpec) -> str:
     """Return the XLA `gpu_target_config` of a GPU as a text proto, which `from_text_proto` can read."""
     major, minor = spec.compute_capability
     version = "{}.{}.0".format(*spec.toolkit_version)
-    fields = {
+    capability: dict[str, Any] = {"major": major, "minor": minor} if minor else {"major": major}
+    if major >= _FIRST_ACCELERATED_MAJOR:
+        capability["feature_extension"] = "ACCELERATED_FEATURES"
+    device: dict[str, Any] = {
         "threads_per_block_limit": spec.threads_per_block_limit,
         "threads_per_warp": spec.threads_per_warp,
         "shared_memory_per_block": spec.shared_memory_per_block_bytes,
@@ -246,17 +251,39 @@ def to_text_proto(spec: TargetSpec) -> str:
         "clock_rate_ghz": spec.clock_rate_ghz,
         "device_memory_size": spec.device_memory_size_bytes,
         "shared_memory_per_block_optin": spec.shared_memory_per_block_optin_bytes,
+        "cuda_compute_capability": capability,
         "registers_per_core_limit": spec.registers_per_core_limit,
         "registers_per_block_limit": spec.registers_per_core_limit,
         **{f"{name}_version": f'"{version}"' for name in ("driver", "runtime", "compile_time_toolkit")},
         "dnn_version": '"9.10.0"',
+        "device_vendor": '"NVIDIA Corporation"',
+        "platform_version": f'"Compute Capability {spec.xla_name.removeprefix("sm_")}"',
+        "name": f'"{spec.description}"',
+        "thread_dim_limit_x": 1024,
+        "thread_dim_limit_y": 1024,
+        "thread_dim_limit_z": 64,
+        "device_address_bits": 64,
     }
-    accelerated = " feature_extension: ACCELERATED_FEATURES" if major >= _FIRST_ACCELERATED_MAJOR else ""
-    lines = [f"  {name}: {value}" for name, value in fields.items()]
-    capability = f"  cuda_compute_capability {{ major: {major} minor: {minor}{accelerated} }}"
-    inside = "\n".join([*lines, capability])
-    description = f'device_description_str: "{spec.description}"'
-    return f'gpu_device_info {{\n{inside}\n}}\nplatform_name: "CUDA"\ndnn_version_info {{ major: 9 minor: 10 }}\n{description}\n'
+    toolkit = dict(zip(("major", "minor"), spec.toolkit_version, strict=True))
+    target: dict[str, Any] = {
+        "gpu_device_info": device,
+        "platform_name": '"CUDA"',
+        "dnn_version_info": {"major": 9, "minor": 10},
+        "device_description_str": f'"{spec.description}"',
+        "runtime_version": toolkit,
+    }
+    return "".join(f"{line}\n" for line in _message_lines(target, ""))
+
+
+def _message_lines(message: Mapping[str, Any], pad: str) -> Iterator[str]:
+    """Yield the lines of a text proto."""
+    for name, value in message.items():
+        if isinstance(value, dict):
+            yield f"{pad}{name} {{"
+            yield from _message_lines(cast("Mapping[str, Any]", value), pad + "  ")
+            yield f"{pad}}}"
+        else:
+            yield f"{pad}{name}: {value}"
 
 
 def _version(text: str) -> tuple[int, int] | None:

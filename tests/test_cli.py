@@ -116,34 +116,35 @@ def test_verbosity_five_shows_every_stage(small: str, capsys: pytest.CaptureFixt
 
 def test_dumps_have_xla_names(small: str, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
-    assert run(["--platform=Host", f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*", small]) == 0
+    flags = ["--xla_dump_hlo_pass_re=.*", "--xla_dump_emitter_re=mlir"]
+    assert run(["--platform=Host", f"--xla_dump_to={folder}", *flags, small]) == 0
     # The number of an HLO dump says how many rows there are before.
     names = {re.sub(r"\.\d{4}\.", ".NNNN.", path.name) for path in folder.iterdir()}
     assert {
         "module_0000.small.before_optimizations.txt",
-        "module_0000.small.NNNN.post-fusion_optimization.after_rename_fusions.before_dce.txt",
+        "module_0000.small.NNNN.post-fusion_optimization.after_rename_fusions.before_dus-accumulator-zero-init-elimination.txt",
         "module_0000.small.sm_9.0a_gpu_after_optimizations.txt",
-        "module_0000.small.loop_multiply_fusion.000.after_emit-kernels.mlir",
         "module_0000.small.loop_multiply_fusion.mlir-passes.log",
-        "module_0000.small.loop_multiply_fusion.ir-no-opt.ll",
-        "module_0000.small.loop_multiply_fusion.ir-with-opt.ll",
-        "module_0000.small.loop_multiply_fusion.ptx",
     } <= names
+    assert not any(name.endswith(".mlir") for name in names)
+    assert run(["--platform=Host", f"--xla_dump_to={folder}", "--dump_kernel_rows", small]) == 0
+    assert (folder / "module_0000.small.loop_multiply_fusion.000.after_emit-kernels.mlir").exists()
     assert not [name for name in names if name.endswith(".tmp")]
 
 
-def test_dumps_without_kernels_unless_asked(small: str, tmp_path: Path) -> None:
+def test_a_dump_has_the_files_of_xla(small: str, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     assert run(["--platform=Host", f"--xla_dump_to={folder}", small]) == 0
     after = "module_0000.small.sm_9.0a_gpu_after_optimizations"
     buffers = ("buffer-assignment-values", "buffer-assignment", "live-range", "memory-usage-report")
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "module_0000.small.before_optimizations.txt",
+    kernels = ("0.ir-no-opt.ll", "1.ir-with-opt.ll", "1.ptx", "2.ir-with-opt.ll", "2.ptx", "constants.ir-no-opt.ll")
+    texts = ("after_spmd_partitioner.txt", "before_optimizations.txt", "thunk_metadata.txt", "thunk_sequence.txt")
+    settings = ("autotune_results.pbtxt", "config.pbtxt", "debug_options", "gpu_target_config.pbtxt")
+    assert {path.name for path in folder.iterdir()} == {
+        *(f"module_0000.small.{name}" for name in (*kernels, *texts, *settings)),
         *(f"{after}-{kind}.txt" for kind in buffers),
         f"{after}.txt",
-        "module_0000.small.thunk_metadata.txt",
-        "module_0000.small.thunk_sequence.txt",
-    ]
+    }
 
 
 def test_dumps_to_stdout(small: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,12 @@ def test_a_read_module_needs_no_compiler(file: str) -> None:
     assert _of(modules, "importlib.metadata", "tempfile", "multiprocessing") == []
 
 
+def test_the_table_of_xlas_flags_is_read_for_other_flags_only(file: str) -> None:
+    table = "hlo_run.options.debug_options"
+    assert table not in _imported("--stage=hlo-input", "--xla_allow_excess_precision=false", file)
+    assert table in _imported("--stage=hlo-input", "--xla_gpu_autotune_level=0", file)
+
+
 def test_the_optimised_module_needs_no_kernels(file: str) -> None:
     modules = _imported("--stage=hlo", "--cache=off", file)
     assert _of(modules, "xdsl", "llvmlite", "hlo_run.codegen", "hlo_run.dialects", "hlo_run.backends.host") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hlo_run.containment.board import limited
 from hlo_run.containment.crash import REPRODUCER, reproducer_notes
@@ -14,13 +15,14 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.hlo_passes.replacements import read_replacements
 from hlo_run.options import Options, ShowOptions
-from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.target import TargetSpec
+
+if TYPE_CHECKING:
+    from hlo_run.pipeline.observers.dump import DumpObserver
 
 
 class CompilationObservers:
@@ -44,9 +46,9 @@ class CompilationObservers:
         """
         working = module.clone()
         observers = self.create(options)
-        dump = self._dump_observer(options, module.name, target)
+        dump = self._dump_observer(options, working, target)
         if dump is not None:
-            dump.module("before_optimizations", module_to_string(module, dump_options(options)))
+            dump.start()
             observers.append(dump)
         observers += [make(working) for make in watching]
         try:
@@ -74,19 +76,27 @@ class CompilationObservers:
         watching: list[Observer] = []
         if options.v:
             watching.append(VerboseObserver(options.v, self._console.err, options.v_format == "diff"))
-        if options.time_passes:
+        if options.time_passes or options.xla_gpu_print_compilation_stats:
             watching.append(self._timing)
         return watching
 
     def show_times(self, options: ShowOptions) -> None:
         """Print the times so far if `--time_passes` asks for them."""
-        if options.time_passes:
+        if options.time_passes or options.xla_gpu_print_compilation_stats:
             self._console.err(self._timing.table())
 
-    def _dump_observer(self, options: ShowOptions, name: str, target: TargetSpec) -> DumpObserver | None:
-        if not options.xla_dump_to:
+    def _dump_observer(self, options: Options, module: HloModule, target: TargetSpec) -> DumpObserver | None:
+        """Return the observer that dumps `module`, the copy that is compiled; None if nothing is dumped."""
+        most = options.xla_dump_max_hlo_modules
+        if not options.dumps_to or 0 < most <= self._number:
             return None
-        pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
-        if pattern is not None and pattern.search(name) is None:
-            return None
-        return DumpObserver(options, name, self._number, target, self._console.artefact)
+        from hlo_run.pipeline.observers.dump import DumpObserver  # few command lines dump
+        from hlo_run.pipeline.xla_pipelines import xla_order
+
+        def write_proto(module: HloModule) -> bytes:
+            from hlo_run.formats.write import module_to_bytes  # imports jaxlib
+
+            return module_to_bytes(module, "pb")
+
+        order = xla_order(PassContext(target, options.compile), module)
+        return DumpObserver(options, module, self._number, target, self._console.artefact, order, write_proto)

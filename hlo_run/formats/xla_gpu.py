@@ -22,7 +22,7 @@ INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way th
 # A folder for the plugin where JAX does not find it: JAX loads every plugin on Python's path.
 PLUGIN_FOLDER = Path(sys.prefix, "share", "hlo-run")
 # Autotuning needs a GPU.
-_BASE_FLAGS = ("--xla_gpu_autotune_level=0", "--xla_dump_hlo_as_text")
+_BASE_FLAGS = ("--xla_gpu_autotune_level=0",)
 # Flags that disable Triton: only XLA's own emitters and libraries are used.
 EMITTERS_ONLY = (
     "--xla_gpu_enable_triton_gemm=false",
@@ -70,13 +70,9 @@ def compile_with_xla(
     if the compiler is not installed, Unsupported for a module that it refuses, its subclass XlaCrash for one that crashes it
     or takes longer than `limit_seconds`.
     """
-    plugin = find_plugin()
     with temporary_folder("hlo-run-xla-") as folder:
-        description = Path(folder, "target.txtpb")
-        description.write_text(target, encoding="utf-8")
         dumps = Path(folder, "dumps")
-        where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
-        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"], limit_seconds)
+        write_dumps(text, file, target, [*flags, "--xla_dump_hlo_as_text"], cuda, dumps, limit_seconds)
         thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
@@ -87,6 +83,24 @@ def compile_with_xla(
         )
 
 
+def write_dumps(
+    text: str,
+    file: str,
+    target: str,
+    flags: Sequence[str],
+    cuda: Path | None,
+    dumps: Path,
+    limit_seconds: float | None = None,
+) -> None:
+    """Compile HLO text as `compile_with_xla` does, and leave XLA's dumps in the directory `dumps`. Raises the same errors."""
+    plugin = find_plugin()
+    where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
+    with temporary_folder("hlo-run-xla-") as folder:
+        description = Path(folder, "target.txtpb")
+        description.write_text(target, encoding="utf-8")
+        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"], limit_seconds)
+
+
 def _kernel(name: str, *numbers: str) -> XlaKernel:
     gx, gy, gz, bx, by, bz, shared = map(int, numbers)
     return XlaKernel(name, (gx, gy, gz), (bx, by, bz), shared)
@@ -95,7 +109,7 @@ def _kernel(name: str, *numbers: str) -> XlaKernel:
 def _kernels_ptx(folder: Path) -> str:
     """Return the PTX with the module's kernels, or "". Constants are in another file."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))]
-    return next((text for text in texts if ".entry " in text), "")
+    return "\n".join(text for text in texts if ".entry " in text)
 
 
 def find_plugin(who: str = "--xla_diff") -> Path:

@@ -31,6 +31,8 @@ BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "
 THUNKS = "thunks"
 THUNK_METADATA = "thunk-metadata"
 THUNKS_AFTER_PASSES = "thunks-after-passes"
+# The LLVM module of constants: LLVM IR, optimised LLVM IR, and PTX.
+CONSTANTS = ("constants", "constants-with-opt", "constants-ptx")
 # The steps that a fusion pass tried, in order: a note of the module.
 PRIORITY_FUSION_DUMP = "priority-fusion-dump"
 THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)

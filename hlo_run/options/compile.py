@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from hlo_run.options.flag import flag, names
+from hlo_run.options.xla_flags import XlaFlags
 
 
 class RowSelection(NamedTuple):
@@ -21,7 +22,7 @@ class RowSelection(NamedTuple):
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
-class CompileOptions:
+class CompileOptions(XlaFlags):
     """The flags that decide what a compilation makes. A flag without influence on the result gives the reason in `no_effect`.
 
     `compilation_key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
@@ -74,7 +75,7 @@ class CompileOptions:
     xla_gpu_llvm_ir_file: str = flag("", "Replace the kernels that these LLVM IR files (.ll, comma-separated) define.", "FILES")
     xla_gpu_ptx_file: str = flag("", "Replace the kernels that these PTX files (comma-separated) define.", "FILES")
     xla_gpu_enable_command_buffer: str = flag(
-        "",
+        "CONDITIONAL,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION",
         "Record thunks of these kinds in command buffers (CUDA graphs): FUSION,CUBLAS,.. "
         "or changes to XLA's default: +WHILE,-FUSION.",
         "KINDS",
@@ -148,7 +149,7 @@ class CompileOptions:
         """The rows of the HLO tables that run. Flags of XLA that switch passes off act on these alone, as in XLA."""
         return RowSelection(
             names(self.xla_enable_hlo_passes_only),
-            names(self.xla_disable_hlo_passes),
+            (*names(self.xla_disable_hlo_passes), *self.rows_off),
             required_only=self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes,
         )
 

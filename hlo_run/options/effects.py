@@ -78,10 +78,12 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["range"] = "with --random_init_input_literals=false, which makes zeros"
     if not mode and "host" in missing:
         missing["checks"] = missing["host"]
-    if not (options.stage or options.xla_dump_to or options.v or options.golden_dir):
+    if not (options.stage or options.dumps_to or options.v or options.golden_dir):
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
     if options.one_process:
         missing["processes"] = "with --one_process"
+    if not options.dumps_to:
+        missing["dump"] = "without --xla_dump_to"
     if not options.localize:
         missing["localize"] = "without --localize"
     if not options.golden_dir:

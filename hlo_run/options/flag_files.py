@@ -15,4 +15,12 @@ class FlagOptions:
     debug_options_file: str = flag(
         "", "Read flags from this text proto of XLA DebugOptions. XLA_FLAGS and the command line override it.", "FILE"
     )
-    strict_flags: bool = flag(False, "Stop with an error at an unknown --xla_* flag. false: print a warning and ignore the flag.")
+    flagfile: str = flag("", "Read flags from this file, as if they stood here (--xla_flagfile is the same).", "FILE")
+    strict_flags: bool = flag(
+        False,
+        "Stop with an error at an unknown --xla_* flag, and at one in XLA_FLAGS that is not supported. false: print a warning "
+        "and ignore the flag (docs/flags.md).",
+    )
+    other_xla_flags: tuple[tuple[str, str], ...] = flag(
+        (), "The flags of XLA that are not options, with their values.", hidden=True
+    )

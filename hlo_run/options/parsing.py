@@ -7,13 +7,18 @@ Precedence: command line > XLA_FLAGS > --debug_options_file > default. Flags are
 from __future__ import annotations
 
 import difflib
+import importlib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hlo_run.errors import UsageError
 from hlo_run.options.programs import FLAGS, Flags
 from hlo_run.options.text_files import read_text
+
+if TYPE_CHECKING:
+    from hlo_run.options.other_flags import OtherFlags
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +26,14 @@ class RawFlags:
     """The texts of flags by field name, before their types are checked.
 
     `given` are the flags of the command line. They override `defaults`, the flags of XLA_FLAGS and the flag file. `files` are
-    in the order of the command line. `warnings` are printed to stderr.
+    in the order of the command line. `others` are flags of XLA that are not options of hlo-run, with values of their types.
+    `warnings` are printed to stderr.
     """
 
     given: dict[str, str]
     defaults: dict[str, str]
     files: tuple[str, ...]
+    others: dict[str, str]
     warnings: tuple[str, ...]
 
 
@@ -34,55 +41,133 @@ def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: 
     """Read `flags` from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
 
     An argument that does not begin with `-` is a file, `-` alone is stdin, and `--` ends the flags. Raises UsageError for an
-    unknown flag, a flag without its value, and a file of flags that cannot be read.
+    unknown flag, a flag without its value, a value of another type, a flag of XLA that is refused, and a file of flags that
+    cannot be read.
     """
-    given: dict[str, str] = {}
-    unknown: list[str] = []
-    files = _split(arguments, given, unknown, flags)
-    from_environment: dict[str, str] = {}
+    command_line = _Words(flags, is_command_line=True)
+    files = command_line.read(arguments)
+    environment_flags = _Words(flags)
     tokens, rest = _xla_flags(environment.get("XLA_FLAGS", ""))
-    _split(tokens, from_environment, unknown, flags)
+    environment_flags.read(tokens)
+    given, from_environment = command_line.values, environment_flags.values
     path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
-    from_file = _debug_options(path, unknown, flags) if path else {}
-    defaults = from_file | from_environment
-    distinct = list(dict.fromkeys(unknown))
-    if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
-        raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0], flags))
-    warnings: list[str] = []
-    if distinct:
-        warnings.append(f"unknown XLA flags are ignored: {', '.join('--' + name for name in distinct)}")
+    file = _Words(flags)
+    if path:
+        _read_debug_options(path, file)
+    defaults = file.values | from_environment
+    sources = (file, environment_flags, command_line)
+    is_strict = given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1")
+    others = {name: value for source in sources for name, value in source.others.items()}
+    warnings = list(_judged(sources, flags, is_strict))
     if rest:
         warnings.append(f"XLA_FLAGS: '{rest[0]}' is not a flag, so it and what follows are ignored: {' '.join(rest)}")
-    return RawFlags(given, defaults, tuple(files), tuple(warnings))
+    return RawFlags(given, defaults, tuple(files), others, tuple(warnings))
 
 
-def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], flags: Flags) -> list[str]:
-    """Add flag values (by field name) to `values` and names of unknown xla_* flags to `unknown`; return the files."""
-    files: list[str] = []
-    pending = list(tokens)
-    while pending:
-        token = pending.pop(0)
-        if token == "--":
-            return files + pending
-        if not token.startswith("-") or token == "-":
-            files.append(token)
-            continue
+def _judged(sources: Iterable[_Words], flags: Flags, is_strict: bool) -> Iterator[str]:
+    """Yield warnings about flags that XLA does not have and flags that are refused; raises UsageError if `is_strict`."""
+    judged = [source.judged for source in sources if source.judged is not None]
+    for reason in dict.fromkeys(reason for other in judged for reason in other.refused):
+        if is_strict:
+            raise UsageError(reason.rstrip("."), hint="leave it out of XLA_FLAGS, or leave out --strict_flags")
+        yield reason.rstrip(".") + "; it is ignored"
+    unknown = {name: other for other in judged for name in other.unknown}
+    if not unknown:
+        return
+    nearest = {name: other.near(name, tuple(flags.fields)) for name, other in unknown.items()}
+    if is_strict:
+        name, near = next(iter(nearest.items()))
+        raise UsageError(f"unknown flag --{name}", hint=f"did you mean --{near}?" if near else "--help lists every flag")
+    words = (f"--{name}" + (f" (did you mean --{near}?)" if near else "") for name, near in nearest.items())
+    yield f"unknown XLA flags are ignored: {', '.join(words)}"
+
+
+class _Words:
+    """Reads the flags of one source. `values` are the texts of options by name; `judged` the other flags of XLA, if any."""
+
+    def __init__(self, flags: Flags, is_command_line: bool = False) -> None:
+        self.values: dict[str, str] = {}
+        self.judged: OtherFlags | None = None
+        self._flags = flags
+        self._fields = flags.fields
+        self._is_command_line = is_command_line
+        self._open_files: list[str] = []
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the options by name: bool, int, float, str."""
+        return {name: str(field.type) for name, field in self._fields.items()}
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The accepted flags of XLA that are not options, with their values."""
+        return {} if self.judged is None else self.judged.accepted
+
+    def read(self, tokens: Iterable[str]) -> list[str]:
+        """Read words and return the files among them."""
+        files: list[str] = []
+        pending = list(tokens)
+        while pending:
+            token = pending.pop(0)
+            if token == "--":
+                return files + pending
+            if not token.startswith("-") or token == "-":
+                files.append(token)
+            else:
+                self._flag(token, pending)
+        return files
+
+    def _flag(self, token: str, pending: list[str]) -> None:
+        """Read one flag, and its value from `pending` if the flag has none."""
         name, equals, text = token.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        name = flags.short_names.get(name, name)
-        if name in flags.fields:
-            bare = "true" if flags.fields[name].type == "bool" else flags.fields[name].metadata["bare"]
-            if not equals and not bare:
-                # As in XLA's own tools a value follows `=`; as in most others it may be the next word.
-                if not pending or (pending[0].startswith("--") and pending[0] != "--"):
-                    raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
-                text = pending.pop(0)
-            values[name] = text if equals or not bare else bare
+        name = self._flags.short_names.get(name, name)
+        if name in self._fields:
+            bare = "true" if self._fields[name].type == "bool" else self._fields[name].metadata["bare"]
         elif name.startswith("xla_"):
-            unknown.append(name)
+            bare = "" if self._xla_flags().takes_value(name) else "true"
         else:
-            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, flags))
-    return files
+            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, self._flags))
+        if not equals and not bare:
+            # As in XLA's own tools a value follows `=`; as in most others it may be the next word.
+            if not pending or (pending[0].startswith("--") and pending[0] != "--"):
+                raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
+            text = pending.pop(0)
+        elif not equals:
+            text = bare
+        self.take(name, text)
+        if name == "flagfile" and text:
+            self._read_file(text)
+
+    def take(self, name: str, text: str) -> None:
+        """Add a flag with its value."""
+        if name in self._fields:
+            self.values[name] = text
+            return
+        judged: OtherFlags = self._xla_flags().OtherFlags() if self.judged is None else self.judged
+        self.judged = judged
+        judged.take(name, text, self._is_command_line and not self._open_files)
+
+    def _xla_flags(self) -> Any:
+        """Return the module that knows XLA's other flags. Few command lines need it."""
+        return importlib.import_module("hlo_run.options.other_flags")
+
+    def _read_file(self, path: str) -> None:
+        """Read the flags of a flag file in place, one or more per line; `#` begins a comment."""
+        if path in self._open_files:
+            raise UsageError(f"--flagfile={path} names itself")
+        try:
+            tokens = shlex.split(read_text(path, "--flagfile"), comments=True)
+        except ValueError as error:
+            raise UsageError(f"--flagfile={path}: {error}") from None
+        self._open_files.append(path)
+        code = [name for token in tokens if (name := token.lstrip("-").partition("=")[0].replace("-", "_")) in _RUNS_CODE]
+        if code:
+            raise UsageError(f"--flagfile={path} sets {code[0]}, which runs code", hint=f"pass --{code[0]} yourself")
+        words = self.read(tokens)
+        if words:
+            raise UsageError(f"--flagfile={path}: '{words[0]}' is not a flag", hint="write --NAME=VALUE")
+        self._open_files.pop()
 
 
 def _did_you_mean(name: str, flags: Flags) -> str:
@@ -110,21 +195,22 @@ def _xla_flags(text: str) -> tuple[list[str], list[str]]:
 _RUNS_CODE = frozenset({"custom_calls", "trust_machine_code"})
 
 
-def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str]:
+def _read_debug_options(path: str, words: _Words) -> None:
     """Read a DebugOptions text proto. A field that occurs several times, or is a list, becomes a comma-separated list.
 
     Raises UsageError for malformed text.
     """
-    from hlo_run.options.text_proto import text_proto_fields  # few command lines need it
+    from hlo_run.options.debug_options import debug_options
+    from hlo_run.options.text_proto import text_proto_fields  # few command lines need them
 
     found: dict[str, list[str]] = {}
     for name, texts in text_proto_fields(read_text(path, "--debug_options_file"), f"--debug_options_file '{path}'"):
         if name in _RUNS_CODE:
             raise UsageError(f"--debug_options_file={path} sets {name}, which runs code", hint=f"pass --{name} yourself")
-        if name not in flags.fields:
-            unknown.append(name)
-        elif flags.fields[name].type == "str":
+        known = debug_options().get(name)
+        if words.types.get(name) == "str" or (known is not None and known.is_list):
             found.setdefault(name, []).extend(texts)
-        else:
+        elif texts or known is None:
             found[name] = texts[-1:]
-    return {name: ",".join(texts) for name, texts in found.items()}
+    for name, texts in found.items():
+        words.take(name, ",".join(texts))

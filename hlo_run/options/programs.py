@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.options.dump import DumpOptions
 from hlo_run.options.opt import OptFlags
+from hlo_run.options.xla_flags import XlaFlags
 
 FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
 
@@ -27,17 +29,24 @@ class Flags:
 
 
 def _fields_of(record: Any) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(record)}
+    return {field.name: field for field in dataclasses.fields(record) if not field.metadata.get("hidden")}
 
 
 FIELDS = _fields_of(Options)
 _SECTIONS = {
     "Run": _fields_of(RunOptions),
-    "Compile": _fields_of(CompileOptions),
-    "Show": _fields_of(ShowOptions),
+    "Compile": {name: field for name, field in _fields_of(CompileOptions).items() if name not in _fields_of(XlaFlags)},
+    "Show": {name: field for name, field in _fields_of(ShowOptions).items() if name not in _fields_of(DumpOptions)},
+    "Dump": _fields_of(DumpOptions),
+    "XLA": _fields_of(XlaFlags),
     "Flags": _fields_of(FlagOptions),
 }
-_SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
+_SHORT_NAMES = {
+    "only": "xla_enable_hlo_passes_only",
+    "disable": "xla_disable_hlo_passes",
+    "o": "output_file",
+    "xla_flagfile": "flagfile",
+}
 FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs"})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
@@ -54,7 +63,7 @@ def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
 OPT_FLAGS = Flags(
     {
         "Run": {**_fields_of(OptFlags), "input_format": FIELDS["input_format"]},
-        **{section: _without_runs(section) for section in ("Compile", "Show", "Flags")},
+        **{section: _without_runs(section) for section in ("Compile", "Show", "Dump", "XLA", "Flags")},
     },
     {**_SHORT_NAMES, "format": "input_format"},
 )

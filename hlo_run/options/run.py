@@ -159,7 +159,6 @@ class RunOptions:
         ("auto", "emulator", "jit"),
         acts="host",
     )
-    xla_gpu_deterministic_ops: bool = flag(False, "On Host: execute float atomics in the order of the blocks.")
     host_check: str = flag(
         "",
         "On Host: check every access. CHECKS are bounds, align, barrier, init, race, statistics (comma-separated), "

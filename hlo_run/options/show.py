@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from hlo_run.options.dump import DumpOptions
 from hlo_run.options.flag import flag
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
-class ShowOptions:
+class ShowOptions(DumpOptions):
     """The flags of stages, dumps and lists: they decide what a compilation shows, not what it makes."""
 
     v: int = flag(
@@ -72,23 +73,12 @@ class ShowOptions:
     )
     output_file: str = flag("", "Write the text of --stage to this file instead of stdout.", "FILE", acts="file")
     list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.", acts="")
+    xla_gpu_print_compilation_stats: bool = flag(False, "The same as --time_passes.")
     time_passes: bool = flag(False, "Print the time of every row at the end (stderr).")
     print_locations: bool = flag(
         False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).", acts="text"
     )
     print_ir_generic: bool = flag(False, "Print kernel IR in MLIR's generic form.", acts="text")
-    xla_dump_to: str = flag("", "Write dumps to this directory. -: print them to stdout.", "DIR")
-    xla_dump_hlo_pass_re: str = flag(
-        "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"
-    )
-    xla_dump_hlo_module_re: str = flag("", "Dump only modules whose name matches.", "RE")
-    xla_dump_emitter_re: str = flag("", "Dump kernels as mlir-fusion, llvm or ptx, whichever of these names matches.", "RE")
-    xla_dump_large_constants: bool = flag(
-        False, "Print all elements of constants. false: elide constants of more than 10 elements."
-    )
-    xla_dump_disable_metadata: bool = flag(False, "Omit metadata from HLO text.")
-    xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
-    xla_dump_compact_gte: bool = flag(False, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
     xla_syntax_sugar_async_ops: bool = flag(False, "Print the async-start of an add as add-start.")
 
     def display_key(self) -> str:

@@ -17,6 +17,7 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
+    CONSTANTS,
     FUSION_ANALYSIS,
     GPU_DIALECT,
     OPTIMIZED_HLO,
@@ -113,11 +114,12 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         result=buffers.array_tree(module.entry.root),
     )
     for observer in ctx.observers:
+        for title in CONSTANTS:
+            observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)
     for observer in ctx.observers:
-        if final is not program:
-            observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
+        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
         observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
@@ -131,6 +133,10 @@ def _texts() -> Any:
 
 def _buffer_text(buffers: BufferAssignment, module: HloModule, title: str) -> str:
     return _texts().buffer_texts(buffers, module)[title]()
+
+
+def _constants_text(ctx: PassContext, module: HloModule, title: str) -> str:
+    return _texts().constant_texts(module, ctx.target, ctx.options)[title]()
 
 
 class _KernelBodies(Observer):
@@ -176,7 +182,8 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
 
     # LLVM counts the passes of a process, so all kernels are in one.
     is_limited = ctx.options.llvm_opt_bisect_limit >= 0
-    workers = 1 if is_limited else min(ctx.options.compile_processes or available_cores(), len(requests))
+    wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
+    workers = 1 if is_limited else min(wanted, len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
         return _compile_in_processes(compile_kernel, ctx, requests, workers)
     kernels: list[Kernel] = []

@@ -17,7 +17,7 @@ from hlo_run.containment.board import Blame, native
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
-from hlo_run.errors import HloRunError, InternalError, ParseError, Where
+from hlo_run.errors import HloRunError, InternalError, ParseError, UsageError, Where
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
@@ -68,7 +68,11 @@ def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
     return KernelRun(
         kernel,
         ctx,
-        lambda module: print_module(module, generic=show.print_ir_generic, print_locations=show.print_locations),
+        lambda module: print_module(
+            module,
+            generic=show.print_ir_generic or not show.xla_dump_enable_mlir_pretty_form,
+            print_locations=show.print_locations,
+        ),
     )
 
 
@@ -156,6 +160,7 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
                     ctx.target,
                     cuda_data_dir=options.xla_gpu_cuda_data_dir,
                     optimization_level=options.xla_backend_optimization_level,
+                    flushes_denormals=options.xla_gpu_ftz,
                 )
             )
         return compiled[0].llvm_optimized
@@ -170,7 +175,10 @@ def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str, user_file: str = 
     if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
     with _native("ptxas", kernel, user_file, "ptx", ptx):
-        reports = assemble(ptx, cuda_data_dir=cuda_data_dir)
+        reports = assemble(ptx, cuda_data_dir=cuda_data_dir, flags=ctx.options.ptxas_flags)
+    spilling = [report for report in reports if report.spill_store_bytes or report.spill_load_bytes]
+    if spilling and ctx.options.xla_gpu_fail_ptx_compilation_on_register_spilling:
+        raise UsageError(f"{spilling[0]}", hint="leave out --xla_gpu_fail_ptx_compilation_on_register_spilling")
     for observer in ctx.observers:
         observer.note(kernel, "ptxas", lambda: "\n".join(map(str, reports)))
 

@@ -30,7 +30,7 @@ from hlo_run.options import CompileOptions
 
 DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
 """The kinds that XLA records by default."""
-_KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "DYNAMIC_SLICE_COPY_FUSION")
+_KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "CONVOLUTION")
 
 
 @dataclass(frozen=True)

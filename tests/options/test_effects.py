@@ -79,6 +79,6 @@ def test_the_smallest_values() -> None:
 
 def test_every_flag_names_known_uses() -> None:
     known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
-    known += " localize processes"
+    known += " localize processes dump"
     for field in fields(Options):
         assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name

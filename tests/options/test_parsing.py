@@ -56,7 +56,7 @@ def test_spellings(flag: str, name: str, value: object) -> None:
         ("--verify=sometimes", "is not one of"),
         ("--print_literals=perhaps", "not a valid boolean"),
         ("--nonsense", "unknown flag --nonsense"),
-        ("--strict_flags --xla_gpu_ftz=true", "unknown flag --xla_gpu_ftz"),
+        ("--strict_flags --xla_gpu_fts=true", "unknown flag --xla_gpu_fts"),
     ],
 )
 def test_refusals(flag: str, message: str) -> None:
@@ -102,8 +102,8 @@ def test_xla_flags_may_name_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_unknown_xla_flags_warn_once() -> None:
-    _, _, warnings = parse_arguments(["--xla_gpu_ftz=true", "--xla_gpu_ftz=false", "x.hlo"])
-    assert warnings == ("unknown XLA flags are ignored: --xla_gpu_ftz",)
+    _, _, warnings = parse_arguments(["--xla_gpu_fts=true", "--xla_gpu_fts=false", "--xla_qq", "x.hlo"])
+    assert warnings == ("unknown XLA flags are ignored: --xla_gpu_fts (did you mean --xla_gpu_ftz?), --xla_qq",)
 
 
 def test_every_flag_has_help() -> None:

@@ -49,8 +49,8 @@ def find_ptxas(cuda_data_dir: str = "") -> Path | None:
     return find_in_toolkit(PTXAS, cuda_data_dir)
 
 
-def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
-    """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order.
+def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) -> tuple[PtxasReport, ...]:
+    """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order. `flags` are more flags of ptxas.
 
     Raises DeviceError if ptxas is not found or cannot run, InternalError with ptxas' messages if it rejects the text.
     """
@@ -60,7 +60,7 @@ def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
     target = _TARGET.search(ptx)
     if target is None:
         raise InternalError("the PTX has no .target line")
-    output = _run(tool, target[1], ptx)
+    output = _run(tool, target[1], ptx, flags)
     return tuple(_reports(output))
 
 
@@ -85,10 +85,10 @@ def _files(ptx: str) -> Generator[tuple[str, str, tuple[int, ...]]]:
             os.close(number)
 
 
-def _run(tool: Path, architecture: str, ptx: str) -> str:
+def _run(tool: Path, architecture: str, ptx: str, flags: tuple[str, ...]) -> str:
     """Run `ptxas -v`, and return its output (stderr, then stdout)."""
     with _files(ptx) as (source, output, descriptors):
-        command = [str(tool), f"-arch={architecture}", "-v", "-o", output, source]
+        command = [str(tool), f"-arch={architecture}", "-v", *flags, "-o", output, source]
         is_short = len(ptx) < _SHORT_TEXT
         try:
             done = run_command(command, b"", timeout_seconds=_TIMEOUT_SECONDS, pass_fds=descriptors, is_short=is_short)

@@ -17,8 +17,6 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-_MOST_BYTES = 64 << 20
-
 
 @dataclass(frozen=True)
 class DotMerger:
@@ -28,26 +26,26 @@ class DotMerger:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
+        most_bytes = ctx.options.xla_gpu_dot_merger_threshold_mb << 20
         computations = dict.fromkeys(dot.parent for dot in module.instructions_of("dot") if dot.parent is not None)
         for computation in computations:
             for shared in (0, 1):
-                _merge_all(module, computation, shared)
+                _merge_all(module, computation, shared, most_bytes)
 
 
-def _merge_all(module: HloModule, computation: HloComputation, shared: int) -> None:
+def _merge_all(module: HloModule, computation: HloComputation, shared: int, most_bytes: int) -> None:
     """Merge the dots of a computation that share operand `shared` (0 or 1)."""
-    clusters = _clusters(computation, shared)
+    clusters = _clusters(computation, shared, most_bytes)
     while clusters:
         # Two clusters may each be valid but form a cycle together: then merge one and search again.
         chosen = clusters if _has_order(computation, clusters) else clusters[:1]
         for cluster in chosen:
             _merge(module, cluster, shared)
         remove_unused([dot for cluster in chosen for dot in cluster])
-        clusters = _clusters(computation, shared) if len(chosen) < len(clusters) else []
+        clusters = _clusters(computation, shared, most_bytes) if len(chosen) < len(clusters) else []
 
 
-def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruction]]:
+def _clusters(computation: HloComputation, shared: int, most_bytes: int) -> list[list[HloInstruction]]:
     """Return the sets of two or more dots that may each be merged."""
     groups: dict[Hashable, list[HloInstruction]] = {}
     for dot in [i for i in computation.instructions if i.opcode == "dot"]:
@@ -59,7 +57,7 @@ def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruct
     for group in candidates:
         left = sum(needs.bit[dot] for dot in group)
         while left:
-            cluster = _independent(left, needs)
+            cluster = _independent(left, needs, most_bytes)
             left &= ~sum(needs.bit[dot] for dot in cluster)
             clusters += [cluster] if len(cluster) > 1 else []
     return clusters
@@ -128,14 +126,14 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
 
 
-def _independent(left: int, needs: _Needs) -> list[HloInstruction]:
+def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstruction]:
     """Return the first of the remaining dots, and those that do not depend on each other or make the result too large."""
     cluster: list[HloInstruction] = []
     while left:
         lowest = left & -left
         dot = needs.dots[lowest.bit_length() - 1]
         left &= ~lowest
-        if not cluster or min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= _MOST_BYTES:
+        if not cluster or min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= most_bytes:
             cluster.append(dot)
             left &= ~needs.related[dot]
     return cluster

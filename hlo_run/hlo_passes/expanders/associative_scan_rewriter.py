@@ -22,7 +22,6 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 # The largest size that `reduce-window-rewriter` leaves in one window.
-_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,14 @@ class AssociativeScanRewriter:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
-        rewritten = [scan for scan in module.instructions_of("scan") if _rewrite(module, scan)]
+        block = ctx.options.xla_reduce_window_rewrite_base_length
+        rewritten = [scan for scan in module.instructions_of("scan") if _rewrite(module, scan, block)]
         if rewritten:
             remove_unused(rewritten)
             remove_uncalled(module)
 
 
-def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
+def _rewrite(module: HloModule, scan: HloInstruction, block: int) -> bool:
     init = _start(scan) if _is_standard(scan) else None
     reducer = _scalar_reducer(scan.to_apply) if init is not None else None
     if init is None or reducer is None:
@@ -49,7 +48,7 @@ def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
     size = values.shape.dims[dim]
     opcode = simple_reducer(reducer)
     is_safe = opcode in ("maximum", "minimum") or bool(opcode and is_identity(init, opcode))
-    if size > _BLOCK and not is_safe:
+    if size > block and not is_safe:
         return False
     reducer = module.add_computation(reducer)
     editor = Editor(scan)

@@ -13,6 +13,7 @@ identity of the reducer, as in XLA. XLA's `reduce_window_rewriter.cc`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from hlo_run.builder.builder import HloBuilder
@@ -23,8 +24,6 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
-_BLOCK = 16
-
 
 @dataclass(frozen=True)
 class ReduceWindowRewriter:
@@ -34,17 +33,17 @@ class ReduceWindowRewriter:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        del ctx
-        expand(module, ("reduce-window",), _in_blocks, lambda old: _scanned_dim(old) is not None)
+        block = ctx.options.xla_reduce_window_rewrite_base_length
+        expand(module, ("reduce-window",), partial(_in_blocks, block), lambda old: _scanned_dim(old, block) is not None)
 
 
-def _scanned_dim(old: HloInstruction) -> int | None:
-    """Return the dimension of a running reduction, inclusive or exclusive; None if the windows are something else."""
+def _scanned_dim(old: HloInstruction, block: int) -> int | None:
+    """Return the dimension of a running reduction, longer than a block; None if the windows are something else."""
     if len(old.operands) != 2 or old.shape.dynamic_dims:
         return None
     dims, window = old.operands[0].shape.dims, old.window
     wide = [number for number, dim in enumerate(window.dims) if dim != WindowDim()]
-    if len(wide) != 1 or dims[wide[0]] <= _BLOCK:
+    if len(wide) != 1 or dims[wide[0]] <= block:
         return None
     size = dims[wide[0]]
     scans = [_window_dim(size, size - late, is_backward) for is_backward in (False, True) for late in (0, 1)]
@@ -60,11 +59,11 @@ def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
     return b.instruction("transpose", [x], shape, dimensions=order)
 
 
-def _in_blocks(b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
-    dim = _scanned_dim(old)
+def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
+    dim = _scanned_dim(old, block)
     assert dim is not None, "the pass selects running reductions only"
     window = old.window.dims[dim]
-    scan = _Scan(b, init, old.to_apply, window.pad_high > 0)
+    scan = _Scan(b, init, old.to_apply, window.pad_high > 0, block)
     last = x.shape.rank - 1
     order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
     result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)
@@ -82,18 +81,19 @@ class _Scan:
     init: HloValue
     reducer: HloComputation
     is_backward: bool
+    block: int
 
     def inclusive(self, x: HloValue) -> HloValue:
         """Return the inclusive running reduction; the last dimension must be larger than a block."""
         b, dims = self.b, x.shape.dims
         size = dims[-1]
-        blocks = -(-size // _BLOCK)
-        missing = blocks * _BLOCK - size
+        blocks = -(-size // self.block)
+        missing = blocks * self.block - size
         if missing:
             x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
-        split = (*dims[:-1], blocks, _BLOCK)
-        local = self._window(b.reshape(x, split), _BLOCK - 1)
-        last = 0 if self.is_backward else _BLOCK - 1
+        split = (*dims[:-1], blocks, self.block)
+        local = self._window(b.reshape(x, split), self.block - 1)
+        last = 0 if self.is_backward else self.block - 1
         totals = b.reshape(self._cut(local, last, last + 1), split[:-1])
         spread = b.broadcast(self._exclusive(totals), split, range(len(dims)))
         pair = [local, spread] if self.is_backward else [spread, local]
@@ -103,7 +103,7 @@ class _Scan:
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return the exclusive running reduction."""
         size = x.shape.dims[-1]
-        if size <= _BLOCK:
+        if size <= self.block:
             late = self._window(x, size)
         else:
             edge = (0, 1) if self.is_backward else (1, 0)

@@ -13,11 +13,13 @@ class Edits:
     """The edits of one computation.
 
     Rules count the users of a value, so a replaced instruction loses its operands at once. `finish` removes all dropped
-    instructions from the computation, in one walk.
+    instructions from the computation, in one walk. `smallest_product` is the number of elements from which on a product calls
+    the library.
     """
 
     module: HloModule
     computation: HloComputation
+    smallest_product: int
     _gone: set[HloInstruction] = field(default_factory=set[HloInstruction])
     _ordered: set[HloInstruction] = field(default_factory=set[HloInstruction])
 

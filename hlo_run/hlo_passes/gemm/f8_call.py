@@ -39,7 +39,7 @@ _TENSOR_SCALING = 1
 
 def rewrite_f8_dot(edits: Edits, dot: HloInstruction, target: TargetSpec) -> None:
     """Replace a dot of 8-bit floats, dequantised or not, by a call, or compute it in 16 bits if the library cannot."""
-    if not is_product_of_library(dot):
+    if not is_product_of_library(dot, edits.smallest_product):
         return
     lhs, rhs = (match_f8_operand(operand) for operand in dot.operands)
     if lhs is not None and rhs is not None and _is_possible(dot, lhs, rhs, target):

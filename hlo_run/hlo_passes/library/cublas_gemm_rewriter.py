@@ -43,16 +43,16 @@ class CublasGemmRewriter:
         for computation in executed_computations(module):
             if any(i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY) for i in computation.instructions):
                 for is_narrow in (True, False):
-                    _rewrite_all(module, computation, ctx.target, is_narrow)
+                    _rewrite_all(ctx, module, computation, is_narrow)
 
 
-def _rewrite_all(module: HloModule, computation: HloComputation, target: TargetSpec, is_narrow: bool) -> None:
-    edits = Edits(module, computation)
+def _rewrite_all(ctx: PassContext, module: HloModule, computation: HloComputation, is_narrow: bool) -> None:
+    edits = Edits(module, computation, ctx.options.xla_gpu_gemm_rewrite_size_threshold)
     for instruction in computation.post_order():
         if instruction.opcode in _VISITED and not edits.is_gone(instruction):
-            _rewrite(edits, instruction, target, is_narrow)
+            _rewrite(edits, instruction, ctx.target, is_narrow)
     edits.finish()
-    _add_workspaces(module, computation, target)
+    _add_workspaces(module, computation, ctx.target)
 
 
 def _rewrite(edits: Edits, instruction: HloInstruction, target: TargetSpec, is_narrow: bool) -> None:
@@ -75,7 +75,11 @@ def _rewrite(edits: Edits, instruction: HloInstruction, target: TargetSpec, is_n
 
 
 def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
-    if not is_product_of_library(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
+    if (
+        not is_product_of_library(dot, edits.smallest_product)
+        or not has_product(dot)
+        or dot.operands[0].shape.element_type.startswith("f8")
+    ):
         return
     call = HloInstruction("custom-call", "custom-call", dot.shape, dot.operands, gemm_attributes(dot), None, dot.where)
     edits.replace(dot, edits.computation.add(call))

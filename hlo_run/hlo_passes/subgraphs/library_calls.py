@@ -106,12 +106,12 @@ def has_product(dot: HloInstruction) -> bool:
     return dot.shape.element_type in PRODUCTS.get((left, right), ())
 
 
-def is_product_of_library(dot: HloInstruction) -> bool:
+def is_product_of_library(dot: HloInstruction, smallest: int) -> bool:
     """Return True for a product of two matrices, or of a matrix and a vector, with a size and type for a library.
 
-    XLA's `IsCublasSupportedMatMul`, and its threshold below which a kernel of our own computes the product.
+    XLA's `IsCublasSupportedMatMul`, and its threshold `smallest`, below which a kernel of our own computes the product.
     """
-    if not _is_large(dot):
+    if not _is_large(dot, smallest):
         return False
     sides = dot_side(dot, 0), dot_side(dot, 1)
     if not all(_is_matrix(operand.shape, side) for operand, side in zip(dot.operands, sides, strict=True)):
@@ -120,7 +120,7 @@ def is_product_of_library(dot: HloInstruction) -> bool:
     return matrices > 0 and _has_result_type(dot, matrices)
 
 
-def _is_large(dot: HloInstruction) -> bool:
+def _is_large(dot: HloInstruction, smallest: int = _SMALLEST_PRODUCT) -> bool:
     """Return True for a product that is not small enough for a kernel of our own."""
     if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
         return False
@@ -128,7 +128,7 @@ def _is_large(dot: HloInstruction) -> bool:
         return True
     sides = dot_side(dot, 0), dot_side(dot, 1)
     free = sum(size_of(dot, number, side.free) for number, side in enumerate(sides))
-    return free * size_of(dot, 0, sides[0].contracting) >= _SMALLEST_PRODUCT
+    return free * size_of(dot, 0, sides[0].contracting) >= smallest
 
 
 def _is_matrix(shape: Shape, side: Side) -> bool:

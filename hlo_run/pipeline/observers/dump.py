@@ -1,14 +1,18 @@
-"""`--xla_dump_to`: writes modules, kernel IR, LLVM IR and PTX under XLA's file names."""
+"""`--xla_dump_to`: writes modules, kernel IR, LLVM IR, PTX and texts about a compilation under XLA's file names."""
 
 from __future__ import annotations
 
+import gzip
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hlo_run.errors import HloRunError, UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
+    CONSTANTS,
     LLVM_BEFORE_OPTIMIZATIONS,
     OPTIMIZED_HLO,
     PIPELINE_START,
@@ -20,51 +24,101 @@ from hlo_run.hlo_passes.observer import (
     Observer,
     Step,
 )
+from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.hlo_passes.replacements import file_name, header
-from hlo_run.options import ShowOptions
-from hlo_run.target import TargetSpec
-from hlo_run.whole_files import write_problem, write_whole
+from hlo_run.options import Options
+from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
+from hlo_run.pipeline.observers.dump_files import DumpFiles
+from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
+from hlo_run.pipeline.observers.pass_metadata import PassMetadata
+from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder
+from hlo_run.target import TargetSpec, to_text_proto
 
-_FILE_NAME_LIMIT = 255
 _THUNK_FILES = {
     THUNKS: "thunk_sequence.txt",
     THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
     THUNK_METADATA: "thunk_metadata.txt",
 }
+# The pipeline before which XLA dumps the module as the partitioner leaves it.
+_AFTER_PARTITIONER = "optimization"
+# XLA's formats of the texts about buffers that a flag can leave out.
+_ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
+# XLA's results of autotuning without any.
+_NO_AUTOTUNING = "version: 3\n"
 
 
 class DumpObserver(Observer):
     """Writes the dumps of one module. `number` is the place of its file on the command line, from 0.
 
-    Writes the HLO between two rows if `--xla_dump_hlo_pass_re` matches one of them. `.*` writes it only at the start of a
-    pipeline and after rows that changed it. Writes kernels in the forms `mlir-fusion`, `llvm` and `ptx` whose name
-    `--xla_dump_emitter_re` matches. A file is written whole or not at all. `xla_dump_to=-` prints through `write_stdout`.
+    Writes the HLO between two passes if `--xla_dump_hlo_pass_re` matches one of them, with the numbers of XLA's `order` of
+    passes. `.*` writes it only at the start of a pipeline and after passes that changed it. Writes the log of a kernel if
+    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`.
     """
 
     def __init__(
-        self, options: ShowOptions, module_name: str, number: int, target: TargetSpec, write_stdout: Callable[[str], None]
+        self,
+        options: Options,
+        module: HloModule,
+        number: int,
+        target: TargetSpec,
+        write_stdout: Callable[[str], None],
+        order: XlaOrder,
+        write_proto: Callable[[HloModule], bytes],
     ) -> None:
-        everything = options.v >= 5 or options.xla_dump_hlo_pass_re == ".*"
-        emitters = options.xla_dump_emitter_re or (".*" if everything else "")
-        self._pass_pattern = options.xla_dump_hlo_pass_re
-        self._pass_re = compile_pattern("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
-        self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
-        self._directory = options.xla_dump_to
-        self._prefix = f"module_{number:04d}.{file_name(module_name)}"
-        self._short_prefix = f"module_{number:04d}"
+        emitters = options.xla_dump_emitter_re or (".*" if options.v >= 5 else "")
+        self._options = options
+        self._module = module
         self._target = target
-        self._write_stdout = write_stdout
+        self._order = order
+        self._order.reports = self._reports_change
+        self._text = ""
+        self._texts: dict[str, str] = {}
+        self._thunks = ""
+        self._write_proto = write_proto
+        self._pass_re = compile_pattern("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
+        self._pipeline_re = compile_pattern("xla_dump_hlo_pipeline_re", options.xla_dump_hlo_pipeline_re)
+        self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
+        self._files = DumpFiles(options, module.name, number, write_stdout)
+        self._dumps_hlo = _matches(
+            compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re), module.name, empty=True
+        )
+        self._metadata = PassMetadata(number) if options.xla_dump_module_metadata else None
         self._hlo_dumps = 0
+        self._llvm_files = 0
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
+        self._is_scheduled = module.schedule is not None
 
     def watches(self, level: Level) -> bool:
         """Return True for HLO, and for kernels if their IR is dumped."""
-        return level is Level.HLO or self._wants("mlir-fusion")
+        return level is Level.HLO or self._dumps_rows or self._dumps_logs
 
-    def module(self, suffix: str, text: str) -> None:
-        """Write the module's text under `suffix` (`before_optimizations`)."""
-        self._write(f"{suffix}.txt", text)
+    @property
+    def _dumps_logs(self) -> bool:
+        return self._dumps_hlo and _matches(self._emitter_re, "mlir-fusion")
+
+    @property
+    def _dumps_rows(self) -> bool:
+        return self._dumps_hlo and self._options.dump_kernel_rows
+
+    def start(self) -> None:
+        """Write the module as read, and the configuration of the compilation."""
+        options = self._options
+        if options.xla_dump_full_hlo_config and not self._is_scheduled:
+            self._files.file("config.pbtxt", config_text(self._module, given_flags(options)))
+        if self._pass_re is not None or self._metadata is not None:
+            self._text = self._module_text()
+        if self._dumps_hlo:
+            self._dump_module("before_optimizations")
+            self._files.file("debug_options", debug_options_text(given_flags(options)))
+
+    def before(self, step: Step) -> None:
+        """Dump the HLO before a row, or add the kernel's IR to its log."""
+        if step.level is Level.HLO:
+            self._pass_dumps(self._order.before_row(step))
+        elif step.level is Level.KERNEL and self._dumps_logs:
+            log = self._logs.setdefault(step.kernel, [])
+            log.append(f"// -----// IR Dump Before {step.row} ({step.kernel}) //----- //\n{step.text().rstrip()}\n")
 
     def after(self, step: Step) -> None:
         """Write the dump of a row or lowering step if its flag asks for it. Raises UsageError if the file cannot be written."""
@@ -72,25 +126,17 @@ class DumpObserver(Observer):
             case Level.HLO:
                 self._hlo(step)
             case Level.KERNEL:
-                if self._wants("mlir-fusion"):
+                if self._dumps_rows:
                     self._kernel(step)
             case Level.LLVM:
-                if self._wants("llvm"):
-                    name = "ir-no-opt" if step.row == LLVM_BEFORE_OPTIMIZATIONS else "ir-with-opt"
-                    self._write(f"{step.kernel}.{name}.ll", step.text())
+                self._llvm(step)
             case Level.PTX:
-                if self._wants("ptx"):
-                    self._write(f"{step.kernel}.ptx", step.text())
-
-    def before(self, step: Step) -> None:
-        """Add the kernel IR before a row to the kernel's log."""
-        if step.level is Level.KERNEL and self._wants("mlir-fusion"):
-            log = self._logs.setdefault(step.kernel, [])
-            log.append(f"// -----// IR Dump Before {step.row} ({step.kernel}) //----- //\n{step.text().rstrip()}\n")
+                if self._dumps_hlo:
+                    self._files.text(f"{self._llvm_files - 1}.ptx", step.text())
 
     def failed(self, step: Step, error: HloRunError) -> None:
         """Write the log of the kernel whose row failed."""
-        if step.level is Level.KERNEL and self._wants("mlir-fusion"):
+        if step.level is Level.KERNEL:
             self._flush_log(step.kernel)
 
     def kernel_done(self, kernel: str) -> None:
@@ -98,63 +144,148 @@ class DumpObserver(Observer):
         self._flush_log(kernel)
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        """Write the texts about buffers and thunks, and the dump of priority fusion. Other notes are not dumped."""
-        if title in BUFFER_TEXTS and self._directory:
-            self._write(f"{self._target.xla_name}_gpu_after_optimizations-{title}.txt", text())
-        if title == PRIORITY_FUSION_DUMP and self._pass_re is not None and self._pass_re.search("priority-fusion"):
-            self._write("priority_fusion_dump.txt", text())
-        if title in _THUNK_FILES and self._directory:
-            self._write(_THUNK_FILES[title], text())
+        """Write the texts about buffers, thunks and constants, and the dump of priority fusion. Other notes are not dumped."""
+        if not self._dumps_hlo:
+            return
+        if title in BUFFER_TEXTS and self._options.dumps_text:
+            if title not in _ANALYSIS_TEXTS or self._options.xla_dump_buffer_assignment_analysis:
+                self._files.text(f"{self._optimized_name}-{title}.txt", text(), timed=True)
+        elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
+            if self._options.dumps_text:
+                self._files.file("priority_fusion_dump.txt", text())
+        elif title in _THUNK_FILES and (title != THUNK_METADATA or self._options.dumps_text):
+            before, self._thunks = self._thunks, text()
+            if title != THUNKS_AFTER_PASSES or self._thunks != before:
+                self._files.text(_THUNK_FILES[title], self._thunks, timed=title == THUNK_METADATA)
+        elif title in CONSTANTS:
+            self._constants(title, text())
+        if title == THUNKS:
+            self._finish()
 
-    def _wants(self, emitter: str) -> bool:
-        return self._emitter_re is not None and bool(self._directory) and self._emitter_re.search(emitter) is not None
+    def _constants(self, title: str, text: str) -> None:
+        """Write a form of the LLVM module of constants, which XLA compiles after the kernels."""
+        if title == CONSTANTS[0]:
+            self._files.text("constants.ir-no-opt.ll", text)
+        else:
+            self._files.text(f"{self._llvm_files}.{'ir-with-opt.ll' if title == CONSTANTS[1] else 'ptx'}", text)
+
+    def _finish(self) -> None:
+        """Write what XLA writes when all is compiled."""
+        self._files.file("gpu_target_config.pbtxt", to_text_proto(self._target))
+        if not self._is_scheduled:
+            self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
+        if self._metadata is not None:
+            self._files.module_file("metadata.textproto", self._metadata.text())
+
+    @property
+    def _optimized_name(self) -> str:
+        return f"{self._target.xla_name}_gpu_after_optimizations"
 
     def _hlo(self, step: Step) -> None:
+        if step.row == PIPELINE_START:
+            self._texts.setdefault(step.pipeline, self._text)
+        elif step.changed is not None:
+            step = replace(step, changed=self._changes_text(step))
         if step.row == OPTIMIZED_HLO:
-            self._write(f"{self._target.xla_name}_gpu_after_optimizations.txt", step.text())
+            self._pass_dumps(self._order.finish())
+            if self._dumps_hlo:
+                self._dump_module(self._optimized_name)
             return
-        if self._pass_re is None:
+        if step.row == PIPELINE_START and step.pipeline == _AFTER_PARTITIONER and self._dumps_hlo:
+            # XLA's pipelines before this one end first.
+            dumps = list(self._order.after_step(step))
+            self._pass_dumps(dumps[:-1])
+            self._dump_module("after_spmd_partitioner")
+            self._pass_dumps(dumps[-1:])
             return
-        before, following = step.pass_name or step.row, step.next_row
-        matches = self._pass_re.search(before) or self._pass_re.search(following)
-        only_changes = self._pass_pattern == ".*"
-        if matches and (step.changed or before == PIPELINE_START or not only_changes):
-            name = f"{self._hlo_dumps:04d}.{file_name(step.pipeline)}.after_{before}.before_{following}.txt"
-            self._hlo_dumps += 1
-            self._write(name, step.text())
+        self._pass_dumps(self._order.after_step(step))
+
+    def _changes_text(self, step: Step) -> bool:
+        """Return True if the module's text differs from the text before the step. Edits may undo each other."""
+        if self._pass_re is None and self._metadata is None:
+            return False
+        # A step of a pipeline inside another has no time.
+        is_pipeline = step.row in self._texts and step.row != step.pipeline
+        before = self._texts.pop(step.row) if is_pipeline else self._text
+        if step.changed:
+            self._text = self._module_text()
+        return before != self._text
+
+    def _reports_change(self, name: str) -> bool:
+        """Return True if XLA's pass reports a change in the module as it is: it names instructions anew."""
+        opcodes = {i.opcode for computation in self._module.computations for i in computation.instructions}
+        match name:
+            case "sanitize-constant-names":
+                return "constant" in opcodes
+            case "rename-instructions":
+                return opcodes != {"parameter"}
+            case _:
+                return False
+
+    def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
+        """Write the module at places between passes, if the flags ask for them."""
+        for dump in dumps:
+            paths: list[str] = []
+            is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
+            if dump.before:
+                named = _matches(self._pass_re, dump.after) or _matches(self._pass_re, dump.before)
+                matches = named and is_due and _matches(self._pipeline_re, dump.pipeline, empty=True)
+            else:  # while a pass runs
+                matches = _matches(self._pass_re, dump.pipeline)
+            if matches and self._dumps_hlo:
+                place = f".before_{dump.before}" if dump.before else ""
+                paths = self._dump_module(f"{self._hlo_dumps:04d}.{file_name(dump.pipeline)}.after_{dump.after}{place}")
+                self._hlo_dumps += 1
+            if self._metadata is not None and dump.before:
+                self._metadata.add(dump, paths)
+
+    def _dump_module(self, name: str) -> list[str]:
+        """Write the module in every format that the flags ask for, and return the paths of the files."""
+        options, files, module = self._options, self._files, self._module
+        paths: list[str] = []
+        if options.dumps_text:
+            paths.append(files.text(f"{name}.txt", self._module_text(), timed=True))
+        if options.xla_dump_hlo_as_proto:
+            data = self._write_proto(module)
+            packed = gzip.compress(data, mtime=0) if options.xla_dump_compress_protos else data
+            paths.append(files.file(f"{name}.hlo.pb{'.gz' if options.xla_dump_compress_protos else ''}", packed, timed=True))
+        if options.xla_dump_hlo_as_dot:
+            paths.append(files.file(f"{name}.dot", dot_text(module, name), timed=True))
+        if options.xla_dump_hlo_as_html:
+            paths.append(files.file(f"{name}.html", html_text(module, name), timed=True))
+            if name == self._optimized_name:
+                paths.append(files.file(f"{name}.top_level.html", html_text(module, name, with_fusions=False), timed=True))
+        return [path for path in paths if path]
+
+    def _module_text(self) -> str:
+        return module_to_string(self._module, dump_options(self._options))
 
     def _kernel(self, step: Step) -> None:
         number = self._kernel_rows.get(step.kernel, 0)
         self._kernel_rows[step.kernel] = number + 1
         if step.changed is not False:
-            first = header(step.row, step.kernel, step.launch, step.unroll_factor, self._target.name, self._prefix)
-            self._write(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", f"{first}\n{step.text()}")
+            first = header(step.row, step.kernel, step.launch, step.unroll_factor, self._target.name, self._files.prefix)
+            self._files.text(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", f"{first}\n{step.text()}")
+
+    def _llvm(self, step: Step) -> None:
+        """Write LLVM IR. As in XLA, the IR of kernel k is file 2k before LLVM's passes and 2k + 1 after them."""
+        if not self._dumps_hlo:
+            return
+        ending = "ir-no-opt" if step.row == LLVM_BEFORE_OPTIMIZATIONS else "ir-with-opt"
+        self._files.text(f"{self._llvm_files}.{ending}.ll", step.text())
+        self._llvm_files += 1
 
     def _flush_log(self, kernel: str) -> None:
         log = self._logs.pop(kernel, None)
-        if log is not None:
-            self._write(f"{kernel}.mlir-passes.log", "\n".join(log))
+        # XLA makes sorts without MLIR.
+        sorts = {i.name.replace(".", "_") for c in self._module.computations for i in c.instructions if i.opcode == "sort"}
+        if log is not None and kernel not in sorts:
+            self._files.text(f"{kernel}.mlir-passes.log", "\n".join(log))
 
-    def _write(self, suffix: str, text: str) -> None:
-        if not self._directory:
-            return
-        name = f"{self._prefix}.{suffix}"
-        if len(name) > _FILE_NAME_LIMIT:
-            name = f"{self._short_prefix}.{suffix}"
-        text = text if text.endswith("\n") else text + "\n"
-        if self._directory == "-":
-            self._write_stdout(f"*** Begin {name} ***\n{text}*** End {name} ***")
-            return
-        path = Path(self._directory) / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            problem = "it is not a directory" if path.parent.exists() else write_problem(error)
-            raise UsageError(f"--xla_dump_to={self._directory}: {problem}") from None
-        try:
-            write_whole(str(path), text.encode())
-        except OSError as error:
-            raise UsageError(f"--xla_dump_to: '{path}' cannot be written: {write_problem(error)}") from None
+
+def _matches(pattern: re.Pattern[str] | None, name: str, empty: bool = False) -> bool:
+    """Return True if a pattern occurs in a name; `empty` without a pattern."""
+    return empty if pattern is None else pattern.search(name) is not None
 
 
 def compile_pattern(flag: str, pattern: str) -> re.Pattern[str] | None:

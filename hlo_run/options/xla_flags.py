@@ -1,0 +1,75 @@
+"""XLA's flags that act in single passes and in the tools that make machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.options.flag import flag
+
+# The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
+_LIBRARY_ROWS = (
+    "conv-rewriter cudnn-fused-convolution-rewriter conv-padding-legalization cudnn_pad_for_convolutions cudnn_simplify_padding "
+    "cublas-pad-for-gemms triangular-solve-rewriter"
+).split()
+
+
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
+@dataclass(frozen=True, repr=False, eq=False)
+class XlaFlags:
+    """The flags of DebugOptions that change what single passes do. All have XLA's defaults."""
+
+    xla_gpu_dot_merger_threshold_mb: int = flag(64, "dot-merger: leave products of more than N MiB alone.", "N")
+    xla_gpu_gemm_rewrite_size_threshold: int = flag(
+        100, "Emit kernels for matrix products with fewer than N elements in the operands' dimensions, instead of cuBLAS.", "N"
+    )
+    xla_reduce_window_rewrite_base_length: int = flag(
+        16, "reduce-window-rewriter: split running reductions into blocks of N elements (0: do not).", "N", least=0
+    )
+    xla_gpu_enable_cub_radix_sort: bool = flag(True, "false: sort in kernels, never by CUB.")
+    xla_gpu_experimental_disable_binary_libraries: bool = flag(
+        False, "Run no pass that calls cuDNN, pads for cuBLAS, or solves triangular systems by cuBLAS."
+    )
+    xla_gpu_ftz: bool = flag(False, "Flush denormal numbers of f32 to zero in kernels.")
+    xla_gpu_deterministic_ops: bool = flag(
+        False,
+        "Make results the same in every run. Scatters with equal indices become loops; on Host, float atomics keep the order of "
+        "the blocks.",
+    )
+    xla_gpu_exclude_nondeterministic_ops: bool = flag(
+        False, "Compile no scatter whose result depends on the order of its updates."
+    )
+    xla_gpu_disable_gpuasm_optimizations: bool = flag(False, "Run ptxas without optimisations.")
+    xla_gpu_ptx_compiler_extra_flags: str = flag("", "Pass these flags to ptxas (comma-separated).", "FLAGS")
+    xla_gpu_fail_ptx_compilation_on_register_spilling: bool = flag(
+        False, "Stop with an error if ptxas spills registers of a kernel."
+    )
+    xla_gpu_force_compilation_parallelism: int = flag(
+        0,
+        "Compile kernels in N processes, unless --compile_processes says otherwise.",
+        "N",
+        no_effect="chooses the processes that compile kernels, not the kernels",
+        least=0,
+    )
+
+    @property
+    def requires_determinism(self) -> bool:
+        """True if a run must have the same result each time."""
+        return self.xla_gpu_deterministic_ops or self.xla_gpu_exclude_nondeterministic_ops
+
+    @property
+    def rows_off(self) -> tuple[str, ...]:
+        """The HLO rows that flags switch off."""
+        rows: list[str] = []
+        if not self.xla_gpu_enable_cub_radix_sort:
+            rows.append("sort-rewriter")
+        if self.xla_gpu_experimental_disable_binary_libraries:
+            rows += _LIBRARY_ROWS
+        if self.xla_reduce_window_rewrite_base_length == 0:
+            rows += ["reduce-window-rewriter", "reduce-window-resizer"]
+        return tuple(rows)
+
+    @property
+    def ptxas_flags(self) -> tuple[str, ...]:
+        """The flags for ptxas."""
+        extra = tuple(word for word in self.xla_gpu_ptx_compiler_extra_flags.replace(",", " ").split() if word)
+        return ("-O0", *extra) if self.xla_gpu_disable_gpuasm_optimizations else extra

@@ -1,0 +1,109 @@
+"""Texts about a compilation that XLA dumps as protos: its flags (`debug_options`) and its configuration (`config.pbtxt`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.options import Options
+from hlo_run.options.debug_options import DebugOption, debug_options, differing
+
+_INDENT = "  "
+_NUMBERS = ("bool", "int32", "int64", "float")
+
+
+def given_flags(options: Options) -> dict[str, str]:
+    """Return the values of the flags that are in XLA's DebugOptions and that the options set, by name."""
+    own = {
+        field.name: _text(getattr(options, field.name))
+        for field in fields(Options)
+        if getattr(options, field.name) != field.default and field.name in debug_options()
+    }
+    return own | dict(options.other_xla_flags)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def debug_options_text(given: Mapping[str, str]) -> str:
+    """Return the text of `*.debug_options`: a line per value of each flag that differs from XLA's default."""
+    return "".join(f"{line}\n" for option, value in differing(given) for line in _lines(option, value, ordered=True))
+
+
+def config_text(module: HloModule, given: Mapping[str, str]) -> str:
+    """Return the text of `*.config.pbtxt`, a HloModuleConfigProto."""
+    shapes = [parameter.shape for parameter in module.entry.parameters]
+    lines = ["entry_computation_layout {"]
+    for shape in shapes:
+        lines += [f"{_INDENT}parameters {{", *_shape_lines(shape, 2), f"{_INDENT}}}"]
+    lines += [f"{_INDENT}result {{", *_shape_lines(module.entry.root.shape, 2), f"{_INDENT}}}"]
+    lines += [f'{_INDENT}parameter_names: "{parameter.name}"' for parameter in module.entry.parameters]
+    lines.append("}")
+    lines += [
+        f"replica_count: {module.attrs.get('replica_count', 1)}",
+        f"num_partitions: {module.attrs.get('num_partitions', 1)}",
+    ]
+    lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
+    lines += [f"{_INDENT}{line}" for line in _debug_option_lines(given)]
+    lines += ["}", *_AFTER_DEBUG_OPTIONS]
+    return "\n".join(lines) + "\n"
+
+
+_AFTER_DEBUG_OPTIONS = (
+    "allow_spmd_sharding_propagation_to_output: false",
+    "allow_spmd_sharding_propagation_to_parameters: false",
+    "sharding_config {",
+    "}",
+    "schedule_config {",
+    "}",
+)
+
+
+def _debug_option_lines(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of all set fields in the order of their numbers, as protobuf's text format prints them."""
+    changed = {option.name: value for option, value in differing(given)}
+    for option in sorted(debug_options().values(), key=lambda option: option.number):
+        if option.number and (option.presence == "printed" or option.name in changed or _is_nonzero(option)):
+            yield from _lines(option, changed.get(option.name, option.default))
+
+
+def _is_nonzero(option: DebugOption) -> bool:
+    """True if a field without presence differs from the zero of its type, or a list has elements."""
+    if option.is_list:
+        return bool(option.default)
+    return option.presence == "implicit" and option.default not in ("", "0", "false", *option.choices[:1])
+
+
+def _lines(option: DebugOption, value: str, ordered: bool = False) -> Iterator[str]:
+    """Yield the lines of a field; with `ordered` the elements of a list are sorted."""
+    values = [part for part in value.split(",") if part] if option.is_list else [value]
+    for part in sorted(values) if ordered else values:
+        if option.type == "map":
+            key, _, text = part.partition("=")
+            yield from (f"{option.name} {{", f'{_INDENT}key: "{key}"', f'{_INDENT}value: "{text}"', "}")
+        elif option.choices or option.type in _NUMBERS:
+            yield f"{option.name}: {part}"
+        else:
+            escaped = part.replace("\\", "\\\\").replace('"', '\\"')
+            yield f'{option.name}: "{escaped}"'
+
+
+def _shape_lines(shape: Shape, depth: int) -> list[str]:
+    """Return the fields of a ShapeProto."""
+    pad = _INDENT * depth
+    lines = [f"{pad}element_type: {shape.element_type.upper()}"]
+    if shape.is_tuple:
+        for part in shape.tuple_shapes:
+            lines += [f"{pad}tuple_shapes {{", *_shape_lines(part, depth + 1), f"{pad}}}"]
+        return lines
+    lines += [f"{pad}dimensions: {size}" for size in shape.dims]
+    if shape.is_array:
+        lines.append(f"{pad}layout {{")
+        lines += [f"{pad}{_INDENT}minor_to_major: {dimension}" for dimension in shape.minor_to_major]
+        lines += [f"{pad}{_INDENT}tail_padding_alignment_in_elements: 1", f"{pad}}}"]
+        dynamic = shape.dynamic_dims or (False,) * len(shape.dims)
+        lines += [f"{pad}is_dynamic_dimension: {str(is_dynamic).lower()}" for is_dynamic in dynamic]
+    return lines

@@ -1,0 +1,212 @@
+"""Places the steps of our rows among the passes of XLA, so that dumps of HLO have XLA's names and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
+
+# XLA's passes that report a change whatever they did.
+_ALWAYS_CHANGE = frozenset("layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split())
+# What a pass dumps while it runs.
+_DURING = {
+    "copy-insertion": (
+        "adding_copies_to_resolve_interference",
+        "removing_unnecessary_copies",
+        "adding_special-case_copies",
+    )
+}
+# XLA runs these twice in a row; one row of ours does the work of both.
+_TWICE = frozenset(("cublas-gemm-rewriter",))
+# Rows of ours that do the work of an XLA pass whose row comes later.
+_PART_OF_OTHERS = frozenset(("special-case-copies", "schedule"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One of XLA's pipelines: the names of its passes, and the pipelines inside it, in order."""
+
+    name: str
+    items: tuple[str | Pipeline, ...]
+
+    def without(self, is_off: Callable[[str, str], bool]) -> Pipeline:
+        """Return the pipeline without the passes for which `is_off(pipeline, pass)`, as XLA leaves out disabled passes."""
+        kept = (item for item in self.items if not is_off(self.name, _name(item)))
+        return Pipeline(self.name, tuple(item if isinstance(item, str) else item.without(is_off) for item in kept))
+
+
+@dataclass(frozen=True, slots=True)
+class PassDump:
+    """A place where XLA may dump the module: in `pipeline`, after the pass `after` and before the pass `before`.
+
+    `before` is empty for a dump while `after` runs; `after` is then the name of the step.
+    """
+
+    pipeline: str
+    after: str
+    before: str
+    changed: bool
+
+
+@dataclass(slots=True)
+class _Open:
+    pipeline: Pipeline
+    place: int = 0
+
+
+class XlaOrder:
+    """Turns steps of our rows into the dumps that XLA makes, with those of passes that only XLA has and that change nothing.
+
+    `reports` says whether XLA's pass of a name would report a change in the module as it is now, whatever ours reports.
+    """
+
+    def __init__(self, pipelines: tuple[Pipeline, ...]) -> None:
+        self.reports: Callable[[str], bool] = lambda name: False
+        self._open = [_Open(Pipeline("", pipelines))]
+
+    def before_row(self, step: Step) -> Iterator[PassDump]:
+        """Yield the dumps of XLA's passes before the row, with the module as it is now."""
+        yield from self._to_pipeline(step.pipeline)
+        if self._is_inside(step):
+            yield from self._skip_to(self._open[-1], _pass(step))
+
+    def after_step(self, step: Step) -> Iterator[PassDump]:
+        """Yield the dumps of a start of a pipeline, a row, or a pipeline inside another."""
+        if step.row == PIPELINE_START:
+            yield from self._start(step.pipeline)
+            return
+        yield from self._to_pipeline(step.pipeline)
+        inside, name = self._open[-1], _pass(step)
+        place = _find(inside, name) if self._is_inside(step) else None
+        if place is not None:
+            yield from self._skip_to(inside, name)
+            inside.place = place + 1
+            if name in _TWICE and _next(inside) == name:
+                inside.place += 1
+            yield from self._after(inside, name, bool(step.changed))
+        elif step.changed and name not in _PART_OF_OTHERS:
+            yield PassDump(step.pipeline, name, _next(inside) if self._is_inside(step) else PIPELINE_END, changed=True)
+
+    def _is_inside(self, step: Step) -> bool:
+        """True if the pipeline of a step is one of XLA's and open. Pipelines that XLA does not run for a module stay closed."""
+        return _same(self._open[-1].pipeline.name, step.pipeline)
+
+    def finish(self) -> Iterator[PassDump]:
+        """Yield the dumps of the passes after the last row."""
+        while len(self._open) > 1:
+            yield from self._close()
+        yield from self._rest(self._open[0])
+
+    def _start(self, name: str) -> Iterator[PassDump]:
+        """Yield the start of a pipeline. A pipeline that starts again ends first."""
+        for depth in range(len(self._open) - 1, -1, -1):
+            inside = self._open[depth]
+            if depth and _same(inside.pipeline.name, name):
+                while len(self._open) > depth + 1:
+                    yield from self._close()
+                yield from self._rest(inside)
+                inside.place = 0
+                yield self._begin(inside)
+                return
+            place = _find(inside, name, is_pipeline=True)
+            if place is None:
+                continue
+            while len(self._open) > depth + 1:
+                yield from self._close()
+            yield from self._skip_to(inside, name, is_pipeline=True)
+            found = inside.pipeline.items[place]
+            assert isinstance(found, Pipeline), "only pipelines start"
+            self._open.append(_Open(found))
+            yield self._begin(self._open[-1])
+            return
+
+    def _to_pipeline(self, name: str) -> Iterator[PassDump]:
+        """End the pipelines inside the open pipeline `name`."""
+        if any(_same(inside.pipeline.name, name) for inside in self._open[1:]):
+            while not _same(self._open[-1].pipeline.name, name):
+                yield from self._close()
+
+    def _close(self) -> Iterator[PassDump]:
+        """End the innermost pipeline. One inside another has a step of its own afterwards."""
+        yield from self._rest(self._open.pop())
+        if len(self._open) == 1:
+            self._open[0].place += 1
+
+    def _rest(self, inside: _Open) -> Iterator[PassDump]:
+        """Yield the dumps of the passes that are left in a pipeline."""
+        while inside.place < len(inside.pipeline.items):
+            yield from self._pass_by(inside)
+
+    def _skip_to(self, inside: _Open, name: str, is_pipeline: bool = False) -> Iterator[PassDump]:
+        place = _find(inside, name, is_pipeline)
+        while place is not None and inside.place < place:
+            yield from self._pass_by(inside)
+
+    def _pass_by(self, inside: _Open) -> Iterator[PassDump]:
+        """Yield the dumps of the next pass, which has no row of ours."""
+        item = inside.pipeline.items[inside.place]
+        if isinstance(item, Pipeline):
+            inner = _Open(item)
+            yield self._begin(inner)
+            yield from self._rest(inner)
+        inside.place += 1
+        if inside.pipeline.name:
+            yield from self._after(inside, _name(item), changed=False)
+
+    def _begin(self, inside: _Open) -> PassDump:
+        return PassDump(inside.pipeline.name, PIPELINE_START, _next(inside), changed=False)
+
+    def _after(self, inside: _Open, name: str, changed: bool) -> Iterator[PassDump]:
+        for step in _DURING.get(name, ()):
+            yield PassDump(name, step, "", changed=True)
+        yield PassDump(inside.pipeline.name, name, _next(inside), changed or name in _ALWAYS_CHANGE or self.reports(name))
+
+
+def read_pipelines(text: str) -> tuple[Pipeline, ...]:
+    """Return the pipelines that a text lists by indentation; a name with a colon is a pipeline."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return tuple(item for item in _items(lines, 0, 0)[0] if isinstance(item, Pipeline))
+
+
+def _items(lines: list[str], place: int, depth: int) -> tuple[list[str | Pipeline], int]:
+    """Return the items from a line on that are indented by `depth` steps, and the line after them."""
+    items: list[str | Pipeline] = []
+    while place < len(lines):
+        name = lines[place].strip()
+        if len(lines[place]) - len(lines[place].lstrip()) < 2 * depth:
+            break
+        place += 1
+        if not name.endswith(":"):
+            items.append(name)
+            continue
+        inner, place = _items(lines, place, depth + 1)
+        items.append(Pipeline(name[:-1], tuple(inner)))
+    return items, place
+
+
+def _find(inside: _Open, name: str, is_pipeline: bool = False) -> int | None:
+    """Return the place of a pass in what is left of a pipeline; None if it is not there."""
+    for place in range(inside.place, len(inside.pipeline.items)):
+        item = inside.pipeline.items[place]
+        if _same(_name(item), name) and (not is_pipeline or isinstance(item, Pipeline)):
+            return place
+    return None
+
+
+def _next(inside: _Open) -> str:
+    items = inside.pipeline.items
+    return _name(items[inside.place]) if inside.place < len(items) else PIPELINE_END
+
+
+def _pass(step: Step) -> str:
+    return step.pass_name or step.row
+
+
+def _name(item: str | Pipeline) -> str:
+    return item if isinstance(item, str) else item.name
+
+
+def _same(one: str, two: str) -> bool:
+    return one == two or re.sub(r"[ -]", "_", one) == re.sub(r"[ -]", "_", two)

@@ -1,0 +1,47 @@
+"""The passes of XLA:GPU that run with given flags, for the names of dumps. `xla_pipelines.txt` lists them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import CompileOptions
+from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipelines
+from hlo_run.pipeline.table import PIPELINE, HloRow
+from hlo_run.pipeline.table_rows import is_selected, spelling
+
+_LIST = Path(__file__).with_suffix(".txt")
+# The first pipeline of a module that comes with a schedule, and the one that such a module does without.
+_FIRST_SCHEDULED = "pre-scheduling-passes"
+_SCHEDULER = "latency-hiding-scheduler"
+
+
+def xla_pipelines() -> tuple[Pipeline, ...]:
+    """Return all pipelines of XLA:GPU in their order."""
+    return read_pipelines(_LIST.read_text(encoding="utf-8"))
+
+
+def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
+    """Return the order of XLA's passes for a compilation: without those that its flags, its target or a schedule leave out."""
+    usual = replace(ctx, options=CompileOptions())
+
+    def off_by_flag(row: HloRow) -> bool:
+        return row.when(usual) and not row.when(ctx)
+
+    runs: dict[tuple[str, str], bool] = {}
+    for group in PIPELINE:
+        for names, row in group.all_rows():
+            key = spelling(names[-1]).replace(" ", "-"), spelling(row.pass_name)
+            runs[key] = runs.get(key, False) or (not off_by_flag(row) and is_selected(ctx.rows, row.name, names))
+
+    def is_off(pipeline: str, name: str) -> bool:
+        key = spelling(pipeline).replace(" ", "-"), spelling(name)
+        return not runs[key] if key in runs else not is_selected(ctx.rows, name, (pipeline,))
+
+    found = xla_pipelines()
+    if module.schedule is not None:
+        names = [pipeline.name for pipeline in found]
+        found = tuple(pipeline for pipeline in found[names.index(_FIRST_SCHEDULED) :] if pipeline.name != _SCHEDULER)
+    return XlaOrder(tuple(pipeline.without(is_off) for pipeline in found))

@@ -1,0 +1,153 @@
+"""XLA's DebugOptions: the table, and the flags of it that are not options of hlo-run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import parse_arguments
+from hlo_run.errors import UsageError
+from hlo_run.options.debug_options import debug_options, differing
+from hlo_run.options.programs import FIELDS
+
+_TYPES = {"bool": "bool", "int32": "int", "int64": "int", "float": "float"}
+# XLA's default is a folder beside its own binary.
+_OTHER_DEFAULT = {"xla_gpu_cuda_data_dir"}
+
+
+@pytest.fixture(autouse=True)
+def no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def _others(*arguments: str) -> dict[str, str]:
+    return dict(parse_arguments([*arguments, "x.hlo"])[0].other_xla_flags)
+
+
+def test_the_table_has_the_fields_of_released_xla_and_of_the_tree() -> None:
+    table = debug_options()
+    assert sum(option.number > 0 for option in table.values()) == 311
+    assert len(table) > 340
+    assert {option.verdict for option in table.values()} == {"acts", "accepted", "refused"}
+    assert {option.source for option in table.values()} == {"both", "released", "newer"}
+
+
+def test_every_default_is_a_value_of_its_type() -> None:
+    for option in debug_options().values():
+        assert option.normal(option.default) == option.default, option.name
+
+
+def test_flags_that_act_are_options_with_xlas_type_and_default() -> None:
+    own = {name for name in FIELDS if name.startswith("xla_")} - {"xla_diff"}
+    assert own == {option.name for option in debug_options().values() if option.verdict == "acts"}
+    for name in sorted(own - _OTHER_DEFAULT):
+        option, field = debug_options()[name], FIELDS[name]
+        assert field.type == _TYPES.get(option.type, "str"), name
+        assert option.normal(str(field.default)) == option.default, name
+
+
+def test_every_other_flag_gives_a_reason() -> None:
+    for option in debug_options().values():
+        assert (option.verdict == "acts") != bool(option.reason), option.name
+        assert option.verdict == "acts" or option.reason.endswith("."), option.name
+
+
+def test_accepted_flags_keep_their_values() -> None:
+    assert _others("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm", "--xla_gpu_autotune_gemm_rtol", ".5") == {
+        "xla_gpu_autotune_level": "0",
+        "xla_gpu_enable_triton_gemm": "true",
+        "xla_gpu_autotune_gemm_rtol": "0.5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("xla_gpu_collective_permute_mode=peer", "COLLECTIVES_PEER_MEMORY"),
+        ("xla_step_marker_location=step_mark_none", "STEP_MARK_NONE"),
+        (
+            "xla_cpu_experimental_xnn_fusion_type=+individual_dot,+reduce",
+            "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
+        ),
+        ("xla_gpu_disable_async_collectives=allreduce,alltoall", "ALLREDUCE,ALLTOALL"),
+        ("xla_backend_extra_options=a=1,b", "a=1,b"),
+        ("xla_gpu_enable_while_loop_unrolling=no_unroll", "WHILE_LOOP_UNROLLING_NO_UNROLL"),
+    ],
+)  # fmt: skip
+def test_values_of_enums_and_lists(flag: str, value: str) -> None:
+    assert _others(f"--{flag}") == {flag.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--xla_gpu_autotune_level=high", "'high' is not an integer"),
+        ("--xla_gpu_autotune_level=5000000000", "does not fit into 32 bits"),
+        ("--xla_gpu_autotune_gemm_rtol=x", "'x' is not a number"),
+        ("--xla_cpu_use_onednn=maybe", "'maybe' is not a boolean"),
+        ("--xla_gpu_shape_checks=never", "'never' is not one of IGNORE, RUNTIME, COMPILE_TIME"),
+        ("--xla_gpu_disable_async_collectives=+allreduce,alltoall", "a sign before some values"),
+        ("--xla_gpu_detect_nan=fail", "is not supported"),
+        ("--xla_gpu_autotune_level", "needs a value"),
+    ],
+)
+def test_refusals(flag: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_arguments([flag])
+
+
+def test_a_refused_flag_in_xla_flags_is_a_warning_for_other_programs_read_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_autotune_level=1")
+    options, _, warnings = parse_arguments(["x.hlo"])
+    assert dict(options.other_xla_flags) == {"xla_gpu_autotune_level": "1"}
+    assert len(warnings) == 1
+    assert "is not supported" in warnings[0]
+    with pytest.raises(UsageError, match="is not supported"):
+        parse_arguments(["--strict_flags", "x.hlo"])
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false")
+    assert parse_arguments(["--strict_flags", "x.hlo"])[2] == ()
+
+
+def test_a_text_proto_takes_every_field(tmp_path: Path) -> None:
+    file = tmp_path / "flags.pbtxt"
+    file.write_text('xla_gpu_autotune_level: 0\nxla_gpu_disable_async_collectives: [ALLREDUCE, ALLTOALL]\nseed: 3\n'
+                    'xla_gpu_analytical_latency_estimator_options { key: "rtt_us" value: "1" }\n')  # fmt: skip
+    options, _, warnings = parse_arguments([f"--debug_options_file={file}", "x.hlo"])
+    others = dict(options.other_xla_flags)
+    assert (others["xla_gpu_autotune_level"], others["xla_gpu_disable_async_collectives"]) == ("0", "ALLREDUCE,ALLTOALL")
+    assert (options.seed, warnings) == (3, ())
+
+
+@pytest.mark.parametrize("name", ["flagfile", "xla_flagfile"])
+def test_a_flag_file_stands_where_it_is_named(name: str, tmp_path: Path) -> None:
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    inner.write_text("--seed=7 # a comment\n")
+    outer.write_text(f"# flags\n--iterations=2\n--flagfile={inner}\n--xla_gpu_autotune_level 3\n")
+    options = parse_arguments(["--seed=1", f"--{name}={outer}", "--iterations=4", "x.hlo"])[0]
+    assert (options.seed, options.iterations) == (7, 4)
+    assert dict(options.other_xla_flags) == {"xla_gpu_autotune_level": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--flagfile=FILE", "names itself"),
+        ("module.hlo", "'module.hlo' is not a flag"),
+        ("--custom_calls=f.py", "sets custom_calls, which runs code"),
+        ("--seed='1", "No closing quotation"),
+    ],
+)
+def test_flag_files_that_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text(text.replace("FILE", str(file)))
+    with pytest.raises(UsageError, match=message):
+        parse_arguments([f"--flagfile={file}", "x.hlo"])
+
+
+def test_differing_flags_are_in_the_order_of_the_proto() -> None:
+    given = {"xla_dump_to": "d", "xla_gpu_autotune_level": "0", "xla_gpu_ftz": "false", "seed": "2"}
+    assert [(option.name, value) for option, value in differing(given)] == [
+        ("xla_gpu_autotune_level", "0"),
+        ("xla_dump_to", "d"),
+    ]

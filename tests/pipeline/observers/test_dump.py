@@ -1,0 +1,173 @@
+"""What --xla_dump_to writes with each flag of dumps. The names are those of released XLA."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+from hlo_run.target import from_text_proto, preset
+
+MODULE = """HloModule small
+ENTRY e { a = f32[64] parameter(0)
+  b = f32[64] exponential(a)
+  ROOT c = f32[64] add(b, a) }
+"""
+# Five kernels in a row, which a command buffer records.
+CHAIN = """HloModule chain
+less { x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT l = pred[] compare(x, y), direction=LT }
+ENTRY e { a = f32[64,64] parameter(0)
+  b = f32[64,64] sort(a), dimensions={0}, to_apply=less
+  c = f32[64,64] sort(b), dimensions={1}, to_apply=less
+  d = f32[64,64] sort(c), dimensions={0}, to_apply=less
+  g = f32[64,64] sort(d), dimensions={1}, to_apply=less
+  ROOT h = f32[64,64] sort(g), dimensions={0}, to_apply=less }
+"""
+AFTER = "sm_9.0a_gpu_after_optimizations"
+BUFFERS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment", "memory-usage-report")}
+ANALYSIS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment-values", "live-range")}
+KERNELS = {"0.ir-no-opt.ll", "1.ir-with-opt.ll", "1.ptx", "2.ir-with-opt.ll", "2.ptx", "constants.ir-no-opt.ll"}
+SETTINGS = {"autotune_results.pbtxt", "config.pbtxt", "debug_options", "gpu_target_config.pbtxt"}
+HLO = {"before_optimizations", "after_spmd_partitioner", AFTER}
+THUNKS = {"thunk_sequence.txt"}
+DEFAULT = KERNELS | SETTINGS | BUFFERS | ANALYSIS | {f"{name}.txt" for name in HLO} | THUNKS | {"thunk_metadata.txt"}
+
+
+@pytest.fixture(autouse=True)
+def no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def _dump(tmp_path: Path, *flags: str, text: str = MODULE) -> Path:
+    """Compile a module and return the folder of its dumps."""
+    file, folder = tmp_path / "small.hlo", tmp_path / "d"
+    file.write_text(text)
+    assert run([f"--xla_dump_to={folder}", f"--output={tmp_path}/m.hlox", *flags, str(file)]) == 0
+    return folder
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name.removeprefix("module_0000.small.") for path in folder.iterdir()} if folder.exists() else set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", DEFAULT),
+        ("--xla_dump_hlo_as_text", DEFAULT),
+        ("--xla_dump_full_hlo_config=false", DEFAULT - {"config.pbtxt"}),
+        ("--xla_dump_buffer_assignment_analysis=false", DEFAULT - ANALYSIS),
+        ("--xla_dump_emitter_re=llvm", DEFAULT),
+        ("--xla_dump_emitter_re=mlir", DEFAULT | {"loop_add_fusion.mlir-passes.log"}),
+        ("--xla_dump_hlo_module_re=nosuch", {"config.pbtxt"}),
+        ("--xla_dump_hlo_as_dot", KERNELS | SETTINGS | THUNKS | {f"{name}.dot" for name in HLO}),
+        ("--xla_dump_hlo_as_html", KERNELS | SETTINGS | THUNKS | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
+        ("--xla_dump_hlo_as_dot --xla_dump_hlo_as_text", DEFAULT | {f"{name}.dot" for name in HLO}),
+        ("--xla_enable_dumping=false", set[str]()),
+        ("--xla_dump_max_hlo_modules=0", DEFAULT),
+        ("--xla_dump_max_hlo_modules=1", DEFAULT),
+        ("--xla_dump_hlo_pass_re=nosuch", DEFAULT),
+        (
+            "--xla_dump_hlo_pass_re=.* --xla_dump_hlo_pipeline_re=^async-wrapper$",
+            DEFAULT | {"0000.async-wrapper.after_pipeline-start.before_pipeline-end.txt", "priority_fusion_dump.txt"}
+            | {f"000{n}.copy-insertion.after_{step}.txt" for n, step in (
+                (1, "adding_copies_to_resolve_interference"),
+                (2, "removing_unnecessary_copies"),
+                (3, "adding_special-case_copies"),
+            )},
+        ),
+    ],
+)  # fmt: skip
+def test_files(flags: str, expected: set[str], tmp_path: Path) -> None:
+    assert _names(_dump(tmp_path, *flags.split())) == expected
+
+
+def test_protos(tmp_path: Path) -> None:
+    pytest.importorskip("jaxlib")
+    found = _names(_dump(tmp_path, "--xla_dump_hlo_as_proto", "--xla_dump_compress_protos"))
+    assert found == KERNELS | SETTINGS | THUNKS | {f"{name}.hlo.pb.gz" for name in HLO}
+
+
+def test_names_with_the_time(tmp_path: Path) -> None:
+    found = {
+        re.sub(r"^\d{16}\.module_0000\.small", "TIME", name) for name in _names(_dump(tmp_path, "--xla_dump_include_timestamp"))
+    }
+    timed = {f"{name}.txt" for name in HLO} | BUFFERS | ANALYSIS | {"thunk_metadata.txt"}
+    assert found == (DEFAULT - timed) | {f"TIME.{name}" for name in timed}
+
+
+def test_a_folder_per_module_and_process(tmp_path: Path) -> None:
+    folder = _dump(tmp_path, "--xla_dump_hlo_to_subfolder")
+    (inside,) = (folder / "small").iterdir()
+    assert re.fullmatch(r".+_\d+", inside.name)
+    assert _names(inside) == DEFAULT
+
+
+def test_only_so_many_modules(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.hlo").write_text(MODULE.replace("small", name))
+    folder = tmp_path / "d"
+    files = [str(tmp_path / "one.hlo"), str(tmp_path / "two.hlo")]
+    assert run(["--platform=Host", f"--xla_dump_to={folder}", "--xla_dump_max_hlo_modules=1", *files]) == 0
+    assert {path.name.split(".")[1] for path in folder.iterdir()} == {"one"}
+
+
+def test_pass_metadata(tmp_path: Path) -> None:
+    folder = _dump(tmp_path, "--xla_dump_module_metadata", "--xla_dump_hlo_pass_re=^priority-fusion$")
+    text = (folder / "module_0000.metadata.textproto").read_text()
+    block = next(block for block in text.split("pass_metadata {") if 'pass_name: "priority-fusion"' in block)
+    assert 'pipeline_name: "fusion"' in block
+    assert "module_changed: true" in block
+    assert re.search(r'dump_filenames: ".*fusion\.after_priority-fusion\.before_cse\.txt"', block)
+
+
+def test_passes_that_change_nothing_are_dumped_unless_all_are(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    names = [name for name in sorted(_names(_dump(tmp_path, "--xla_dump_hlo_pass_re=scan"))) if re.match(r"\d{4}\.", name)]
+    assert names == [
+        "0000.pre-spmd-partitioner.after_convert-memory-placement-to-internal-annotations.before_scan-rewriter.txt",
+        "0001.pre-spmd-partitioner.after_scan-rewriter.before_flatten-call-graph.txt",
+        "0002.optimization.after_dynamic-dimension-simplifier.before_associative-scan-rewriter.txt",
+        "0003.optimization.after_associative-scan-rewriter.before_reduce-window-rewriter.txt",
+        "0004.optimization.after_reduce-window-resizer.before_scan_expander.txt",
+        "0005.optimization.after_scan_expander.before_dynamic_padder.txt",
+        "0006.hlo_normalization.after_deviceless-estimate-cub-sort-scratch-size.before_estimate-cub-scan-scratch-size.txt",
+        "0007.hlo_normalization.after_estimate-cub-scan-scratch-size.before_pipeline-end.txt",
+    ]
+
+
+def test_texts_about_flags(tmp_path: Path) -> None:
+    folder = _dump(
+        tmp_path, "--xla_gpu_autotune_level=0", "--xla_disable_hlo_passes=cse,algsimp", "--xla_gpu_ftz", "--iterations=1"
+    )
+    assert (folder / "module_0000.small.debug_options").read_text() == (
+        'xla_gpu_autotune_level: 0\nxla_gpu_ftz: true\nxla_disable_hlo_passes: "algsimp"\nxla_disable_hlo_passes: "cse"\n'
+        f'xla_dump_to: "{folder}"\n'
+    )
+    config = (folder / "module_0000.small.config.pbtxt").read_text()
+    assert "\n  xla_gpu_autotune_level: 0\n" in config
+    assert "\n  xla_gpu_ftz: true\n" in config
+    assert config.count("\n  xla_gpu_enable_command_buffer: ") == 7
+    assert "replica_count: 1\nnum_partitions: 1\n" in config
+    target = (folder / "module_0000.small.gpu_target_config.pbtxt").read_text()
+    assert from_text_proto(target, "x").core_count == preset("h100").core_count
+
+
+def test_command_buffers_are_on(tmp_path: Path) -> None:
+    folder = _dump(tmp_path, "--xla_gpu_enable_cub_radix_sort=false", text=CHAIN)
+    text = (folder / "module_0000.chain.thunk_sequence_after_thunk_passes.txt").read_text()
+    assert "kCommandBuffer" in text
+    off = tmp_path / "off"
+    off.mkdir()
+    flags = ("--xla_gpu_enable_cub_radix_sort=false", "--xla_gpu_enable_command_buffer=")
+    assert not list(_dump(off, *flags, text=CHAIN).glob("*after_thunk_passes*"))
+
+
+def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:
+    found = _names(_dump(tmp_path, text=MODULE.replace("HloModule small", "HloModule small, is_scheduled=true")))
+    assert not {"after_spmd_partitioner.txt", "autotune_results.pbtxt", "config.pbtxt"} & found
+    assert "debug_options" in found

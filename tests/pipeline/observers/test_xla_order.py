@@ -1,0 +1,125 @@
+"""The places of our rows among XLA's passes, for the names of dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import PIPELINE_START, Level, Step
+from hlo_run.ops.parse import parse
+from hlo_run.options import CompileOptions
+from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder, read_pipelines
+from hlo_run.pipeline.table import PIPELINE
+from hlo_run.pipeline.xla_pipelines import xla_order, xla_pipelines
+from hlo_run.target import preset
+
+TEXT = """# a comment
+first:
+  theirs
+  ours
+inner and outer:
+  one
+  inner:
+    a
+    b
+  two
+empty:
+last:
+  z
+"""
+MODULE = parse("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
+
+
+def _step(pipeline: str, row: str, changed: bool = False) -> Step:
+    return Step(Level.HLO, pipeline, row, text=str, changed=changed)
+
+
+def _start(order: XlaOrder, pipeline: str) -> list[str]:
+    return _names(order.after_step(_step(pipeline, PIPELINE_START)))
+
+
+def _row(order: XlaOrder, pipeline: str, row: str, changed: bool = False) -> tuple[list[str], list[str]]:
+    step = _step(pipeline, row, changed)
+    return _names(order.before_row(step)), _names(order.after_step(step))
+
+
+def _names(dumps: Iterable[PassDump]) -> list[str]:
+    return [f"{dump.pipeline}: {dump.after} > {dump.before}{' *' if dump.changed else ''}" for dump in dumps]
+
+
+def test_passes_that_only_xla_has_are_passed_by() -> None:
+    order = XlaOrder(read_pipelines(TEXT))
+    assert _start(order, "first") == ["first: pipeline-start > theirs"]
+    before, after = _row(order, "first", "ours", changed=True)
+    assert before == ["first: theirs > ours"]
+    assert after == ["first: ours > pipeline-end *"]
+    assert _start(order, "last") == [
+        "inner and outer: pipeline-start > one",
+        "inner and outer: one > inner",
+        "inner: pipeline-start > a",
+        "inner: a > b",
+        "inner: b > pipeline-end",
+        "inner and outer: inner > two",
+        "inner and outer: two > pipeline-end",
+        "empty: pipeline-start > pipeline-end",
+        "last: pipeline-start > z",
+    ]
+    assert _names(order.finish()) == ["last: z > pipeline-end"]
+
+
+def test_a_repeated_pipeline_starts_again() -> None:
+    order = XlaOrder(read_pipelines(TEXT))
+    _start(order, "inner_and_outer")
+    assert _start(order, "inner") == ["inner and outer: one > inner", "inner: pipeline-start > a"]
+    assert _row(order, "inner", "a", changed=True)[1] == ["inner: a > b *"]
+    assert _start(order, "inner") == ["inner: b > pipeline-end", "inner: pipeline-start > a"]
+    group = _step("inner_and_outer", "inner", changed=True)
+    assert _names(order.after_step(group)) == [
+        "inner: a > b",
+        "inner: b > pipeline-end",
+        "inner and outer: inner > two *",
+    ]
+    assert _start(order, "last")[0] == "inner and outer: two > pipeline-end"
+
+
+def test_rows_that_xla_lacks_are_dumped_if_they_change_something() -> None:
+    order = XlaOrder(read_pipelines(TEXT))
+    _start(order, "first")
+    assert _row(order, "first", "mine") == ([], [])
+    assert _row(order, "first", "mine", changed=True) == ([], ["first: mine > theirs *"])
+
+
+def test_the_list_has_every_pipeline_of_the_table() -> None:
+    known: set[str] = set()
+    pending = list(xla_pipelines())
+    while pending:
+        pipeline = pending.pop()
+        known.add(pipeline.name.replace("_", " "))
+        pending += [item for item in pipeline.items if not isinstance(item, str)]
+    ours = {group.replace("_", " ") for outer in PIPELINE for names, _ in outer.all_rows() for group in names}
+    assert ours - known == {"spmd-partitioner"}, "runs for several devices only"
+
+
+def _all(options: CompileOptions) -> list[str]:
+    return _names(xla_order(PassContext(preset("h100"), options), MODULE).finish())
+
+
+def test_flags_leave_out_passes() -> None:
+    plain = _all(CompileOptions())
+    assert "optimization: rng-expander > rng-bit-generator-expander" in plain
+    without = _all(CompileOptions(xla_disable_hlo_passes="rng-bit-generator-expander,composite-rewriter"))
+    assert "optimization: rng-expander > permutation_sort_simplifier" in without
+    assert not [name for name in without if "composite-rewriter" in name]
+    exact = _all(CompileOptions(xla_allow_excess_precision=False))
+    assert len([name for name in plain if ": simplify-fp-conversions" in name]) == 3
+    assert not [name for name in exact if ": simplify-fp-conversions" in name]
+    nothing = _all(CompileOptions(xla_disable_all_hlo_passes=True))
+    assert nothing[0] == "annotate-host-compute: pipeline-start > pipeline-end"
+    assert all(name.endswith("pipeline-start > pipeline-end") for name in nothing)
+
+
+def test_a_module_with_a_schedule_skips_the_pipelines_before_it() -> None:
+    scheduled = parse("HloModule m, is_scheduled=true\nENTRY e { ROOT p = f32[] parameter(0) }")
+    names = _names(xla_order(PassContext(preset("h100"), CompileOptions()), scheduled).finish())
+    assert names[0] == "pre-scheduling-passes: pipeline-start > fusion-wrapper"
+    assert not [name for name in names if name.startswith("latency-hiding-scheduler")]

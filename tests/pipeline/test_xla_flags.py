@@ -1,0 +1,118 @@
+"""XLA's flags that change single passes or the making of machine code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+
+DOTS = """HloModule dots
+ENTRY e { a = f32[64,32] parameter(0)
+  b = f32[32,48] parameter(1)
+  c = f32[32,48] parameter(2)
+  d = f32[64,48] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  g = f32[64,48] dot(a, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[64,48], f32[64,48]) tuple(d, g) }
+"""
+SORT = """HloModule sorts
+less { x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT l = pred[] compare(x, y), direction=LT }
+ENTRY e { a = f32[100000] parameter(0)
+  ROOT s = f32[100000] sort(a), dimensions={0}, to_apply=less }
+"""
+SCATTER = """HloModule scatters
+add { x = TYPE[] parameter(0)
+  y = TYPE[] parameter(1)
+  ROOT s = TYPE[] add(x, y) }
+ENTRY e { a = TYPE[8] parameter(0)
+  i = s32[5,1] parameter(1)
+  u = TYPE[5] parameter(2)
+  ROOT s = TYPE[8] scatter(a, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, to_apply=add }
+"""
+RUNNING = """HloModule running
+add { x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y) }
+ENTRY e { a = f32[200] parameter(0)
+  z = f32[] constant(0)
+  ROOT s = f32[200] reduce-window(a, z), window={size=200 pad=199_0}, to_apply=add }
+"""
+EXP = "HloModule x\nENTRY e { a = f32[64] parameter(0)\n  b = f32[64] multiply(a, a)\n  ROOT c = f32[64] exponential(b) }\n"
+
+
+@pytest.fixture(autouse=True)
+def no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def _stage(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, stage: str, *flags: str) -> str:
+    file = tmp_path / "m.hlo"
+    file.write_text(text)
+    capsys.readouterr()
+    assert run([f"--stage={stage}", *flags, str(file)]) == 0
+    return capsys.readouterr().out
+
+
+def test_products_are_merged_up_to_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _stage(tmp_path, capsys, DOTS, "dot-merger").count(" dot(") == 1
+    assert _stage(tmp_path, capsys, DOTS, "dot-merger", "--xla_gpu_dot_merger_threshold_mb=0").count(" dot(") == 2
+
+
+def test_small_products_are_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = "--xla_gpu_gemm_rewrite_size_threshold"
+    assert "__cublas$lt$matmul" in _stage(tmp_path, capsys, DOTS, "hlo")
+    assert "__cublas$lt$matmul" not in _stage(tmp_path, capsys, DOTS, "hlo", f"{flag}=100000000")
+
+
+@pytest.mark.parametrize("flag", ["--xla_gpu_enable_cub_radix_sort=false", "--disable=sort-rewriter"])
+def test_sorts_without_cub(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert " custom-call(" in _stage(tmp_path, capsys, SORT, "hlo")
+    assert " custom-call(" not in _stage(tmp_path, capsys, SORT, "hlo", flag)
+
+
+@pytest.mark.parametrize("flag", ["--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops=true"])
+def test_scatters_of_floats_are_loops_if_results_must_be_deterministic(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floats, integers = SCATTER.replace("TYPE", "f32"), SCATTER.replace("TYPE", "s32")
+    assert " while(" not in _stage(tmp_path, capsys, floats, "hlo")
+    assert " while(" in _stage(tmp_path, capsys, floats, "hlo", flag)
+    assert " while(" not in _stage(tmp_path, capsys, integers, "hlo", flag)
+    assert run(["--platform=Host", flag, str(tmp_path / "m.hlo")]) == 0
+
+
+def test_the_block_of_running_reductions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = "--xla_reduce_window_rewrite_base_length"
+    assert "f32[13,16]" in _stage(tmp_path, capsys, RUNNING, "reduce-window-rewriter")
+    assert "f32[7,32]" in _stage(tmp_path, capsys, RUNNING, "reduce-window-rewriter", f"{flag}=32")
+    assert run(["--platform=Host", f"{flag}=32", str(tmp_path / "m.hlo")]) == 0
+    assert _stage(tmp_path, capsys, RUNNING, "hlo", f"{flag}=0").count(" reduce-window(") == 1
+
+
+def test_denormal_numbers_are_flushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "mul.rn.f32" in _stage(tmp_path, capsys, EXP, "ptx")
+    flushed = _stage(tmp_path, capsys, EXP, "ptx", "--xla_gpu_ftz")
+    assert "mul.rn.ftz.f32" in flushed
+    # Those of libdevice's functions too, also beside other flags of the module.
+    assert "fma.rn.f32" not in flushed
+    assert "mul.rn.ftz.f32" in _stage(tmp_path, capsys, EXP, "ptx", "--xla_gpu_ftz", "--print_locations")
+
+
+def test_flags_of_ptxas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(EXP)
+    dump = ["--cache=off", f"--output={tmp_path}/m.hlox", str(file)]
+    assert run(["--xla_gpu_ptx_compiler_extra_flags=--maxrregcount=32", "--xla_gpu_disable_gpuasm_optimizations", *dump]) == 0
+    assert run(["--xla_gpu_ptx_compiler_extra_flags=--no-such-flag", *dump]) != 0
+    assert "no-such-flag" in capsys.readouterr().err
+
+
+def test_statistics_of_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(EXP)
+    assert run(["--stage=hlo", "--xla_gpu_print_compilation_stats", str(file)]) == 0
+    assert "priority-fusion" in capsys.readouterr().err
