@@ -62,13 +62,9 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
     `flags` are XLA's; `cuda` is a CUDA directory with ptxas and libdevice, or None for XLA's default. Raises UsageError
     if the compiler is not installed, Unsupported for a module that it refuses or that crashes it.
     """
-    plugin = find_plugin()
     with temporary_folder("hlo-run-xla-") as folder:
-        description = Path(folder, "target.txtpb")
-        description.write_text(target, encoding="utf-8")
-        dumps = Path(folder, "dumps")
-        where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
-        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
+        dumps = Path(folder)
+        dump_with_xla(text, file, target, flags, cuda, dumps)
         thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
@@ -77,6 +73,16 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
             kernels=tuple(dict.fromkeys(_kernel(*found.groups()) for found in _LAUNCH.finditer(thunks))),
             ptx=_kernels_ptx(dumps),
         )
+
+
+def dump_with_xla(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None, dumps: Path) -> None:
+    """Compile HLO text as `compile_with_xla` does, and leave XLA's dumps, as text, in the folder `dumps`."""
+    plugin = find_plugin()
+    with temporary_folder("hlo-run-xla-target-") as folder:
+        description = Path(folder, "target.txtpb")
+        description.write_text(target, encoding="utf-8")
+        where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
+        _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
 
 
 def _kernel(name: str, *numbers: str) -> XlaKernel:
