@@ -59,6 +59,9 @@ def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt
     return PassAt(f"hlo_run.codegen.{module}", options)
 
 
+# XLA's latency-hiding scheduler runs for these GPUs only.
+_FIRST_WITH_LATENCIES = 90
+
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
@@ -356,6 +359,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
     HloGroup("dynamic-slice", ()),
+    HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
     HloGroup(
         "fusion",
         (
@@ -424,6 +428,16 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
+    HloGroup(
+        "latency-hiding-scheduler",
+        (
+            HloRow(
+                "scheduling-instruction-annotator",
+                _pass("memory.scheduling_instruction_annotator"),
+                when=lambda c: c.target.sm >= _FIRST_WITH_LATENCIES,
+            ),
+        ),
+    ),
     HloGroup(
         "post-scheduling-passes",
         (

@@ -20,7 +20,9 @@ from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
 from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.xla_fingerprint import xla_fingerprint
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _Orders = dict[HloComputation, list[HloInstruction]]
@@ -43,13 +45,23 @@ class Schedule:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        del ctx
+        if any(not observer.only_times for observer in ctx.observers):
+            _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
         if missing:
             module.schedule = given | _best_orders(module, [c for c in computation_post_order(module) if c in missing], given)
             module.attrs["is_scheduled"] = True
             module.version += 1
+
+
+def _tag(module: HloModule) -> None:
+    """Write XLA's fingerprint of the module into its header. Takes long for large modules, so only for texts that show it."""
+    old = module.attrs.get("frontend_attributes")
+    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
+    entries["fingerprint_before_lhs"] = xla_fingerprint(module)
+    module.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    module.version += 1
 
 
 def _best_orders(module: HloModule, missing: list[HloComputation], given: _Orders) -> _Orders:
