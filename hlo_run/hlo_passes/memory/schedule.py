@@ -1,4 +1,4 @@
-"""Schedule every executed computation, unless the module came with a schedule (`is_scheduled=true`).
+"""Schedule every executed computation and every reducer, unless the module came with a schedule (`is_scheduled=true`).
 
 Computes three orders: list scheduler, depth first, and post-order. The one with the smallest peak memory is used, the first
 of equals. Respects control dependencies. Leaves `HloModule.schedule`. Mirrors XLA's `DefaultMemoryScheduler`; its
@@ -50,7 +50,7 @@ class Schedule:
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
         if missing:
-            module.schedule = given | _best_orders(module, [c for c in computation_post_order(module) if c in missing], given)
+            module.schedule = given | _best_orders(module, missing, given)
             module.attrs["is_scheduled"] = True
             module.version += 1
 
@@ -64,16 +64,18 @@ def _tag(module: HloModule) -> None:
     module.version += 1
 
 
-def _best_orders(module: HloModule, missing: list[HloComputation], given: _Orders) -> _Orders:
-    """Return the orders with the smallest peak memory; `missing` has callees before callers."""
+def _best_orders(module: HloModule, missing: set[HloComputation], given: _Orders) -> _Orders:
+    """Return the orders of `missing` and of reducers with the smallest peak memory."""
     analysis = analyze_aliases(analyze_dataflow(module))
+    wanted = missing | set(analysis.dataflow.embedded) - given.keys()
+    callees_first = [computation for computation in computation_post_order(module) if computation in wanted]
     sharing = BufferSharing()
     best: _Orders = {}
     least_bytes: int | None = None
     for scheduler in _SCHEDULERS:
         memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
         orders: _Orders = {}
-        for computation in missing:
+        for computation in callees_first:
             orders[computation] = scheduler(computation, memory)
             memory.note(computation, orders[computation])
         peak_bytes = _peak_bytes(analysis, given | orders, sharing)
