@@ -46,6 +46,8 @@ _AS_IS = "--xla_disable_all_hlo_passes"
 _FLAGS = (*EMITTERS_ONLY, "--xla_dump_hlo_pass_re=.*")
 _KEPT = ("after_*.txt", "*.before_optimizations.txt", "*thunk_sequence*.txt", "*priority_fusion_dump.txt", "*thunk_metadata.txt")
 _DUMP = re.compile(r"\.(?P<number>\d{4})\.(?P<pipeline>[^.]+)\.after_(?P<row>.+)\.before_(?P<next>.+)\.txt$")
+# Changes that XLA makes outside of its passes.
+_UNSEEN = ("pre-scheduling-passes/schedule",)
 # Rows of ours to search for one of XLA's, from the last one found.
 _REACH = 80
 
@@ -198,7 +200,7 @@ class _Divergence:
 
 
 def divergence(ours: Sequence[State], theirs: Sequence[State], metadata: bool) -> _Divergence:
-    """Find the first row after which the texts differ canonically, and the first after which their bytes differ."""
+    """Find the row after which the canonical texts differ to the end, and the one after which the bytes do."""
     texts, found, place = _Texts(metadata), _Divergence(), 0
     for state in theirs:
         window = list(itertools.islice(enumerate(ours), place, place + _REACH))
@@ -209,14 +211,16 @@ def divergence(ours: Sequence[State], theirs: Sequence[State], metadata: bool) -
             changed = [number for number in hits if ours[number].changed]
             place = (same or (changed if state.row != PIPELINE_START else hits) or hits)[0] + 1
         current = ours[place - 1].text if place else ours[0].text
-        own = next((s.label for s in ours[before : max(place - 1, before)] if s.changed), "")
-        if current != state.text and not found.bytes_label:
-            found.bytes_label = own and f"ours alone: {own}" or state.label
-        if not texts.same(current, state.text):
-            lacks = "" if hits else " (we lack it)"
-            found.label = f"ours alone: {own}" if own else state.label + lacks
-            found.before, found.after = current, state.text
-            return found
+        own = [s.label for s in ours[before : max(place - 1, before)] if s.changed and s.label not in _UNSEEN]
+        label = f"ours alone: {own[0]}" if own else state.label + ("" if hits else " (we lack it)")
+        if current == state.text:
+            found = _Divergence()
+            continue
+        found.bytes_label = found.bytes_label or label
+        if texts.same(current, state.text):
+            found.label = ""
+        elif not found.label:
+            found.label, found.before, found.after = label, current, state.text
     return found
 
 

@@ -228,6 +228,12 @@ def remove_unused(candidates: Iterable[HloInstruction]) -> None:
         computation.remove_all(instructions)
 
 
+def remove_dead(module: HloModule) -> None:
+    """Remove unused instructions and uncalled computations."""
+    remove_unused([i for c in module.computations for i in c.instructions if not i.users])
+    remove_uncalled(module)
+
+
 def remove_uncalled(module: HloModule) -> None:
     """Remove computations that the entry does not call, directly or indirectly."""
     reached: dict[HloComputation, None] = {module.entry: None}

@@ -424,7 +424,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
-            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),
+            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
     ),
     HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
@@ -465,7 +465,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             ),
             HloGroup(
                 "sanitize-constant-names",
-                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),),
+                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
             ),
         ),
     ),
