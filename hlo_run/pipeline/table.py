@@ -105,11 +105,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow(
-                "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
-                for_opcodes=tuple(sorted(CONTROL_FLOW)),
-            ),
+            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
             HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
@@ -265,11 +261,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "layout assignment",
         (
-            HloRow(
-                "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
-                for_opcodes=tuple(sorted(CONTROL_FLOW)),
-            ),
+            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
             HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
             HloRow("optimize_input_output_buffer_alias", _pass("memory.optimize_input_output_buffer_alias")),
@@ -416,7 +408,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             # Ours: instructions of a module that comes with a schedule may share a computation, and no earlier row copied it.
             HloRow(
                 "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
+                _pass("control_flow.flatten_call_graph", control_flow_only=True),
                 for_opcodes=tuple(sorted(CONTROL_FLOW)),
                 required=True,
             ),
