@@ -14,6 +14,7 @@ from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, Typed
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
 
 # A tuple may have thousands of operands, and passes replace them one by one.
@@ -465,8 +466,21 @@ class HloModule:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata and frontend attributes that it lacks, and the name if both have
+        the same opcode. `old` stays, without users; dead-code elimination removes it.
         """
+        self.replace_uses(old, new)
+        before, after = old.metadata, new.metadata
+        if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
+            new.attrs["metadata"] = before
+        if "frontend_attributes" in old.attrs and "frontend_attributes" not in new.attrs:
+            new.attrs["frontend_attributes"] = old.attrs["frontend_attributes"]
+        if new is not old and old.opcode == new.opcode:
+            if old.opcode != "custom-call" or old.attrs.get("custom_call_target") == new.attrs.get("custom_call_target"):
+                new.name = old.name
+
+    def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none."""
         assert old.parent is not None
         for user in list(old.users) if new is not old else ():
             user.replace_operand(old, new)
