@@ -87,6 +87,7 @@ class Outcome:
     first: str = ""
     first_bytes: str = ""
     lines: tuple[str, ...] = ()
+    final_lines: tuple[str, ...] = ()
 
 
 class _States(Observer):
@@ -250,6 +251,7 @@ def compare_file(file: Path, cache: Path) -> Outcome:
         first="" if same else found.label or "after the last pass",
         first_bytes=found.bytes_label or "after the last pass",
         lines=_first_lines(found.before or ours, found.after or theirs_text, alike),
+        final_lines=_first_lines(ours, theirs_text, alike),
     )
 
 
@@ -292,7 +294,7 @@ def main() -> None:
         print(summary(folder.name, outcomes), flush=True)
         for o in outcomes:
             if arguments.show:
-                print(o.name, o.refused, o.failed, "first:", o.first, "bytes:", o.first_bytes, *o.lines, sep="\n")
+                print(o.name, o.refused, o.failed, "first:", o.first, "bytes:", o.first_bytes, *o.lines, "the optimised module:", *o.final_lines, sep="\n")
             rows.append("\t".join((folder.name, o.name, _verdict(o), o.first, o.first_bytes, o.failed, *o.lines[:2])))
             if not o.refused and not o.bytes_equal:
                 kind = "names" if o.canonical else "metadata" if o.structure else "structure"

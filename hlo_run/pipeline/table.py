@@ -333,6 +333,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow(
                 "simplify-fp-conversions",
                 _pass("simplifiers.simplify_fp_conversions"),
