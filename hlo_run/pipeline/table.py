@@ -432,6 +432,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
+        "post-scheduler-xla-transforms",
+        # Ours: in XLA no pass, but a step before this pipeline.
+        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
+    ),
+    HloGroup(
         "post-scheduling-passes",
         (
             HloGroup(
