@@ -3,16 +3,16 @@
     python3 scripts/venv.py python scripts/text_goldens.py FOLDER... [--every N [--from K]] [--cache DIR] [--jobs N]
         [--rows OUT.tsv] [--models NAME,..] [--show NAME]
 
-XLA compiles every `.hlo` file of the folders once, for an H100 and without Triton, and the cache keeps its dumps. Our compiler runs
-the same file. The command prints a row per folder in the form of the table in docs/conformance.md:
+XLA compiles every `.hlo` file of the folders once, for an H100 and without Triton, and the cache keeps its dumps. Our compiler
+runs the same file. The command prints a row per folder in the form of the table in docs/conformance.md:
 
 - byte-equal: the optimised module is the same text.
-- canonically equal: the same text after all names are replaced by numbers in the order in which they occur, and the hash of the names is left out.
+- canonically equal: the same text after all names are replaced by numbers in the order in which they occur; the hash of the names
+  in the header is left out.
 - structure: also without metadata.
 
-For the other modules it prints the first XLA pass after which the canonical texts differ, with the number of modules. `--show` prints
-the differing lines of one module. A module that XLA refuses, or that is for several devices, does not
-count.
+For the other modules it prints the first XLA pass after which the texts differ to the end, with the number of modules. `--show`
+prints the differing lines of one module. A module that XLA refuses, or that is for several devices, does not count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 _FINAL = "gpu_after_optimizations.txt"
 _AS_IS = "--xla_disable_all_hlo_passes"
 _FLAGS = (*EMITTERS_ONLY, "--xla_dump_hlo_pass_re=.*")
-_KEPT = ("after_*.txt", "*.before_optimizations.txt", "*thunk_sequence*.txt", "*priority_fusion_dump.txt", "*thunk_metadata.txt")
 _DUMP = re.compile(r"\.(?P<number>\d{4})\.(?P<pipeline>[^.]+)\.after_(?P<row>.+)\.before_(?P<next>.+)\.txt$")
 # Changes that XLA makes outside of its passes.
 _UNSEEN = ("pre-scheduling-passes/schedule",)
@@ -300,7 +299,8 @@ def main() -> None:
         print(summary(folder.name, outcomes), flush=True)
         for o in outcomes:
             if arguments.show:
-                print(o.name, o.refused, o.failed, "first:", o.first, "bytes:", o.first_bytes, *o.lines, "the optimised module:", *o.final_lines, sep="\n")
+                found = (o.name, o.refused, o.failed, "first:", o.first, "bytes:", o.first_bytes, *o.lines)
+                print(*found, "the optimised module:", *o.final_lines, sep="\n")
             rows.append("\t".join((folder.name, o.name, _verdict(o), o.first, o.first_bytes, o.failed, *o.lines[:2])))
             if not o.refused and not o.bytes_equal:
                 kind = "names" if o.canonical else "metadata" if o.structure else "structure"

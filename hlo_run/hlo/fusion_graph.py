@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from hlo_run.hlo.fused_names import FusedNames, clone_name
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.user_list import UserList
 from hlo_run.hlo.values.shape import Shape
@@ -381,7 +381,7 @@ def _elements_of_results(node: Node) -> dict[Op, list[Node]]:
     if node.is_multi_output:
         results = node.result_ops
         for element in list(node.users):
-            found.setdefault(results[element.instruction.attrs["index"]], []).append(element)
+            found.setdefault(results[element.instruction.tuple_index], []).append(element)
     return found
 
 

@@ -475,9 +475,9 @@ class HloModule:
             new.attrs["metadata"] = before
         if "frontend_attributes" in old.attrs and "frontend_attributes" not in new.attrs:
             new.attrs["frontend_attributes"] = old.attrs["frontend_attributes"]
-        if new is not old and old.opcode == new.opcode:
-            if old.opcode != "custom-call" or old.attrs.get("custom_call_target") == new.attrs.get("custom_call_target"):
-                new.name = old.name
+        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
+        if new is not old and old.opcode == new.opcode and is_same_call:
+            new.name = old.name
 
     def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 _MASK = (1 << 64) - 1
 _LOW = 0xFFFFFFFF
-_INIT_0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
-_INIT_1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
+_INIT_0: tuple[int, ...] = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
+_INIT_1: tuple[int, ...] = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 _PACKET_BYTES = 32
 _FINAL_ROUNDS = 6
 
@@ -31,7 +31,8 @@ class _State:
     """Four lanes of four 64-bit numbers."""
 
     def __init__(self, key: tuple[int, int, int, int]) -> None:
-        self._mul0, self._mul1 = list(_INIT_0), list(_INIT_1)
+        self._mul0: list[int] = [*_INIT_0]
+        self._mul1: list[int] = [*_INIT_1]
         self._v0 = [init ^ part for init, part in zip(_INIT_0, key, strict=True)]
         self._v1 = [init ^ _swapped(part) for init, part in zip(_INIT_1, key, strict=True)]
 

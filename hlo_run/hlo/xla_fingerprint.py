@@ -11,17 +11,12 @@ from typing import Any
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.highway_hash import highway_hash_128
 from hlo_run.hlo.printer import CANONICAL, module_to_string
+from hlo_run.hlo.values.dtype import DTYPES
 
 _KEY = (0x9E0433B546E065D2, 0x0E7ECAD49E703760, 0x83D29F20DAE229B0, 0x40C1CE3FF9D19A42)
 _OPTIONS = replace(CANONICAL, backend_config=True)
-# The numbers of XLA's element types.
-_TYPES = {
-    **{"pred": 1, "s1": 30, "s2": 26, "s4": 21, "s8": 2, "s16": 3, "s32": 4, "s64": 5},
-    **{"u1": 31, "u2": 27, "u4": 22, "u8": 6, "u16": 7, "u32": 8, "u64": 9},
-    **{"f16": 10, "f32": 11, "bf16": 16, "f64": 12, "c64": 15, "c128": 18},
-    **{"f8e5m2": 19, "f8e4m3": 28, "f8e4m3fn": 20, "f8e4m3b11fnuz": 23, "f8e3m4": 29, "f8e5m2fnuz": 24, "f8e4m3fnuz": 25},
-    **{"f4e2m1fn": 32, "f8e8m0fnu": 33, "f6e3m2fn": 35, "f6e2m3fn": 36, "opaque": 14, "token": 17},
-}
+# XLA's numbers of element types, and of the shapes without elements.
+_TYPES = {**{name: dtype.number for name, dtype in DTYPES.items()}, "opaque": 14, "token": 17}
 _SHAPE = re.compile(rb"(?<![\w.\-])(" + "|".join(_TYPES).encode() + rb")\[([\d,<=?]*)\]")
 _CONFIG = re.compile(r"(?<=, backend_config=)\{.*\}$", re.MULTILINE)
 _STATIC, _BOUNDED, _UNBOUNDED = range(3)
@@ -31,8 +26,8 @@ _UNBOUNDED_SIZE = -(1 << 63)
 def xla_fingerprint(module: HloModule) -> str:
     """Return the fingerprint as 32 hexadecimal digits.
 
-    It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted, and every shape is the list of its
-    element type and sizes in binary form.
+    It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted, and every shape is the list of
+    its element type and sizes in binary form.
     """
     text = _CONFIG.sub(lambda found: _sorted_config(found[0]), module_to_string(module, _OPTIONS))
     low, high = highway_hash_128(_SHAPE.sub(_binary, text.encode("utf-8", "surrogatepass")), _KEY)
@@ -65,8 +60,12 @@ def _sorted_config(text: str) -> str:
 
 
 def _serialized(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{json.dumps(key)}:{_serialized(inner)}" for key, inner in value.items())) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_serialized, value)) + "]"
-    return str(value) if isinstance(value, _Literal) else json.dumps(value, ensure_ascii=False)
+    match value:
+        case _Literal():
+            return str(value)
+        case {**entries}:
+            return "{" + ",".join(sorted(f"{json.dumps(key)}:{_serialized(inner)}" for key, inner in entries.items())) + "}"
+        case [*elements]:
+            return "[" + ",".join(_serialized(element) for element in elements) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -2,8 +2,8 @@
 
     ROOT r = f32[8] call(p), to_apply=f   =>   ROOT tanh = f32[8] tanh(p)
 
-A call with `inlineable="false"` stays, as do calls in kernels. Removes instructions and computations that are no longer used. XLA's
-`CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
+A call with `inlineable="false"` stays, as do calls in kernels. Removes instructions and computations that are no longer used.
+XLA's `CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
 """
 
 from __future__ import annotations

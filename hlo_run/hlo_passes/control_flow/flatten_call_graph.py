@@ -2,8 +2,8 @@
 
     a = call(p), to_apply=f;  b = call(q), to_apply=f   =>   a = call(p), to_apply=f;  b = call(q), to_apply=f.clone
 
-XLA's `FlattenCallGraph`. With `control_flow_only`, computations embedded in a kernel (reducers, comparators, fusion bodies) may be
-shared, but not with control flow.
+XLA's `FlattenCallGraph`. With `control_flow_only`, computations embedded in a kernel (reducers, comparators, fusion bodies) may
+be shared, but not with control flow.
 """
 
 from __future__ import annotations
@@ -39,13 +39,8 @@ class FlattenCallGraph:
 
 def _give_each_its_own(module: HloModule, computation: HloComputation) -> None:
     """Let all callers but the first call clones of a computation."""
-    places = {c: number for number, c in enumerate(module.computations)}
-    callers = [caller for caller in computation.callers if caller.parent in places]
-    if len({caller.parent for caller in callers}) == 1 and callers[0].parent is not None:
-        numbers = {i: number for number, i in enumerate(callers[0].parent.instructions)}
-        callers.sort(key=lambda caller: numbers[caller])
-    else:
-        callers.sort(key=lambda c: (places[c.parent], c.parent.instructions.index(c)) if c.parent is not None else (0, 0))
+    parents = {caller.parent for caller in computation.callers}
+    callers = [i for c in module.computations if c in parents for i in c.instructions if computation in i.called_computations]
     for number, caller in enumerate(callers):
         if number == 0 and caller.called_computations.count(computation) <= 1:
             continue
@@ -75,7 +70,10 @@ def _cloned(
 
 
 def _flatten_control_flow(module: HloModule) -> None:
-    """Let instructions of control flow share no computation; callers come before callees, so the calls in a clone are seen too."""
+    """Let instructions of control flow share no computation.
+
+    Callers come before callees, so that the calls in a clone are seen too.
+    """
     if not module.instructions_of(*CONTROL_FLOW):
         return
     taken: set[HloComputation] = set()

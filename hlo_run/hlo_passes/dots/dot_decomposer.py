@@ -3,8 +3,8 @@
     dot(f32[3,4,5], f32[5,3,6]), lhs_contracting_dims={2,0}, rhs_contracting_dims={0,1}
         =>   dot(reshape f32[4,15] (transpose), reshape f32[15,6]), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-Batch dimensions are first; each side has one contracting dimension and at most one other dimension. Leaves transposes and reshapes
-that change nothing, which the simplifier removes. XLA's `DotDecomposer`.
+Batch dimensions are first; each side has one contracting dimension and at most one other dimension. Leaves transposes and
+reshapes that change nothing, which the simplifier removes. XLA's `DotDecomposer`.
 """
 
 from __future__ import annotations

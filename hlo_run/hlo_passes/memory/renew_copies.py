@@ -2,8 +2,8 @@
 
     copy = f32[8] copy(p), metadata={scheduling_name="copy"}   =>   copy.1 = f32[8] copy(p)
 
-XLA removes the copies that no write needs, and then adds those that keep parameters and constants apart from results. Here they stay
-where they are (`RunPostSchedulingCopyInsertion`).
+XLA removes the copies that no write needs, and then adds those that keep parameters and constants apart from results
+(`RunPostSchedulingCopyInsertion`). Here the copies stay where they are.
 """
 
 from __future__ import annotations
