@@ -65,8 +65,8 @@ class FloatFormat:
 class DType:
     """One element type.
 
-    `number` is that of XLA's `PrimitiveType`. `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type of
-    a literal's elements.
+    `number` is that of XLA's `PrimitiveType`. `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type
+    of a literal's elements.
     `format` is the format of a float type, and None for other types.
     """
 

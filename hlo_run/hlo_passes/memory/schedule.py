@@ -45,7 +45,7 @@ class Schedule:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        if any(not observer.only_times for observer in ctx.observers):
+        if any(observer.reads_hlo for observer in ctx.observers):
             _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
