@@ -24,8 +24,8 @@ class RenewCopies:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the entry in place."""
         del ctx
-        for instruction in module.entry.instructions:
-            if instruction.opcode == "copy" and _is_of_input(instruction.operands[0]):
+        for instruction in module.instructions_of("copy"):
+            if instruction.parent is module.entry and _is_of_input(instruction.operands[0]):
                 instruction.name = module.unique_instruction_name("copy")
                 instruction.attrs.pop("metadata", None)
                 instruction.touch()
