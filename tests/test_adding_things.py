@@ -220,8 +220,8 @@ def test_an_emitter_is_its_file_and_its_row(toy: Toy) -> None:
 SMALL_FLOAT = (
     Edit(
         "hlo/values/dtype.py",
-        '        _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),\n',
-        '        _float("f8e3m4", ml_dtypes.float8_e3m4, 3, 4, 3),\n',
+        '        _float("f8e4m3fnuz", 25, ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),\n',
+        '        _float("f8e3m4", 29, ml_dtypes.float8_e3m4, 3, 4, 3),\n',
     ),
     Edit("codegen/elemental/types.py", "    Float8E5M2FNUZType,\n    Float8E4M3FNUZType,\n", "    Float8E3M4Type,\n"),
 )

@@ -228,6 +228,12 @@ def remove_unused(candidates: Iterable[HloInstruction]) -> None:
         computation.remove_all(instructions)
 
 
+def remove_dead(module: HloModule) -> None:
+    """Remove unused instructions and uncalled computations."""
+    remove_unused([i for c in module.computations for i in c.instructions if not i.users])
+    remove_uncalled(module)
+
+
 def remove_uncalled(module: HloModule) -> None:
     """Remove computations that the entry does not call, directly or indirectly."""
     reached: dict[HloComputation, None] = {module.entry: None}
@@ -254,24 +260,18 @@ def descending(shape: Shape) -> Shape:
 
 
 def clone_computation(module: HloModule, computation: HloComputation) -> HloComputation:
-    """Add a copy named `NAME.clone` (of a clone: `NAME.clone.1`) that calls the same computations, and return it.
+    """Add a copy named `NAME.clone` that calls the same computations, and return it.
 
     The copy gets the schedule of the original, if it has one.
     """
-    head, dot, tail = computation.name.rpartition(".")
-    if computation.name.endswith(".clone"):
-        name = f"{computation.name}.1"
-    elif dot and tail.isdecimal() and head.endswith(".clone"):
-        name = f"{head}.{int(tail) + 1}"
-    else:
-        name = f"{computation.name}.clone"
-    clone = HloComputation(name, computation.where)
+    clone = HloComputation(f"{computation.name}.clone", computation.where)
     clone.execution_thread = computation.execution_thread
     made: dict[HloInstruction, HloInstruction] = {}
-    for old in computation.post_order():
-        new = copy_instruction(old, [made[operand] for operand in old.operands])
+    for old in computation.instructions:
+        made[old] = clone.add(copy_instruction(old, ()), is_root=old.is_root)
+    for old, new in made.items():
+        new.operands = [made[operand] for operand in old.operands]
         new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
-        made[old] = clone.add(new, is_root=old.is_root)
     if module.schedule is not None and computation in module.schedule:
         module.schedule[clone] = [made[instruction] for instruction in module.schedule[computation]]
     return module.add_computation(clone)

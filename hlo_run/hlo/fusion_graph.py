@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.fused_names import FusedNames, clone_name
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.user_list import UserList
 from hlo_run.hlo.values.shape import Shape
 
@@ -42,10 +44,12 @@ class Node:
 
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
     `ops[0]` is the root. `reads` maps an operand to the ops that use it. A later node has a higher `number`. `is_ordered`
-    means that the instruction has a control dependency. `is_copied` means that another node has copies of the ops.
+    means that the instruction has a control dependency. `is_copied` means that another node has copies of the ops. `names` and
+    `body_name` are those of a fusion's body.
     """
 
     __slots__ = (
+        "body_name",
         "instruction",
         "is_changed",
         "is_copied",
@@ -53,6 +57,7 @@ class Node:
         "is_ordered",
         "kind",
         "name",
+        "names",
         "number",
         "operands",
         "ops",
@@ -73,6 +78,8 @@ class Node:
         self.users: UserList[Node] = UserList()
         self.ops: list[Op] = []
         self.reads: dict[Node, list[Op]] = {}
+        self.names: FusedNames[Operand] | None = None
+        self.body_name = ""
 
     @property
     def root(self) -> Op:
@@ -119,8 +126,6 @@ class FusionGraph:
         self._module = computation.module
         self.computation = computation
         self._gone: list[HloInstruction] = []
-        self._new: list[Node] = []
-        self._last_root: Op | None = None
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
@@ -134,6 +139,8 @@ class FusionGraph:
                 for operand in dict.fromkeys(op.operands):
                     if isinstance(operand, Node):
                         node.reads.setdefault(operand, []).append(op)
+            if node.is_fusion:
+                self._read_names(node)
             if node.is_fusion and node.kind != "kCustom" and len(node.reads) < len(node.operands):
                 _drop_unread(node)
         self._alive = dict.fromkeys(self.nodes.values())
@@ -170,32 +177,26 @@ class FusionGraph:
 
         `producer` stays, for its other users; the caller removes it if it has none.
         """
-        if not consumer.is_fusion:
-            consumer.is_fusion = True
-            consumer.name = self._module.unique_instruction_name("fusion")
-            consumer.number = self.new_number()
-        _change(consumer, kind)
-        self._last_root = root = _take_ops(producer, consumer)
-        for reader in consumer.reads.pop(producer):
-            reader.operands = [root if operand is producer else operand for operand in reader.operands]
-            root.users.append(reader)
-        consumer.operands.remove(producer)
-        producer.users.remove(consumer)
-        self._add_operands(consumer, producer.operands)
+        names = self._begin(consumer, kind)
+        copies = _take_ops(producer, consumer)
+        if producer.names is None:
+            names.append(copies[producer.root], producer.name, producer.operands, parameter=producer)
+        else:
+            order = reversed(_post_order(producer.root))
+            names.merge(producer, producer.names.cloned(), [(op, copies[op], op.operands) for op in order])
+        self._connect(producer, consumer, copies[producer.root])
+        self._take_operands(consumer)
 
     def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> list[Node]:
         """Merge `sibling` into the fusion `node`, which then also returns the results of `sibling`; remove `sibling`.
 
         Neither may depend on the other. Returns the nodes whose operands changed.
         """
-        elements = self._elements(sibling)
-        offset = self._make_multi_output(node)
+        self._begin(node, kind)
         copies = copy_ops(sibling, node)
         if sibling.is_multi_output:
             _drop_unused(copies[sibling.root], node)
-        self._return_too(node, [copies[op] for op in sibling.result_ops], elements, offset)
-        _change(node, kind)
-        self._add_operands(node, sibling.operands)
+        self._return_results(sibling, node, copies)
         self.remove(sibling)
         return _readers(node)
 
@@ -204,25 +205,87 @@ class FusionGraph:
 
         Returns the nodes whose operands changed.
         """
-        self.fuse(producer, consumer, kind)
-        root = self._last_root
-        assert root is not None, "`fuse` sets the root"
-        elements = self._elements(producer)
-        offset = self._make_multi_output(consumer)
-        self._return_too(consumer, [root], elements, offset)
+        names = self._begin(consumer, kind)
+        copies = copy_ops(producer, consumer)
+        self._connect(producer, consumer, copies[producer.root])
+        names.replace_parameter(producer, producer.root)
+        self._return_results(producer, consumer, copies)
         self.remove(producer)
         return _readers(consumer)
 
-    def _elements(self, node: Node) -> list[Node]:
-        """Return the get-tuple-element nodes of a node's results; a node with one result gets a new one for all its users."""
-        if node.is_multi_output:
-            return list(node.users)
-        attributes = {"index": 0}
-        made = HloInstruction("get-tuple-element", "get-tuple-element", node.shape, (), attributes, None, node.instruction.where)
+    def _begin(self, node: Node, kind: str) -> FusedNames[Operand]:
+        """Make a fusion of the node if it is not one, mark it as changed, and return the names of its body."""
+        names = node.names
+        if names is None:
+            names = node.names = FusedNames(self._module.unique_instruction_name)
+            node.body_name = self._module.unique_computation_name("fused_computation")
+            names.append(node.root, node.name, node.operands)
+            node.is_fusion = True
+            node.name = self._module.unique_instruction_name("fusion")
+            node.number = self.new_number()
+        _change(node, kind)
+        return names
+
+    def _read_names(self, node: Node) -> None:
+        """Set the names of the body of a fusion in the module."""
+        names = node.names = FusedNames(self._module.unique_instruction_name)
+        body = node.instruction.fused_computation
+        node.body_name = body.name
+        ops: dict[HloInstruction, Operand] = {op.instruction: op for op in node.ops}
+        for instruction in body.instructions:
+            key = node.operands[instruction.parameter_number] if instruction.opcode == "parameter" else ops.get(instruction)
+            if key is not None:
+                names.names.setdefault(key, instruction.name)
+        for op in node.ops:
+            if op not in names.names:
+                names.rename(op, op.instruction.name)
+        names.parameters = list(dict.fromkeys(node.operands))
+
+    def _connect(self, producer: Node, consumer: Node, root: Op) -> None:
+        """Let the ops of `consumer` that read `producer` read its root instead."""
+        for reader in consumer.reads.pop(producer):
+            reader.operands = [root if operand is producer else operand for operand in reader.operands]
+            root.users.append(reader)
+        producer.users.remove(consumer)
+
+    def _return_results(self, source: Node, node: Node, copies: dict[Op, Op]) -> None:
+        """Let a fusion return the results of `source`, whose ops it has as `copies`, from the last to the first as XLA does."""
+        names = node.names
+        assert names is not None, "the node is a fusion"
+        elements = _elements_of_results(source)
+        order = [op for op in _post_order(source.root) if op in copies and not (source.is_multi_output and op is source.root)]
+        if source.names is not None:
+            clones = {op: self._module.unique_instruction_name(clone_name(source.names.names[op])) for op in order}
+        else:
+            clones = {source.root: source.name}
+        for op in reversed(order):
+            names.append(copies[op], clones[op], op.operands, parameter=op if op in names.names else None)
+            if not source.is_multi_output and op is source.root and (source.users or self.root is source):
+                self._return_too(node, copies[op])
+                self._read_element(self._new_element(source), node, len(node.root.operands) - 1)
+            elif elements.get(op):
+                self._return_too(node, copies[op])
+                for element in elements[op]:
+                    source.users.discard(element)
+                    self._renew(element)
+                    self._read_element(element, node, len(node.root.operands) - 1)
+        self._take_operands(node)
+
+    def _new_element(self, node: Node) -> Node:
+        """Return a new get-tuple-element node for all users of a node with one result; the caller connects it."""
+        name = self._module.unique_instruction_name("get-tuple-element")
+        old = node.instruction
+        attributes: dict[str, AttributeValue] = {"index": 0}
+        if "metadata" in old.attrs:
+            attributes["metadata"] = old.attrs["metadata"]
+        shape = node.result_ops[0].instruction.shape if node.is_multi_output else node.shape
+        made = HloInstruction(name, "get-tuple-element", shape, (), attributes, None, old.where)
         element = Node(made, self.new_number())
         element.ops = [Op(made)]
         for user in list(node.users):
             user.operands = [element if operand is node else operand for operand in user.operands]
+            if user.names is not None:
+                user.names.replace_parameter(node, element)
             readers = user.reads.pop(node)
             user.reads[element] = readers
             for reader in readers:
@@ -232,47 +295,46 @@ class FusionGraph:
         if self.root is node:
             self.root = element
         self._alive[element] = None
-        self._new.append(element)
-        return [element]
+        return element
 
-    def _make_multi_output(self, node: Node) -> int:
-        """Make a fusion return a tuple; return the number of its results."""
+    def _renew(self, element: Node) -> None:
+        """Give a get-tuple-element a new name and the last place, since XLA makes another one."""
+        element.number = self.new_number()
+        element.name = element.instruction.name = self._module.unique_instruction_name("get-tuple-element")
+
+    def _return_too(self, node: Node, result: Op) -> None:
+        """Let a fusion also return the value of one of its ops."""
+        names = node.names
+        assert names is not None, "the node is a fusion"
         if not node.is_multi_output:
-            (element,) = self._elements(node)
-            self._read_element(element, node)
-            root = Op(HloInstruction("tuple", "tuple", Shape.make_tuple((node.shape,)), where=node.instruction.where))
+            root = Op(HloInstruction("tuple", "tuple", node.shape, where=node.instruction.where))
             root.operands = [node.root]
             node.root.users.append(root)
             node.ops.insert(0, root)
-        return len(node.result_ops)
-
-    def _return_too(self, node: Node, results: Sequence[Op], elements: Sequence[Node], offset: int) -> None:
-        """Add results to a fusion that returns a tuple; `elements` are their get-tuple-element nodes, with indices from 0."""
-        root = node.root
-        for op in results:
-            root.operands.append(op)
-            op.users.append(root)
+            names.rename(root, "tuple")
+            self._read_element(self._new_element(node), node, 0)
+        else:
+            root = node.root
+            names.rename(root, "tuple")
+        root.operands.append(result)
+        result.users.append(root)
         shapes = tuple(op.instruction.shape for op in node.result_ops)
-        old = root.instruction
-        root.instruction = HloInstruction("tuple", "tuple", Shape.make_tuple(shapes), where=old.where)
-        for element in elements:
-            for operand in element.operands:
-                operand.users.discard(element)
-            element.instruction.attrs["index"] += offset
-            self._read_element(element, node)
+        root.instruction = HloInstruction("tuple", "tuple", Shape.make_tuple(shapes), where=root.instruction.where)
 
-    def _read_element(self, element: Node, node: Node) -> None:
+    def _read_element(self, element: Node, node: Node, index: int) -> None:
+        element.instruction.attrs["index"] = index
         element.operands = [node]
         element.root.operands = [node]
         element.reads = {node: [element.root]}
         node.users.add(element)
 
-    def _add_operands(self, node: Node, operands: Sequence[Node]) -> None:
-        present = set(node.operands)
-        for operand in operands:
-            if operand not in present:
-                present.add(operand)
-                node.operands.append(operand)
+    def _take_operands(self, node: Node) -> None:
+        """Set the operands of a fusion to the sources of its parameters."""
+        assert node.names is not None, "the node is a fusion"
+        before = set(node.operands)
+        node.operands = [source for source in node.names.parameters if isinstance(source, Node)]
+        for operand in node.operands:
+            if operand not in before:
                 operand.users.add(node)
 
     def remove(self, node: Node) -> None:
@@ -284,20 +346,24 @@ class FusionGraph:
         self._gone.append(node.instruction)
 
     def write(self) -> None:
-        """Write all fusions into the module."""
+        """Write all fusions into the module. New instructions come last, in the order in which they were made."""
         pairs: dict[HloInstruction, HloInstruction] = {}
-        for element in self._new:
-            self.computation.add(element.instruction)
+        for node in self.post_order():
+            if not node.is_changed and node.instruction.parent is None:
+                self.computation.add_named(node.instruction)
         for node in self.post_order():
             operands = [operand.instruction for operand in node.operands]
             old = node.instruction
             if node.is_changed:
-                node.instruction = _make_fusion(self._module, node, operands)
+                node.instruction = _make_fusion(node, operands)
                 pairs[old] = node.instruction
             elif operands != list(old.operands):
                 old.operands = operands
         if not pairs and not self._gone:
             return
+        for node in sorted(self._alive, key=lambda node: node.number):
+            if node.is_changed:
+                self._module.add_named_computation(node.instruction.fused_computation)
         for instruction in (*self._gone, *pairs):
             instruction.operands = ()
         self.computation.root = self.root.instruction
@@ -305,6 +371,36 @@ class FusionGraph:
         self.computation.remove_all(set(self._gone))
         for node in self._alive:
             node.instruction.users = [user.instruction for user in node.users]
+        places = {node.instruction: node.number for node in self._alive}
+        self.computation.instructions.sort(key=places.__getitem__)
+
+
+def _elements_of_results(node: Node) -> dict[Op, list[Node]]:
+    """Return the get-tuple-element nodes of each result of a multi-output fusion."""
+    found: dict[Op, list[Node]] = {}
+    if node.is_multi_output:
+        results = node.result_ops
+        for element in list(node.users):
+            found.setdefault(results[element.instruction.tuple_index], []).append(element)
+    return found
+
+
+def _post_order(root: Op) -> list[Op]:
+    """Return the ops that `root` depends on, operands before users, in the order of XLA's `MakeInstructionPostOrder`."""
+    done: set[Op] = set()
+    order: list[Op] = []
+    stack = [root]
+    while stack:
+        top = stack[-1]
+        waiting = [i for i in top.operands if isinstance(i, Op) and i not in done] if top not in done else []
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        if top not in done:
+            done.add(top)
+            order.append(top)
+    return order
 
 
 def _readers(node: Node) -> list[Node]:
@@ -319,6 +415,8 @@ def _drop_unread(node: Node) -> None:
         node.operands = [operand for operand in node.operands if operand in node.reads]
         for operand in unread:
             operand.users.remove(node)
+            if node.names is not None:
+                node.names.remove_parameter(operand)
         _change(node, node.kind)
 
 
@@ -337,19 +435,19 @@ def _change(node: Node, kind: str) -> None:
     node.is_changed, node.kind = True, kind
 
 
-def _take_ops(producer: Node, consumer: Node) -> Op:
-    """Add the ops of a producer to a consumer, and return the producer's root among them.
+def _take_ops(producer: Node, consumer: Node) -> dict[Op, Op]:
+    """Add the ops of a producer to a consumer, and return op → op of the consumer.
 
     The ops are copied, unless the consumer is the only user and no other node has copies. Then they are moved, though
     the producer keeps its list.
     """
     if len(producer.users) > 1 or producer.is_copied:
         producer.is_copied = True
-        return copy_ops(producer, consumer)[producer.root]
+        return copy_ops(producer, consumer)
     for operand, readers in producer.reads.items():
         consumer.reads.setdefault(operand, []).extend(readers)
     consumer.ops += producer.ops
-    return producer.root
+    return {op: op for op in producer.ops}
 
 
 def copy_ops(source: Node, target: Node) -> dict[Op, Op]:
@@ -412,20 +510,24 @@ def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
     return op
 
 
-def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
-    """Return the fusion instruction of a node, outside any computation; its body is added to the module."""
-    old = node.instruction
-    body = HloComputation(old.fused_computation.name if old.opcode == "fusion" else "fused_computation", old.where)
+def _make_fusion(node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
+    """Return the fusion instruction of a node, outside any computation; its body is outside the module."""
+    old, names = node.instruction, node.names
+    assert names is not None, "the node is a fusion"
+    body = HloComputation(node.body_name, old.where)
     made: dict[Operand, HloInstruction] = {}
-    for number, operand in enumerate(node.operands):
-        parameter = HloInstruction(f"param_{number}", "parameter", operand.shape, attrs={"parameter_number": number})
-        made[operand] = body.add(parameter)
-    for op in reversed(node.ops):
-        source = op.instruction
-        copy = HloInstruction(source.name, source.opcode, source.shape, (), dict(source.attrs), dict(source.called), source.where)
-        copy.operands = [made[operand] for operand in op.operands]
-        made[op] = body.add(copy, is_root=op is node.root)
-    module.add_computation(body)
-    attributes = {"metadata": old.attrs["metadata"]} if "metadata" in old.attrs else {}
+    numbers = {operand: number for number, operand in enumerate(node.operands)}
+    for key, name in names.names.items():
+        if isinstance(key, Op):
+            source = key.instruction
+            instruction = HloInstruction(
+                name, source.opcode, source.shape, (), dict(source.attrs), dict(source.called), source.where
+            )
+        else:
+            instruction = HloInstruction(name, "parameter", key.shape, attrs={"parameter_number": numbers[key]})
+        made[key] = body.add(instruction, is_root=key is node.root)
+    for op in node.ops:
+        made[op].operands = [made[operand] for operand in op.operands]
+    attributes = {name: old.attrs[name] for name in ("metadata", "frontend_attributes") if name in old.attrs}
     attributes["kind"] = node.kind
     return HloInstruction(node.name, "fusion", node.shape, operands, attributes, {"calls": (body,)}, old.where)

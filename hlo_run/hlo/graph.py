@@ -9,10 +9,12 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from hlo_run.errors import Where
+from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
 
 # A tuple may have thousands of operands, and passes replace them one by one.
@@ -291,6 +293,13 @@ class HloComputation:
         instruction.touch()
         return instruction
 
+    def add_named(self, instruction: HloInstruction) -> HloInstruction:
+        """Add an instruction at the end of an unscheduled computation, whose name the module has given already."""
+        instruction.parent = self
+        self.instructions.append(instruction)
+        instruction.touch()
+        return instruction
+
     def remove(self, instruction: HloInstruction) -> None:
         """Remove an instruction without users that is not the root, from the schedule too."""
         assert not instruction.users, f"{instruction.name} is still used"
@@ -440,9 +449,13 @@ class HloModule:
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
         computation.name = self._computation_names.unique(computation.name)
-        computation.module = self
         for instruction in computation.instructions:
             instruction.name = self.unique_instruction_name(instruction.name)
+        return self.add_named_computation(computation, is_entry)
+
+    def add_named_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
+        """Add a computation as `add_computation` does, whose names this module has given already."""
+        computation.module = self
         self.computations.append(computation)
         if is_entry:
             self.entry_computation = computation
@@ -453,8 +466,21 @@ class HloModule:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata and frontend attributes that it lacks, and the name if both have
+        the same opcode. `old` stays, without users; dead-code elimination removes it.
         """
+        self.replace_uses(old, new)
+        before, after = old.metadata, new.metadata
+        if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
+            new.attrs["metadata"] = before
+        if "frontend_attributes" in old.attrs and "frontend_attributes" not in new.attrs:
+            new.attrs["frontend_attributes"] = old.attrs["frontend_attributes"]
+        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
+        if new is not old and old.opcode == new.opcode and is_same_call:
+            new.name = old.name
+
+    def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none."""
         assert old.parent is not None
         for user in list(old.users) if new is not old else ():
             user.replace_operand(old, new)
@@ -463,7 +489,7 @@ class HloModule:
         new.where = new.where or old.where
 
     def clone(self) -> HloModule:
-        """Return a copy of the module with the same names; literals and attribute values are shared."""
+        """Return a copy of the module with the same names; literals and attribute values are shared, except the stack frames."""
         computations = {old: HloComputation(old.name, old.where) for old in self.computations}
         instructions: dict[HloInstruction, HloInstruction] = {}
         for old_computation, computation in computations.items():
@@ -475,7 +501,8 @@ class HloModule:
             new.operands = [instructions[operand] for operand in old.operands]
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
-        copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
+        attributes = {name: value.copy() if isinstance(value, StackFrames) else value for name, value in self.attrs.items()}
+        copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
         copy.convention = self.convention
         for old_computation, computation in computations.items():

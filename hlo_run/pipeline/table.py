@@ -65,6 +65,9 @@ def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt
     return PassAt(f"hlo_run.codegen.{module}", options)
 
 
+# XLA's latency-hiding scheduler runs for these GPUs only.
+_FIRST_WITH_LATENCIES = 90
+
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
@@ -108,11 +111,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow(
-                "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
-                for_opcodes=tuple(sorted(CONTROL_FLOW)),
-            ),
+            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
             HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
@@ -268,11 +267,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "layout assignment",
         (
-            HloRow(
-                "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
-                for_opcodes=tuple(sorted(CONTROL_FLOW)),
-            ),
+            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
             HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
             HloRow("optimize_input_output_buffer_alias", _pass("memory.optimize_input_output_buffer_alias")),
@@ -344,6 +339,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow(
                 "simplify-fp-conversions",
                 _pass("simplifiers.simplify_fp_conversions"),
@@ -362,6 +358,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
     HloGroup("dynamic-slice", ()),
+    HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
     HloGroup(
         "fusion",
         (
@@ -418,7 +415,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             # Ours: instructions of a module that comes with a schedule may share a computation, and no earlier row copied it.
             HloRow(
                 "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph"),
+                _pass("control_flow.flatten_call_graph", control_flow_only=True),
                 for_opcodes=tuple(sorted(CONTROL_FLOW)),
                 required=True,
             ),
@@ -426,10 +423,25 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
-            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),
+            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
     ),
     HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
+    HloGroup(
+        "latency-hiding-scheduler",
+        (
+            HloRow(
+                "scheduling-instruction-annotator",
+                _pass("memory.scheduling_instruction_annotator"),
+                when=lambda c: c.target.sm >= _FIRST_WITH_LATENCIES,
+            ),
+        ),
+    ),
+    HloGroup(
+        "post-scheduler-xla-transforms",
+        # Ours: in XLA no pass, but a step before this pipeline.
+        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
+    ),
     HloGroup(
         "post-scheduling-passes",
         (
@@ -457,7 +469,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             ),
             HloGroup(
                 "sanitize-constant-names",
-                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),),
+                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
             ),
         ),
     ),

@@ -301,7 +301,7 @@ def test_a_value_that_is_overwritten_is_named(tool: Tool, monkeypatch: pytest.Mo
     assert "--verify=every" in err
     if flag == "--localize":
         assert "(%wrapped_subtract) is the first that reads a value that was overwritten" in err
-        assert "wrong are %wrapped_negate" in err
+        assert "wrong are %wrapped_exponential" in err
     else:
         assert "a value that it reads was overwritten; look at the buffers" in err
 

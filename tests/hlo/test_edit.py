@@ -46,13 +46,14 @@ def test_computations_go_with_their_callers() -> None:
 def test_clones_are_numbered() -> None:
     module = parse(TEXT)
     names = ["f"]
-    computation = module.computations[0]
+    computation = clone = module.computations[0]
     for _ in range(3):
-        computation = clone_computation(module, computation)
-        names.append(computation.name)
+        clone = clone_computation(module, computation)
+        names.append(clone.name)
     assert names == ["f", "f.clone", "f.clone.1", "f.clone.2"]
-    assert [i.opcode for i in computation.instructions] == ["parameter", "tanh"]
-    assert computation.root is computation.instructions[1]
+    assert clone_computation(module, clone).name == "f.clone.2.clone"
+    assert [i.opcode for i in clone.instructions] == ["parameter", "tanh"]
+    assert clone.root is clone.instructions[1]
 
 
 def test_the_index_follows_edits() -> None:

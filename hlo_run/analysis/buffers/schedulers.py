@@ -114,25 +114,32 @@ class _ListScheduler:
                 continue  # it was pushed again with another priority, or has already run
             del self._ready[instruction]
             order.append(instruction)
-            for other in self._close_uses(instruction):
-                self._push(other)
+            has_last_uses = self._close_uses(instruction)
             for user in (*instruction.users, *after.get(instruction, ())):
                 waiting[user] -= 1
                 if not waiting[user]:
                     self._push(user)
+            if has_last_uses:
+                self._push_again(instruction)
         return order
 
-    def _close_uses(self, instruction: HloInstruction) -> list[HloInstruction]:
-        """Count the uses of an instruction that runs; return the ready instructions that would now free memory."""
-        changed: dict[HloInstruction, None] = {}
+    def _close_uses(self, instruction: HloInstruction) -> bool:
+        """Count the uses of an instruction that runs; return True if a value has one use left."""
+        found = False
         for value in self._used[instruction]:
             uses = self._open_uses[value]
             del uses[instruction]
-            if len(uses) == 1:
-                (last,) = uses
-                if last in self._ready:
-                    changed[last] = None
-        return list(changed)
+            found |= len(uses) == 1
+        return found
+
+    def _push_again(self, instruction: HloInstruction) -> None:
+        """Push the ready instructions beside one that ran, whose priority is another now."""
+        for operand in instruction.operands:
+            for user in operand.users:
+                if user in self._ready:
+                    freed, users = self._priority(user)
+                    if (-freed, -users) != self._ready[user]:
+                        self._push(user)
 
     def _push(self, instruction: HloInstruction) -> None:
         freed, users = self._priority(instruction)

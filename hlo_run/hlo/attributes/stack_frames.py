@@ -7,7 +7,7 @@ kept, callers before callees. They are renumbered by first use, also in `metadat
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hlo_run.hlo.attributes.lexer import Lexer
@@ -49,6 +49,30 @@ class StackFrames:
             self.frames.append(frame)
             found = self._numbers[frame] = len(self.frames)
         return found
+
+    def copy(self) -> StackFrames:
+        """Return frames that can grow independently."""
+        made = StackFrames()
+        made.frames, made._numbers = list(self.frames), dict(self._numbers)
+        return made
+
+    def is_prefix(self, outer: int, inner: int) -> bool:
+        """Return True if frame `inner` is `outer` or was called from it; 0, no frame, is a prefix of every frame."""
+        while outer and inner != outer:
+            if not 0 < inner <= len(self.frames):
+                return False
+            inner = self.frames[inner - 1].parent
+        return True
+
+    def concatenate(self, outer: int, inner: int) -> int:
+        """Return the number of the frame `inner` with `outer` as the caller of its outermost frame; adds missing frames."""
+        chain: list[StackFrame] = []
+        while 0 < inner <= len(self.frames):
+            chain.append(self.frames[inner - 1])
+            inner = chain[-1].parent
+        for frame in reversed(chain):
+            outer = self.number(replace(frame, parent=outer))
+        return outer
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StackFrames) and self.frames == other.frames

@@ -65,11 +65,13 @@ class FloatFormat:
 class DType:
     """One element type.
 
-    `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type of a literal's elements.
+    `number` is that of XLA's `PrimitiveType`. `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type
+    of a literal's elements.
     `format` is the format of a float type, and None for other types.
     """
 
     name: str
+    number: int
     kind: Kind
     bits: int
     numpy: np.dtype[Any]
@@ -107,49 +109,49 @@ class DType:
         return self.format
 
 
-def _row(name: str, kind: Kind, bits: int, numpy: Any) -> DType:
-    return DType(name, kind, bits, np.dtype(numpy))
+def _row(name: str, number: int, kind: Kind, bits: int, numpy: Any) -> DType:
+    return DType(name, number, kind, bits, np.dtype(numpy))
 
 
-def _float(name: str, numpy: Any, exponent_bits: int, mantissa_bits: int, bias: int, special: str = "ieee") -> DType:
+def _float(name: str, number: int, numpy: Any, exponent_bits: int, mantissa_bits: int, bias: int, special: str = "ieee") -> DType:
     bits = exponent_bits + mantissa_bits + (special != "exponent")
-    return DType(name, "float", bits, np.dtype(numpy), FloatFormat(bits, exponent_bits, mantissa_bits, bias, special))
+    return DType(name, number, "float", bits, np.dtype(numpy), FloatFormat(bits, exponent_bits, mantissa_bits, bias, special))
 
 
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
-        _row("pred", "pred", 8, np.bool_),
-        _row("s1", "signed", 1, ml_dtypes.int1),
-        _row("s2", "signed", 2, ml_dtypes.int2),
-        _row("s4", "signed", 4, ml_dtypes.int4),
-        _row("s8", "signed", 8, np.int8),
-        _row("s16", "signed", 16, np.int16),
-        _row("s32", "signed", 32, np.int32),
-        _row("s64", "signed", 64, np.int64),
-        _row("u1", "unsigned", 1, ml_dtypes.uint1),
-        _row("u2", "unsigned", 2, ml_dtypes.uint2),
-        _row("u4", "unsigned", 4, ml_dtypes.uint4),
-        _row("u8", "unsigned", 8, np.uint8),
-        _row("u16", "unsigned", 16, np.uint16),
-        _row("u32", "unsigned", 32, np.uint32),
-        _row("u64", "unsigned", 64, np.uint64),
-        _float("f16", np.float16, 5, 10, 15),
-        _float("bf16", ml_dtypes.bfloat16, 8, 7, 127),
-        _float("f32", np.float32, 8, 23, 127),
-        _float("f64", np.float64, 11, 52, 1023),
-        _float("f8e5m2", ml_dtypes.float8_e5m2, 5, 2, 15),
-        _float("f8e4m3", ml_dtypes.float8_e4m3, 4, 3, 7),
-        _float("f8e4m3fn", ml_dtypes.float8_e4m3fn, 4, 3, 7, "fn"),
-        _float("f8e4m3b11fnuz", ml_dtypes.float8_e4m3b11fnuz, 4, 3, 11, "fnuz"),
-        _float("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 5, 2, 16, "fnuz"),
-        _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),
-        _float("f8e3m4", ml_dtypes.float8_e3m4, 3, 4, 3),
-        _float("f8e8m0fnu", ml_dtypes.float8_e8m0fnu, 8, 0, 127, "exponent"),
-        _float("f4e2m1fn", ml_dtypes.float4_e2m1fn, 2, 1, 1, "finite"),
-        _float("f6e2m3fn", ml_dtypes.float6_e2m3fn, 2, 3, 1, "finite"),
-        _float("f6e3m2fn", ml_dtypes.float6_e3m2fn, 3, 2, 3, "finite"),
-        _row("c64", "complex", 64, np.complex64),
-        _row("c128", "complex", 128, np.complex128),
+        _row("pred", 1, "pred", 8, np.bool_),
+        _row("s1", 30, "signed", 1, ml_dtypes.int1),
+        _row("s2", 26, "signed", 2, ml_dtypes.int2),
+        _row("s4", 21, "signed", 4, ml_dtypes.int4),
+        _row("s8", 2, "signed", 8, np.int8),
+        _row("s16", 3, "signed", 16, np.int16),
+        _row("s32", 4, "signed", 32, np.int32),
+        _row("s64", 5, "signed", 64, np.int64),
+        _row("u1", 31, "unsigned", 1, ml_dtypes.uint1),
+        _row("u2", 27, "unsigned", 2, ml_dtypes.uint2),
+        _row("u4", 22, "unsigned", 4, ml_dtypes.uint4),
+        _row("u8", 6, "unsigned", 8, np.uint8),
+        _row("u16", 7, "unsigned", 16, np.uint16),
+        _row("u32", 8, "unsigned", 32, np.uint32),
+        _row("u64", 9, "unsigned", 64, np.uint64),
+        _float("f16", 10, np.float16, 5, 10, 15),
+        _float("bf16", 16, ml_dtypes.bfloat16, 8, 7, 127),
+        _float("f32", 11, np.float32, 8, 23, 127),
+        _float("f64", 12, np.float64, 11, 52, 1023),
+        _float("f8e5m2", 19, ml_dtypes.float8_e5m2, 5, 2, 15),
+        _float("f8e4m3", 28, ml_dtypes.float8_e4m3, 4, 3, 7),
+        _float("f8e4m3fn", 20, ml_dtypes.float8_e4m3fn, 4, 3, 7, "fn"),
+        _float("f8e4m3b11fnuz", 23, ml_dtypes.float8_e4m3b11fnuz, 4, 3, 11, "fnuz"),
+        _float("f8e5m2fnuz", 24, ml_dtypes.float8_e5m2fnuz, 5, 2, 16, "fnuz"),
+        _float("f8e4m3fnuz", 25, ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),
+        _float("f8e3m4", 29, ml_dtypes.float8_e3m4, 3, 4, 3),
+        _float("f8e8m0fnu", 33, ml_dtypes.float8_e8m0fnu, 8, 0, 127, "exponent"),
+        _float("f4e2m1fn", 32, ml_dtypes.float4_e2m1fn, 2, 1, 1, "finite"),
+        _float("f6e2m3fn", 36, ml_dtypes.float6_e2m3fn, 2, 3, 1, "finite"),
+        _float("f6e3m2fn", 35, ml_dtypes.float6_e3m2fn, 3, 2, 3, "finite"),
+        _row("c64", 15, "complex", 64, np.complex64),
+        _row("c128", 18, "complex", 128, np.complex128),
     )
 }

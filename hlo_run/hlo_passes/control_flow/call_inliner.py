@@ -2,8 +2,8 @@
 
     ROOT r = f32[8] call(p), to_apply=f   =>   ROOT tanh = f32[8] tanh(p)
 
-A call with `inlineable="false"` stays, as do calls in kernels. Removes computations that are no longer called. XLA's
-`CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
+A call with `inlineable="false"` stays, as do calls in kernels. Removes instructions and computations that are no longer used.
+XLA's `CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.table import FrontendAttributes
-from hlo_run.hlo.edit import remove_uncalled
+from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -43,7 +43,7 @@ class CallInliner:
                 inline_call(module, call, successors)
             computation.remove_all(set(calls))
         if module.version != version:
-            remove_uncalled(module)
+            remove_dead(module)
 
 
 def _callers_first(module: HloModule) -> list[HloComputation]:

@@ -1,9 +1,9 @@
-"""Clone computations so that every call, loop and branch has its own; later passes may then change each one separately.
+"""Clone computations so that every instruction calls its own; later passes may then change each one separately.
 
     a = call(p), to_apply=f;  b = call(q), to_apply=f   =>   a = call(p), to_apply=f;  b = call(q), to_apply=f.clone
 
-Computations embedded in a kernel (reducers, comparators) may be shared, but not with control flow. A fusion in a clone gets its
-own body, as a body belongs to one fusion. XLA's `FlattenCallGraph`.
+XLA's `FlattenCallGraph`. With `control_flow_only`, computations embedded in a kernel (reducers, comparators, fusion bodies) may
+be shared, but not with control flow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import ClassVar
 from hlo_run.hlo.edit import clone_computation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -23,17 +24,64 @@ class FlattenCallGraph:
 
     name: ClassVar[str] = "flatten-call-graph"
 
+    control_flow_only: bool = False
+
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; callers come before callees, so that the calls in a clone are seen too."""
+        """Edit in place."""
         del ctx
-        if not module.instructions_of(*CONTROL_FLOW):
+        if self.control_flow_only:
+            _flatten_control_flow(module)
             return
-        taken: set[HloComputation] = set()
-        waiting = [module.entry]
+        for computation in computation_order(module):
+            if len(computation.callers) > 1 or any(c.called_computations.count(computation) > 1 for c in computation.callers):
+                _give_each_its_own(module, computation)
+
+
+def _give_each_its_own(module: HloModule, computation: HloComputation) -> None:
+    """Let all callers but the first call clones of a computation."""
+    parents = {caller.parent for caller in computation.callers}
+    callers = [i for c in module.computations if c in parents for i in c.instructions if computation in i.called_computations]
+    for number, caller in enumerate(callers):
+        if number == 0 and caller.called_computations.count(computation) <= 1:
+            continue
+        waiting: list[HloComputation] = []
+        caller.called = _cloned(module, caller, computation, waiting)
         while waiting:
-            for instruction in waiting.pop(0).post_order():
-                if instruction.opcode in CONTROL_FLOW:
-                    waiting += _flatten(module, instruction, taken)
+            for instruction in waiting.pop().instructions:
+                if instruction.called:
+                    instruction.called = _cloned(module, instruction, None, waiting)
+
+
+def _cloned(
+    module: HloModule, caller: HloInstruction, only: HloComputation | None, clones: list[HloComputation]
+) -> dict[str, tuple[HloComputation, ...]]:
+    """Return what an instruction calls, with a new clone of each computation, or of `only`; the clones are added to `clones`."""
+    called: dict[str, tuple[HloComputation, ...]] = {}
+    for name, group in caller.called.items():
+        own: list[HloComputation] = []
+        for computation in group:
+            if only is None or computation is only:
+                own.append(clone_computation(module, computation))
+                clones.append(own[-1])
+            else:
+                own.append(computation)
+        called[name] = tuple(own)
+    return called
+
+
+def _flatten_control_flow(module: HloModule) -> None:
+    """Let instructions of control flow share no computation.
+
+    Callers come before callees, so that the calls in a clone are seen too.
+    """
+    if not module.instructions_of(*CONTROL_FLOW):
+        return
+    taken: set[HloComputation] = set()
+    waiting = [module.entry]
+    while waiting:
+        for instruction in waiting.pop(0).post_order():
+            if instruction.opcode in CONTROL_FLOW:
+                waiting += _flatten(module, instruction, taken)
 
 
 def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloComputation]) -> list[HloComputation]:

@@ -3,15 +3,15 @@
     dot(f32[3,4,5], f32[5,3,6]), lhs_contracting_dims={2,0}, rhs_contracting_dims={0,1}
         =>   dot(reshape f32[4,15] (transpose), reshape f32[15,6]), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-Batch dimensions are first; each side has one contracting dimension and at most one other dimension. XLA's `DotDecomposer`,
-which also leaves transposes and reshapes that change nothing; its simplifier removes them.
+Batch dimensions are first; each side has one contracting dimension and at most one other dimension. Leaves transposes and
+reshapes that change nothing, which the simplifier removes. XLA's `DotDecomposer`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -54,8 +54,8 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
         [d for d in range(operand.shape.rank) if d not in batch[side] and d not in contracting[side]]
         for side, operand in enumerate((lhs, rhs))
     ]
-    new_lhs = _grouped(editor, lhs, batch[0], [free[0]] * bool(free[0]) + [contracting[0]])
-    new_rhs = _grouped(editor, rhs, batch[1], [contracting[1]] + [free[1]] * bool(free[1]))
+    new_lhs = _grouped(lhs, batch[0], [free[0]] * bool(free[0]) + [contracting[0]])
+    new_rhs = _grouped(rhs, batch[1], [contracting[1]] + [free[1]] * bool(free[1]))
     count = len(batch[0])
     dims = [*new_lhs.shape.dims[:count], *(_size(lhs, f) for f in free[:1] if f), *(_size(rhs, f) for f in free[1:] if f)]
     changed = {
@@ -68,13 +68,19 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
         del changed["lhs_batch_dims"], changed["rhs_batch_dims"]
     kept = {name: attrs[name] for name in ("operand_precision", "algorithm") if name in attrs}
     new = editor.add("dot", Shape.array(dot.shape.element_type, tuple(dims)), [new_lhs, new_rhs], **changed, **kept)
-    return editor.reshape(new, dot.shape.dims)
+    return editor.add("reshape", dot.shape, [new])
 
 
-def _grouped(editor: Editor, value: HloInstruction, batch: Sequence[int], groups: Sequence[Sequence[int]]) -> HloInstruction:
-    """Return `value` with the batch dimensions first, then one dimension for each group."""
-    transposed = editor.transpose(value, [*batch, *(d for group in groups for d in group)])
-    return editor.reshape(transposed, [*(value.shape.dims[d] for d in batch), *(_size(value, group) for group in groups)])
+def _grouped(value: HloInstruction, batch: Sequence[int], groups: Sequence[Sequence[int]]) -> HloInstruction:
+    """Return `value` with the batch dimensions first, then one dimension for each group.
+
+    The transpose and reshape are made even if they change nothing, as in XLA.
+    """
+    editor, dims = Editor(value), value.shape.dims
+    order = (*batch, *(d for group in groups for d in group))
+    transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=())
+    grouped = Shape.array(value.shape.element_type, (*(dims[d] for d in batch), *(_size(value, group) for group in groups)))
+    return editor.add("reshape", grouped, [editor.add("transpose", transposed, [value], dimensions=order)])
 
 
 def _size(value: HloInstruction, dims: Sequence[int]) -> int:

@@ -14,9 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.computation_order import flat_post_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion.fusion_rules import LOOP_FUSIBLE
+from hlo_run.analysis.tiling.node_facts import is_contiguous_reduction
+from hlo_run.analysis.tiling.transpose_description import describe_transpose
+from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -31,20 +36,26 @@ class FusionWrapper:
     name: ClassVar[str] = "fusion-wrapper"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place; each fusion takes the position of its instruction."""
+        """Edit `module` in place. In a schedule, each fusion takes the place of its instruction."""
         del ctx
+        followers: dict[HloInstruction, list[HloInstruction]] = {}
         for computation in executed_computations(module):
-            followers: dict[HloInstruction, list[HloInstruction]] = {}
             for instruction in computation.instructions:
                 for first in instruction.control_predecessors:
                     followers.setdefault(first, []).append(instruction)
-            fusions: dict[HloInstruction, HloInstruction] = {}
-            for instruction in computation.instructions:
-                if _is_wrapped(instruction):
-                    fusions[instruction] = _wrap(module, instruction)
-                    _hand_on_order(instruction, fusions[instruction], followers)
-            # At the instructions' positions: the text order of a scheduled module is its schedule.
-            computation.substitute(fusions)
+        wrapped: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
+        for instruction in flat_post_order(module):
+            if _is_wrapped(instruction) and instruction.parent is not None:
+                pairs = wrapped.setdefault(instruction.parent, {})
+                pairs[instruction] = _wrap(module, instruction)
+                _hand_on_order(instruction, pairs[instruction], followers)
+        for computation, pairs in wrapped.items():
+            order = (module.schedule or {}).get(computation)
+            if order is not None:
+                order[:] = [pairs.get(i, i) for i in order]
+            computation.remove_all(pairs)
+            for fusion in pairs.values():
+                computation.add_named(fusion)
 
 
 def _is_wrapped(instruction: HloInstruction) -> bool:
@@ -67,27 +78,49 @@ def _hand_on_order(
 
 
 def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
-    """Replace the uses of the instruction by a fusion of it, which is in no computation yet."""
-    name = f"wrapped_{instruction.opcode.replace('-', '_')}"
-    body = HloComputation(f"{name}_computation", instruction.where)
-    # An operand used twice is one parameter.
-    sources = list(dict.fromkeys(instruction.operands))
-    parameters = {
-        source: body.add(HloInstruction(f"param_{n}", "parameter", source.shape, attrs={"parameter_number": n}))
-        for n, source in enumerate(sources)
-    }
-    inner = HloInstruction(
-        instruction.name,
-        instruction.opcode,
-        instruction.shape,
-        [parameters[operand] for operand in instruction.operands],
-        dict(instruction.attrs),
-        dict(instruction.called),
-        instruction.where,
+    """Replace the uses of the instruction by a fusion of it, which is in no computation yet. Takes the names that XLA takes."""
+    module.unique_computation_name("fused_computation")
+    names: FusedNames[HloInstruction] = FusedNames(module.unique_instruction_name)
+    names.append(instruction, instruction.name, instruction.operands)
+    module.unique_instruction_name("fusion")
+    wrapped = f"wrapped_{instruction.opcode}"
+    fusion_name = module.unique_instruction_name(wrapped)
+    body = HloComputation(module.unique_computation_name(f"{wrapped}_computation"), instruction.where)
+    inner = body.add(
+        HloInstruction(
+            names.names[instruction],
+            instruction.opcode,
+            instruction.shape,
+            (),
+            dict(instruction.attrs),
+            dict(instruction.called),
+            instruction.where,
+        ),
+        is_root=True,
     )
-    body.add(inner, is_root=True)
-    module.add_computation(body)
-    fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
-    fusion.name = module.unique_instruction_name(name)
+    parameters: dict[HloInstruction, HloInstruction] = {}
+    for number, source in enumerate(names.parameters):
+        attributes: dict[str, AttributeValue] = {"parameter_number": number}
+        parameters[source] = body.add(HloInstruction(names.names[source], "parameter", source.shape, attrs=attributes))
+    inner.operands = [parameters[operand] for operand in instruction.operands]
+    module.add_named_computation(body)
+    kept = {name: instruction.attrs[name] for name in ("metadata", "frontend_attributes") if name in instruction.attrs}
+    kept["kind"] = "kInput" if _is_input_fusible(instruction) else "kLoop"
+    fusion = HloInstruction(
+        fusion_name, "fusion", instruction.shape, names.parameters, kept, {"calls": (body,)}, instruction.where
+    )
     module.replace(instruction, fusion)
+    # Here, so that the fusion takes the instruction's place among the users of its operands.
+    instruction.operands, instruction.called = (), {}
     return fusion
+
+
+def _is_input_fusible(instruction: HloInstruction) -> bool:
+    """Return True if a reduction, transpose or scatter emitter computes the instruction, as XLA sees it."""
+    match instruction.opcode:
+        case "reduce":
+            return is_contiguous_reduction(instruction)
+        case "transpose" | "copy":
+            return describe_transpose(instruction) is not None
+        case opcode:
+            return opcode == "scatter"

@@ -1,4 +1,4 @@
-"""Schedule every executed computation, unless the module came with a schedule (`is_scheduled=true`).
+"""Schedule every executed computation and every reducer, unless the module came with a schedule (`is_scheduled=true`).
 
 Computes three orders: list scheduler, depth first, and post-order. The one with the smallest peak memory is used, the first
 of equals. Respects control dependencies. Leaves `HloModule.schedule`. Mirrors XLA's `DefaultMemoryScheduler`; its
@@ -20,7 +20,9 @@ from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
 from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.xla_fingerprint import xla_fingerprint
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _Orders = dict[HloComputation, list[HloInstruction]]
@@ -43,25 +45,37 @@ class Schedule:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        del ctx
+        if any(observer.reads_hlo for observer in ctx.observers):
+            _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
         if missing:
-            module.schedule = given | _best_orders(module, [c for c in computation_post_order(module) if c in missing], given)
+            module.schedule = given | _best_orders(module, missing, given)
             module.attrs["is_scheduled"] = True
             module.version += 1
 
 
-def _best_orders(module: HloModule, missing: list[HloComputation], given: _Orders) -> _Orders:
-    """Return the orders with the smallest peak memory; `missing` has callees before callers."""
+def _tag(module: HloModule) -> None:
+    """Write XLA's fingerprint of the module into its header. Takes long for large modules, so only for texts that show it."""
+    old = module.attrs.get("frontend_attributes")
+    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
+    entries["fingerprint_before_lhs"] = xla_fingerprint(module)
+    module.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    module.version += 1
+
+
+def _best_orders(module: HloModule, missing: set[HloComputation], given: _Orders) -> _Orders:
+    """Return the orders of `missing` and of reducers with the smallest peak memory."""
     analysis = analyze_aliases(analyze_dataflow(module))
+    wanted = missing | set(analysis.dataflow.embedded) - given.keys()
+    callees_first = [computation for computation in computation_post_order(module) if computation in wanted]
     sharing = BufferSharing()
     best: _Orders = {}
     least_bytes: int | None = None
     for scheduler in _SCHEDULERS:
         memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
         orders: _Orders = {}
-        for computation in missing:
+        for computation in callees_first:
             orders[computation] = scheduler(computation, memory)
             memory.note(computation, orders[computation])
         peak_bytes = _peak_bytes(analysis, given | orders, sharing)

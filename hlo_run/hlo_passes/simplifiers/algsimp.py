@@ -158,8 +158,6 @@ class _Walk:
         self.module.replace(old, new)
         if is_removable(old):
             self._bury(old)
-            if is_fresh and new.opcode == old.opcode:
-                new.name = old.name
 
     def _bury(self, instruction: HloInstruction) -> None:
         """Remove an unused instruction, and operands that only it used, from the use lists."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import remove_uncalled, remove_unused
+from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -25,5 +25,4 @@ class Dce:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place."""
         del ctx
-        remove_unused([i for c in module.computations for i in c.instructions if not i.users])
-        remove_uncalled(module)
+        remove_dead(module)

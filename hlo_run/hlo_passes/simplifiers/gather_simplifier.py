@@ -42,7 +42,7 @@ def _simple(gather: HloInstruction) -> HloInstruction:
     if 0 in sizes:
         return editor.broadcast(editor.constant(np.zeros(()), element_type), gather.shape.dims)
     operand, indices = gather.operands
-    rows = index_rows(editor, indices, gather.index_vector_dim)
+    rows = index_rows(indices, gather.index_vector_dim)
     shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
     flags: dict[str, Any] = {"indices_are_sorted": True} if gather.indices_are_sorted else {}
     result = editor.add(
@@ -56,16 +56,20 @@ def _simple(gather: HloInstruction) -> HloInstruction:
         slice_sizes=sizes,
         **flags,
     )
-    return _with_result_dims(editor, gather, result)
+    return _with_result_dims(gather, result)
 
 
-def _with_result_dims(editor: Editor, gather: HloInstruction, result: HloInstruction) -> HloInstruction:
-    """Split the rows into the dimensions of the indices, drop collapsed dimensions, and transpose to the result's order."""
+def _with_result_dims(gather: HloInstruction, result: HloInstruction) -> HloInstruction:
+    """Drop collapsed dimensions, split the rows into the dimensions of the indices, and transpose to the result's order."""
+    editor = Editor(result)
     indices = gather.operands[1].shape
     collapsed = gather.collapsed_slice_dims
     kept = [size for d, size in enumerate(result.shape.dims[1:]) if d not in collapsed]
     batch = [size for d, size in enumerate(indices.dims) if d != gather.index_vector_dim]
-    result = editor.reshape(result, (*batch, *kept))
+    if collapsed:
+        result = editor.reshape(result, (result.shape.dims[0], *kept))
+    if len(batch) != 1:
+        result = editor.reshape(result, (*batch, *kept))
     offsets = gather.offset_dims
     rest = [d for d in range(gather.shape.rank) if d not in offsets]
     places = [offsets.index(d) + len(batch) if d in offsets else rest.index(d) for d in range(gather.shape.rank)]

@@ -61,7 +61,7 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
         if same is not instruction and fuel.take("cse"):
-            module.replace(instruction, same)
+            module.replace_uses(instruction, same)
             replaced.add(instruction)
     if replaced:
         computation.remove_all(replaced)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -25,14 +25,17 @@ class SanitizeConstantNames:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place."""
         del ctx
-        unsuitable = [i for i in module.instructions_of("constant") if re.search("[.-]", i.name)]
-        if not unsuitable:
-            return
         names = NameUniquer("_")
-        chosen = set(unsuitable)
+        constants: list[HloInstruction] = []
         for instruction in module.instructions:
-            if instruction not in chosen:
+            if instruction.opcode == "constant":
+                constants.append(instruction)
+            else:
                 names.unique(instruction.name)
-        for constant in unsuitable:
-            constant.name = module.unique_instruction_name(names.unique(re.sub("[.-]", "_", constant.name)))
-            constant.touch()
+        for constant in constants:
+            name = names.unique(re.sub("[.-]", "_", constant.name))
+            if name != constant.name:
+                constant.name = name
+                constant.touch()
+            # Later instructions get other names.
+            module.unique_instruction_name(name)

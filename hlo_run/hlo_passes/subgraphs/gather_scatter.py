@@ -10,14 +10,15 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 
 
-def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
-    """Return the indices as a rank-2 array [slices, components]."""
-    rank = indices.shape.rank
+def index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
+    """Return the indices as a rank-2 array [slices, components], by the steps of XLA's `TransformStartIndices`."""
+    editor, rank = Editor(indices), indices.shape.rank
     if index_vector_dim == rank:
-        return editor.reshape(indices, (indices.shape.element_count, 1))
-    others = [d for d in range(rank) if d != index_vector_dim]
-    moved = editor.transpose(indices, [*others, index_vector_dim])
-    return editor.reshape(moved, (math.prod(moved.shape.dims[:-1]), moved.shape.dims[-1]))
+        rows = editor.reshape(indices, (*indices.shape.dims, 1))
+    else:
+        others = [d for d in range(rank) if d != index_vector_dim]
+        rows = editor.transpose(indices, [*others, index_vector_dim])
+    return editor.reshape(rows, (math.prod(rows.shape.dims[:-1]), rows.shape.dims[-1]))
 
 
 def has_simple_gather_form(gather: HloInstruction) -> bool:
@@ -58,7 +59,7 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
     inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
     if 0 in updates[0].shape.dims:
         return editor.joined(inputs, scatter)
-    rows = index_rows(editor, indices, scatter.index_vector_dim)
+    rows = index_rows(indices, scatter.index_vector_dim)
     new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
     changed: dict[str, Any] = {
         "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),

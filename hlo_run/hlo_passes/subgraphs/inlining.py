@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
+from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+
+# Of `op_name`, as in XLA.
+_LONGEST_NAME = 1024
 
 ControlSuccessors: TypeAlias = dict[HloInstruction, list[HloInstruction]]
 
@@ -54,6 +59,8 @@ def inline(
     if successors is None:
         successors = control_successors(computation)
     operands = caller.operands if arguments is None else arguments
+    known = module.attrs.get("stack_frames")
+    frames = known if isinstance(known, StackFrames) else None
     made: dict[HloInstruction, HloInstruction] = {}
     for old in body.post_order():
         if old.opcode == "parameter":
@@ -62,8 +69,8 @@ def inline(
         new = copy_instruction(old, [made[operand] for operand in old.operands])
         before = [made[predecessor] for predecessor in old.control_predecessors]
         new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
-        _name_after(new, caller)
         made[old] = computation.add(new)
+        _name_after(new, caller, frames)
         _note_order(new, successors)
     root = made[body.root]
     for other in successors.pop(caller, ()):
@@ -74,12 +81,29 @@ def inline(
     return root
 
 
-def _name_after(new: HloInstruction, call: HloInstruction) -> None:
-    """Prefix `op_name` with that of the call; an instruction without metadata gets the call's."""
-    outer, inner = call.metadata, new.metadata
-    if not isinstance(outer, OpMetadata):
+def _name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames | None) -> None:
+    """Prefix `op_name` with that of the call and the stack with the call's stack, unless they begin so already.
+
+    Loops and branches pass it on to the instructions in their computations. XLA's `PropagateCallMetadata`.
+    """
+    outer = call.metadata
+    if not isinstance(outer, OpMetadata) or not (outer.op_name or outer.stack_frame_id):
         return
-    if not isinstance(inner, OpMetadata):
-        new.attrs["metadata"] = outer
-    elif outer.op_name and inner.op_name:
-        new.attrs["metadata"] = replace(inner, op_name=f"{outer.op_name}/{inner.op_name}")
+    if new.opcode in CONTROL_FLOW and new.opcode != "call":
+        for computation in new.called_computations:
+            for inner in computation.instructions:
+                _name_after(inner, call, frames)
+    old = new.metadata if isinstance(new.metadata, OpMetadata) else OpMetadata()
+    frame = old.stack_frame_id
+    if outer.stack_frame_id and frames is not None and not frames.is_prefix(outer.stack_frame_id, frame):
+        frame = frames.concatenate(outer.stack_frame_id, frame)
+    made = replace(old, op_name=_joined_name(outer.op_name, old.op_name), stack_frame_id=frame)
+    if made != old:
+        new.attrs["metadata"] = made
+
+
+def _joined_name(prefix: str, name: str) -> str:
+    prefix, inner = prefix.removesuffix("/"), name.removeprefix("/").removesuffix("/")
+    if not prefix or inner.startswith(prefix) or len(prefix) + len(inner) >= _LONGEST_NAME:
+        return name
+    return f"{prefix}/{inner}" if inner else prefix

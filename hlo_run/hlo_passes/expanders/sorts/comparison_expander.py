@@ -51,9 +51,11 @@ def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) 
     def ordered(value: HloValue) -> HloValue:
         bits = b.bitcast_convert(value, integer)
         if not dtype.name.endswith("fnuz"):
-            return b.select(bits < zero, b.xor(most, bits), bits)
+            flipped = b.xor(most, bits)
+            return b.select(bits < zero, flipped, bits)
         # These types have no -0: its bit pattern is NaN, the smallest in the order.
-        negative = b.select(b.compare(bits, least, "EQ"), least, least - bits)
+        flipped = least - bits
+        negative = b.select(b.compare(bits, least, "EQ"), least, flipped)
         return b.select(bits < zero, negative, bits)
 
     return b.compare(ordered(x), ordered(y), old.comparison_direction)

@@ -9,16 +9,14 @@ The kernels then need not be stable. If an operand is an iota along the sorted d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.builder.builder import HloBuilder
-from hlo_run.builder.core import HloValue
+from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.copying import copy_into
-from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 _MOST_S32 = 2**31 - 1
 
@@ -32,24 +30,38 @@ class StableSortExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("sort",), _with_positions, lambda sort: sort.is_stable)
+        for sort in module.instructions_of("sort"):
+            if sort.is_stable:
+                _make_unstable(module, sort)
 
 
-def _with_positions(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
-    (dimension,) = old.dimensions
-    place = next((n for n, operand in enumerate(old.operands) if _counts_along(operand, dimension)), len(values))
-    shape = values[0].shape
-    if place == len(values):
-        counter = "s32" if shape.dims[dimension] <= _MOST_S32 else "s64"
-        iota = b.iota(Shape.array(counter, shape.dims, shape.minor_to_major), dimension)
-        values = (*values, iota)
-    comparator = _stable_comparator(old.to_apply, [value.shape.element_type for value in values], place)
-    result = b.sort(list(values), dimension, comparator)
-    if len(values) == len(old.operands):
-        return result
-    if not old.shape.is_tuple:
-        return result[0]
-    return b.tuple([result[number] for number in range(len(old.operands))])
+def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
+    (dimension,) = sort.dimensions
+    count = len(sort.operands)
+    place = next((n for n, operand in enumerate(sort.operands) if _counts_along(operand, dimension)), count)
+    comparator = sort.to_apply
+    if place < count:
+        if len(comparator.callers) > 1:
+            comparator = clone_computation(module, comparator)
+            sort.called = {"to_apply": (comparator,)}
+        _break_ties(comparator, place)
+        sort.attrs["is_stable"] = False
+        return
+    editor, shape = Editor(sort), sort.operands[0].shape
+    counter = "s32" if shape.dims[dimension] <= _MOST_S32 else "s64"
+    iota = editor.add("iota", replace(shape, element_type=counter), iota_dimension=dimension)
+    comparator = _with_two_parameters(module, comparator, counter, count)
+    _break_ties(comparator, place)
+    shapes = (*(sort.shape.tuple_shapes if sort.shape.is_tuple else (sort.shape,)), iota.shape)
+    kept = {name: value for name, value in sort.attrs.items() if name not in ("is_stable", "sharding")}
+    made = HloInstruction(
+        "sort", "sort", Shape.make_tuple(shapes), (*sort.operands, iota), kept, {"to_apply": (comparator,)}, sort.where
+    )
+    made.name = sort.name
+    editor.computation.add(made)
+    elements = [editor.element(made, number) for number in range(count)]
+    module.replace(sort, elements[0] if not sort.shape.is_tuple else editor.tuple(elements))
+    editor.computation.remove(sort)
 
 
 def _counts_along(operand: HloInstruction, dimension: int) -> bool:
@@ -63,16 +75,29 @@ def _counts_along(operand: HloInstruction, dimension: int) -> bool:
     )
 
 
-def _stable_comparator(old: HloComputation, element_types: list[str], place: int) -> HloComputation:
-    b = HloBuilder(f"{old.name}.clone")
-    parameters = [
-        b.leaf("parameter", Shape.array(element_type, ()), {"parameter_number": 2 * number + side})
-        for number, element_type in enumerate(element_types)
-        for side in range(2)
-    ]
-    asked = parameters[: len(old.parameters)]
-    swapped = [asked[number ^ 1] for number in range(len(asked))]
-    forward, backward = copy_into(b, old, asked), copy_into(b, old, swapped)
-    undecided = b.compare(forward, backward, "EQ")
-    first = parameters[2 * place] < parameters[2 * place + 1]
-    return b.build_computation(b.select(undecided, first, forward))
+def _with_two_parameters(module: HloModule, old: HloComputation, element_type: str, operand: int) -> HloComputation:
+    """Add a clone of a comparator that has two more parameters, for the elements of the sort's operand of that number."""
+    clone = HloComputation(f"{old.name}.clone", old.where)
+    for side, name in enumerate(("lhs", "rhs")):
+        attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
+        clone.add(HloInstruction(f"p.{operand}.{name}", "parameter", Shape.array(element_type, ()), attrs=attributes))
+    made: dict[HloInstruction, HloInstruction] = {}
+    for instruction in old.instructions:
+        made[instruction] = clone.add(copy_instruction(instruction, ()), is_root=instruction.is_root)
+    for instruction, new in made.items():
+        new.operands = [made[value] for value in instruction.operands]
+    return module.add_computation(clone)
+
+
+def _break_ties(comparator: HloComputation, place: int) -> None:
+    """Let a comparator order elements that it finds equal by their values of operand `place`."""
+    root, parameters = comparator.root, comparator.parameters
+    swapped = {parameter: parameters[number ^ 1] for number, parameter in enumerate(parameters)}
+    for instruction in comparator.post_order():
+        if instruction.operands:
+            copy = copy_instruction(instruction, [swapped.get(value, value) for value in instruction.operands])
+            swapped[instruction] = comparator.add(copy)
+    editor = Editor(root)
+    same = editor.compare(root, swapped.get(root, root), "EQ")
+    first = editor.compare(parameters[2 * place], parameters[2 * place + 1], "LT")
+    comparator.root = editor.add("select", root.shape, [same, first, root])

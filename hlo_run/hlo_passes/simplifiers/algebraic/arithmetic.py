@@ -28,7 +28,7 @@ def add_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def constant_to_the_right(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """C + A => A + C, C * A => A * C."""
     one, two = i.operands
-    return rw.like(i, [two, one]) if is_constant(one) and not is_constant(two) else None
+    return rw.like(i, [two, one]) if one.opcode == "constant" and two.opcode != "constant" else None
 
 
 def add_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -1,0 +1,71 @@
+"""XLA's 128-bit fingerprint of a module, which it writes into the header before it schedules (`fingerprint_before_lhs`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import replace
+from typing import Any
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.highway_hash import highway_hash_128
+from hlo_run.hlo.printer import CANONICAL, module_to_string
+from hlo_run.hlo.values.dtype import DTYPES
+
+_KEY = (0x9E0433B546E065D2, 0x0E7ECAD49E703760, 0x83D29F20DAE229B0, 0x40C1CE3FF9D19A42)
+_OPTIONS = replace(CANONICAL, backend_config=True)
+# XLA's numbers of element types, and of the shapes without elements.
+_TYPES = {**{name: dtype.number for name, dtype in DTYPES.items()}, "opaque": 14, "token": 17}
+_SHAPE = re.compile(rb"(?<![\w.\-])(" + "|".join(_TYPES).encode() + rb")\[([\d,<=?]*)\]")
+_CONFIG = re.compile(r"(?<=, backend_config=)\{.*\}$", re.MULTILINE)
+_STATIC, _BOUNDED, _UNBOUNDED = range(3)
+_UNBOUNDED_SIZE = -(1 << 63)
+
+
+def xla_fingerprint(module: HloModule) -> str:
+    """Return the fingerprint as 32 hexadecimal digits.
+
+    It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted, and every shape is the list of
+    its element type and sizes in binary form.
+    """
+    text = _CONFIG.sub(lambda found: _sorted_config(found[0]), module_to_string(module, _OPTIONS))
+    low, high = highway_hash_128(_SHAPE.sub(_binary, text.encode("utf-8", "surrogatepass")), _KEY)
+    return f"{low:016x}{high:016x}"
+
+
+def _binary(found: re.Match[bytes]) -> bytes:
+    sizes = [_size(size) for size in found[2].decode().split(",") if size]
+    numbers = [_TYPES[found[1].decode()], *sizes]
+    return struct.pack(f"<{len(numbers) + 1}q", len(numbers), *numbers)
+
+
+def _size(text: str) -> int:
+    """Return a size and, in the two lowest bits, whether it is dynamic."""
+    if text == "?":
+        return (_UNBOUNDED_SIZE << 2 | _UNBOUNDED) & ((1 << 63) - 1)
+    return int(text.removeprefix("<=")) << 2 | (_BOUNDED if text.startswith("<=") else _STATIC)
+
+
+class _Literal(str):
+    """A number as it is written."""
+
+
+def _sorted_config(text: str) -> str:
+    try:
+        value = json.loads(text, parse_float=_Literal, parse_int=_Literal)
+    except ValueError:
+        return text
+    return _serialized(value)
+
+
+def _serialized(value: Any) -> str:
+    match value:
+        case _Literal():
+            return str(value)
+        case {**entries}:
+            return "{" + ",".join(sorted(f"{json.dumps(key)}:{_serialized(inner)}" for key, inner in entries.items())) + "}"
+        case [*elements]:
+            return "[" + ",".join(_serialized(element) for element in elements) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
