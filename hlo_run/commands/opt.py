@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hlo_run.cache import choose_cache
-from hlo_run.commands.asked_passes import AskedPass, parse_asked, split_passes, with_options
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file
@@ -28,6 +27,7 @@ from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
+from hlo_run.pipeline.asked_passes import AskedPass, parse_asked, split_passes, with_options
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
-from hlo_run.hlo_passes.control_flow.flatten_call_graph import FlattenCallGraph
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
 
 
@@ -34,6 +34,7 @@ class DoubleBufferLoopUnrolling:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
+        del ctx
         version = module.version
         for loop in module.instructions_of("while"):
             config = _config(loop)
@@ -47,7 +48,7 @@ class DoubleBufferLoopUnrolling:
             _repeat(loop, copies, "full_unroll_clone" if strategy == "full" else "double_buffer_clone")
             _count_again(loop, config, count, copies)
         if module.version != version:
-            FlattenCallGraph().apply(ctx, module)
+            flatten_call_graph(module)
 
     def _strategy(self, loop: HloInstruction) -> str:
         """Return `double_buffer`, `full`, or an empty string for a loop to leave alone."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import clone_computation
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 
 @dataclass(frozen=True)
@@ -26,26 +25,4 @@ class FlattenCallGraph:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; callers come before callees, so that the calls in a clone are seen too."""
         del ctx
-        if not module.instructions_of(*CONTROL_FLOW):
-            return
-        taken: set[HloComputation] = set()
-        waiting = [module.entry]
-        while waiting:
-            for instruction in waiting.pop(0).post_order():
-                if instruction.opcode in CONTROL_FLOW:
-                    waiting += _flatten(module, instruction, taken)
-
-
-def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloComputation]) -> list[HloComputation]:
-    """Clone the computations of `instruction` that are in `taken`; return all it calls, which are then in `taken`."""
-    called: dict[str, tuple[HloComputation, ...]] = {}
-    for name, group in instruction.called.items():
-        own: list[HloComputation] = []
-        for computation in group:
-            is_shared = computation in taken or any(caller.opcode not in CONTROL_FLOW for caller in computation.callers)
-            own.append(clone_computation(module, computation) if is_shared else computation)
-            taken.add(own[-1])
-        called[name] = tuple(own)
-    if called != instruction.called:
-        instruction.called = called
-    return list(instruction.called_computations)
+        flatten_call_graph(module)

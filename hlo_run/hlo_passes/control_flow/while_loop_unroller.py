@@ -15,9 +15,9 @@ from hlo_run.analysis.loop_counter import LoopCounter, find_counter
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
-from hlo_run.hlo_passes.control_flow.while_loop_constant_sinking import WhileLoopConstantSinking
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
 from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
 
 
@@ -39,9 +39,10 @@ class WhileLoopUnroller:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, inner loops before outer ones."""
+        del ctx
         if self.unroll_factor != -1:
             return
-        WhileLoopConstantSinking().apply(ctx, module)
+        ConstantSinking().run(module)
         version = module.version
         for loop in reversed(module.instructions_of("while")):
             if loop.parent is None or loop.parent.module is None:

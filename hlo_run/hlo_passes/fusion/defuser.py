@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.inlining import inline
+from hlo_run.hlo_passes.subgraphs.despecializing import defuse
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,4 @@ class Defuser:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place; a fusion inside a fusion ends in the computation of the outer one."""
         del ctx
-        version = module.version
-        while fusions := [i for c in module.computations if not c.is_fusion for i in c.instructions if i.opcode == "fusion"]:
-            for fusion in fusions:
-                inline(module, fusion, fusion.fused_computation)
-                fusion.control_predecessors = []
-                users = list(fusion.users)
-                assert not users, "the inlined root has the users"
-                remove_unused([fusion])
-                if fusion.parent is not None:
-                    fusion.parent.remove(fusion)
-            remove_uncalled(module)
-        if module.version != version:
-            remove_uncalled(module)
+        defuse(module)

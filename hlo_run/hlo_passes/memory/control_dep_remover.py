@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.despecializing import remove_control_dependencies
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,4 @@ class ControlDepRemover:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place."""
         del ctx
-        for instruction in module.instructions:
-            if instruction.control_predecessors:
-                instruction.control_predecessors = []
-                instruction.touch()
+        remove_control_dependencies(module)

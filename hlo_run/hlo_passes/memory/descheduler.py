@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.despecializing import remove_schedule
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,4 @@ class HloDescheduler:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        if module.schedule is not None:
-            module.schedule = None
-            module.attrs.pop("is_scheduled", None)
-            module.version += 1
+        remove_schedule(module)

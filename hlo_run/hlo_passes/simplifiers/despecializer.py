@@ -19,10 +19,8 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.fusion.defuser import Defuser
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.memory.control_dep_remover import ControlDepRemover
-from hlo_run.hlo_passes.memory.descheduler import HloDescheduler
+from hlo_run.hlo_passes.subgraphs.despecializing import defuse, remove_control_dependencies, remove_schedule
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,10 @@ class Despecializer:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        HloDescheduler().apply(ctx, module)
-        ControlDepRemover().apply(ctx, module)
-        Defuser().apply(ctx, module)
+        del ctx
+        remove_schedule(module)
+        remove_control_dependencies(module)
+        defuse(module)
         _unpack(module)
         if self.deconstructs_reduce_window:
             for window in module.instructions_of("reduce-window"):
