@@ -2,10 +2,11 @@
 
     python3 scripts/venv.py python scripts/pass_conformance.py CASES [--pass NAME,..] [--rows OUT.tsv] [--jobs N]
 
-CASES is a folder as `pass_meaning.py` takes it, with what each test expects: FileCheck patterns (`CASE.check`) and matchers of the
-root (`CASE.match`, one JSON value per line). `changed` says whether the last pass changes the module. Options that the constructor
-of a pass gets are handed over (`OPTIONS`). Cases that set others, edit the module or hand over a function are left out. Patterns
-are compared with three texts: as printed, with `VALUE#NUMBER` for elements of tuples, and without shapes. The output is Markdown.
+CASES is a folder as `pass_meaning.py` takes it, with what each test expects: FileCheck patterns (`CASE.check`) and matchers of
+the root (`CASE.match`, one JSON value per line). `changed` says whether the last pass changes the module. Options that a pass's
+constructor gets are handed over (`OPTIONS`). Cases that set others, edit the module or hand over a function are left out.
+Patterns are compared with three texts: as printed, with `VALUE#NUMBER` for elements of tuples, and without shapes. The output is
+Markdown.
 `REASONS` names why a case may differ; what begins with `open` is work to do.
 """
 
