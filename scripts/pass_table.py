@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pipeline.other_passes import OTHER_PASSES
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -117,6 +118,18 @@ def page() -> str:
     for group, items in groupby(rows, key=lambda row: row[0]):
         lines += ["", f"## {group}", "", "| XLA's pass | ours |", "| --- | --- |"]
         lines += [f"| {name} | {text} |" for _, name, _, text in items]
+    lines += [
+        "",
+        "## Outside of the pipeline",
+        "",
+        "Passes that XLA:GPU does not run by default: `hlo-opt --passes=NAME` runs them.",
+        "",
+    ]
+    lines += ["| pass | here |", "| --- | --- |"]
+    ctx = PassContext(preset(DEFAULT_TARGET), Options())
+    for _, row in OTHER_PASSES.all_rows():
+        file = Path(inspect.getfile(type(row.make(ctx)))).relative_to(ROOT).as_posix()
+        lines.append(f"| {row.name} | [{file.removeprefix('hlo_run/hlo_passes/')}](../{file}) |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
-Flags: `--only=ROW,ROW` (exactly these rows of the HLO table; none: only parse and print), `--stage=NAME` and any other
+Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print), `--stage=NAME` and any other
 flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference` evaluates the
 section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
 """
@@ -24,6 +24,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.other_passes import OTHER_PASSES
 from hlo_run.pipeline.runner import verify_input
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.pipeline.table_rows import spelling
@@ -93,7 +94,7 @@ def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
     strictness = verify_input(module)
     asked = set(map(spelling, options.hlo_rows.only))
-    for group in PIPELINE:
+    for group in (OTHER_PASSES, *PIPELINE):
         for _, row in group.all_rows():
             if spelling(row.name) in asked:
                 row.make(ctx).apply(ctx, module)

@@ -78,6 +78,9 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     direction = test.comparison_direction
     if value is not None and value.index is None:
         value, limit, direction = limit, value, _MIRRORED.get(direction, "")
+    value, limit = (_constant_if_unchanged(loop, search, one) for one in (value, limit))
+    if value is not None and value.index is None:
+        value, limit, direction = limit, value, _MIRRORED.get(direction, "")
     # The compared value must be the element itself: an offset could wrap around.
     if value is None or value.index is None or value.offset or limit is None or limit.index is not None:
         return None
@@ -94,6 +97,15 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
         dtype.bits,
         dtype.is_signed,
     )
+
+
+def _constant_if_unchanged(loop: HloInstruction, search: _Search, value: _Linear | None) -> _Linear | None:
+    """Return an element that begins as a constant, and that the body does not change, as that constant."""
+    if value is None or value.index is None:
+        return value
+    init, new = (search.linear(_Place(whole.operands[value.index])) for whole in (loop.operands[0], loop.while_body.root))
+    is_constant = init is not None and init.index is None and new == _Linear(value.index, 0)
+    return _Linear(None, init.offset + value.offset) if init is not None and is_constant else value
 
 
 def _wrapped(value: int, bits: int, is_signed: bool) -> int:

@@ -41,7 +41,7 @@ def _is_element(value: HloInstruction, number: int) -> bool:
 def doubled_elements(state: LoopState) -> dict[int, int]:
     """Return the elements that always equal an earlier element, each with the number of the earlier one.
 
-    Both start equal, and the body either returns one value for both or adds equal constants to both.
+    Both start equal, and the body returns one value for both, adds equal constants to both, or updates the same part of both.
     """
     found: dict[int, int] = {}
     first: dict[tuple[object, ...], int] = {}
@@ -62,6 +62,10 @@ def _value_key(value: HloInstruction) -> tuple[object, ...]:
 def _change_key(new: HloInstruction, number: int) -> tuple[object, ...]:
     if new.opcode == "get-tuple-element" and _is_element(new, number):
         return ("unchanged",)
+    if new.opcode == "dynamic-update-slice":
+        whole = new.operands[0]
+        if whole.opcode == "get-tuple-element" and _is_element(whole, number):
+            return ("update", *new.operands[1:])
     if new.opcode == "add":
         for one, two in (new.operands, new.operands[::-1]):
             if one.opcode == "get-tuple-element" and _is_element(one, number) and two.opcode == "constant" and not two.shape.dims:

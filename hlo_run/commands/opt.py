@@ -27,6 +27,7 @@ from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
+from hlo_run.pipeline.asked_passes import AskedPass, parse_asked, split_passes, with_options
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
@@ -104,13 +105,17 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
     if flags.emit_proto:
         return lambda ctx, module: _text_proto(module)
     if flags.passes:
-        names = [name.strip() for name in flags.passes.split(",") if name.strip()]
+        asked = [parse_asked(text) for text in split_passes(flags.passes)]
         known = {*_passes(), *_rows()}
-        for name in names:
-            if _spelling(name) not in known:
-                close = difflib.get_close_matches(_spelling(name), sorted(known), n=1)
-                raise UsageError(f"Pass {name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes")
-        return lambda ctx, module: _run_passes(names, ctx, module)
+        for one in asked:
+            if _spelling(one.name) not in known:
+                close = difflib.get_close_matches(_spelling(one.name), sorted(known), n=1)
+                raise UsageError(
+                    f"Pass {one.name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes"
+                )
+            for row in _rows_of_pass(one.name):
+                with_options(row, one)
+        return lambda ctx, module: _run_passes(asked, ctx, module)
     stage = options.stage or HLO
     if stage not in _stages(platform):
         known = ", ".join(_stages(platform))
@@ -147,11 +152,12 @@ def _passes() -> dict[str, str]:
 
 
 def _rows() -> dict[str, HloRow]:
-    """Return the rows of the HLO table in order, by their names with dashes."""
+    """Return the passes outside of the pipeline and the rows of the HLO table in order, by their names with dashes."""
+    from hlo_run.pipeline.other_passes import OTHER_PASSES
     from hlo_run.pipeline.plugin_passes import plugin_rows
     from hlo_run.pipeline.table import PIPELINE
 
-    rows = {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
+    rows = {_spelling(row.name): row for group in (OTHER_PASSES, *PIPELINE) for _, row in group.all_rows()}
     return {**rows, **{_spelling(name): row for name, row in plugin_rows().items()}}
 
 
@@ -165,7 +171,7 @@ def _text_proto(module: HloModule) -> str:
     return module_to_bytes(module, "pbtxt").decode()
 
 
-def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> str:
+def _run_passes(asked: Sequence[AskedPass], ctx: PassContext, module: HloModule) -> str:
     """Run passes in this order, including those that the target would skip. A pass may appear more than once.
 
     Accepts modules as XLA's tests of passes do: an instruction may mix float widths, and layouts may be inconsistent if a pass
@@ -175,16 +181,17 @@ def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> st
     from hlo_run.pipeline.runner import run_hlo_groups
     from hlo_run.pipeline.table_rows import Group, numbered
 
-    chosen = [row for name in names for row in _rows_of_pass(name, ctx)]
+    plain = [(row, one) for one in asked for row in _rows_of_pass(one.name)]
     order = list(_rows().values())
     settled = next(number for number, row in enumerate(order) if row.settles_layouts)
-    keeps_layouts = not any(row in order[:settled] for row in chosen)
+    keeps_layouts = not any(row in order[:settled] for row, _ in plain)
+    chosen = [with_options(row, one) for row, one in plain]
     running = [replace(row, name=row.pass_name, number=1, required=True, when=_always) for row in chosen]
     run_hlo_groups(numbered([Group("transforms_pipeline", tuple(running))]), ctx, module, READING, keeps_layouts)
     return _module_text(ctx, module)
 
 
-def _rows_of_pass(name: str, ctx: PassContext) -> list[HloRow]:
+def _rows_of_pass(name: str) -> list[HloRow]:
     """Return the rows to run for a name: all rows that share the work of a pass, else its first row, else the row `name`."""
     rows = _rows()
     asked = _spelling(name)
@@ -193,7 +200,7 @@ def _rows_of_pass(name: str, ctx: PassContext) -> list[HloRow]:
         return [rows[asked]]
     if not found[0].shares:
         return found[:1]
-    return list({repr(row.make(ctx)): row for row in reversed(found)}.values())[::-1]
+    return list({repr(row.make): row for row in reversed(found)}.values())[::-1]
 
 
 def _always(ctx: PassContext) -> bool:

@@ -17,7 +17,10 @@ class OptFlags:
         "NAME",
     )
     passes: str = flag(
-        "", "Run only these passes, in this order (comma-separated). cse-4 is the fourth row of cse in the pass table.", "PASSES"
+        "",
+        "Run only these passes, in this order (comma-separated). cse-4 is the fourth row of cse in the pass table. Options "
+        "of a pass are in braces: despecializer{deconstructs_reduce_window=true}.",
+        "PASSES",
     )
     split_input_file: bool = flag(False, "Split FILE at the lines `// -----` and process each module separately.")
     emit_proto: bool = flag(False, "Print the module as a text proto and run no passes.")

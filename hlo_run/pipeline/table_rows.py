@@ -31,11 +31,12 @@ class PassAt(Generic[ContextT, PassT]):
 
     def __call__(self, ctx: ContextT) -> PassT:
         options = {name: value(ctx) if callable(value) else value for name, value in self.options.items()}
-        return _pass_class(self.module)(**options)
+        return pass_class(self.module)(**options)
 
 
 @functools.cache
-def _pass_class(module: str) -> Callable[..., Any]:
+def pass_class(module: str) -> type[Any]:
+    """Return the class of the pass in a Python module, which it imports."""
     members = vars(importlib.import_module(module)).items()
     classes = [value for name, value in members if isinstance(value, type) and value.__module__ == module and name[0] != "_"]
     [found] = (value for value in classes if hasattr(value, "apply"))

@@ -69,6 +69,41 @@ def test_names_of_passes_take_dashes_and_underscores(file: str, capsys: pytest.C
         assert _output(capsys, "--split-input-file", f"--passes={name}", file)
 
 
+LOOP = """HloModule m
+body { s = (s32[], f32[]) parameter(0) i = s32[] get-tuple-element(s), index=0 x = f32[] get-tuple-element(s), index=1
+  one = s32[] constant(1) j = s32[] add(i, one) y = f32[] multiply(x, x) ROOT t = (s32[], f32[]) tuple(j, y) }
+condition { s = (s32[], f32[]) parameter(0) i = s32[] get-tuple-element(s), index=0 n = s32[] constant(3)
+  ROOT l = pred[] compare(i, n), direction=LT }
+ENTRY e { p = f32[] parameter(0) z = s32[] constant(0) t = (s32[], f32[]) tuple(z, p)
+  w = (s32[], f32[]) while(t), condition=condition, body=body ROOT r = f32[] get-tuple-element(w), index=1 }
+"""
+
+
+def test_passes_take_options_in_braces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loop.hlo"
+    path.write_text(LOOP)
+    assert "while(" not in _output(capsys, "--passes=while_loop_unroller,dce", str(path))
+    text = _output(capsys, "--passes=while_loop_unroller{wrap_in_trivial_loop=true},dce", str(path))
+    assert text.count("multiply(") == 3
+    assert "while(" in text
+    text = _output(capsys, "--passes=while_loop_unroller{trip_count_threshold=2, wrap_in_trivial_loop},dce", str(path))
+    assert text.count("multiply(") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("while_loop_unroller{factor=2}", "pass while_loop_unroller has no option 'factor'"),
+        ("dce{all=true}", "pass dce has no option 'all'"),
+        ("while_loop_unroller{trip_count_threshold=many}", "takes a int, got 'many'"),
+        ("while_loop_unroller{", "cannot read the pass"),
+    ],
+)
+def test_bad_options_of_passes_are_refused(file: str, capsys: pytest.CaptureFixture[str], asked: str, message: str) -> None:
+    assert run_opt([f"--passes={asked}", file]) == 2
+    assert message in capsys.readouterr().err
+
+
 def _result_of(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str) -> str:
     path = tmp_path / "m.hlo"
     path.write_text(text)

@@ -39,12 +39,12 @@ class RadixOrder:
     is_numpy: bool
 
 
-def radix_order(sort: HloInstruction, target: TargetSpec) -> RadixOrder | None:
-    """Return the order by which CUB can replace `sort`; None if it cannot, or is slower."""
+def radix_order(sort: HloInstruction, target: TargetSpec, always: bool = False) -> RadixOrder | None:
+    """Return the order by which CUB can replace `sort`; None if it cannot, or (unless `always`) is slower."""
     shape = sort.operands[0].shape
     if len(sort.operands) > 2 or any(operand.shape.dynamic_dims for operand in sort.operands):
         return None
-    if sort.dimensions[0] != shape.rank - 1 or not _is_faster(sort, target):
+    if sort.dimensions[0] != shape.rank - 1 or not (always or _is_faster(sort, target)):
         return None
     order = _order_of(sort.to_apply)
     if order is None or order.key >= len(sort.operands):

@@ -23,9 +23,11 @@ from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_cal
 
 @dataclass(frozen=True)
 class CallInliner:
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. With `single_call_site` a computation that several calls share stays."""
 
     name: ClassVar[str] = "call-inliner"
+
+    single_call_site: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, innermost calls first."""
@@ -38,6 +40,8 @@ class CallInliner:
             if is_async_wrapper(computation):
                 continue  # it holds one instruction
             calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i)]
+            if self.single_call_site:
+                calls = [call for call in calls if len(call.to_apply.callers) == 1]
             successors = control_successors(computation) if calls else {}
             for call in calls:
                 inline_call(module, call, successors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,9 +27,17 @@ class ConditionalCanonicalizer:
         """Edit in place."""
         del ctx
         for conditional in module.instructions_of("conditional"):
-            is_shared = any(len(branch.callers) > 1 for branch in conditional.called_computations)
-            if not conditional.shape.is_tuple and not is_shared:
+            if not conditional.shape.is_tuple:
+                _make_own(module, conditional)
                 _canonicalize(module, conditional)
+
+
+def _make_own(module: HloModule, conditional: HloInstruction) -> None:
+    """Give the conditional its own copies of branches that others call, too."""
+    shared = [branch for branch in dict.fromkeys(conditional.called_computations) if len(branch.callers) > 1]
+    if shared:
+        copies = {branch: clone_computation(module, branch) for branch in shared}
+        conditional.called = {name: tuple(copies.get(b, b) for b in group) for name, group in conditional.called.items()}
 
 
 def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:

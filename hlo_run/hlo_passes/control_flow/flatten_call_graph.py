@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import clone_computation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FlattenCallGraph:
         """Edit in place."""
         del ctx
         if self.control_flow_only:
-            _flatten_control_flow(module)
+            flatten_call_graph(module)
             return
         for computation in computation_order(module):
             if len(computation.callers) > 1 or any(c.called_computations.count(computation) > 1 for c in computation.callers):
@@ -67,41 +67,3 @@ def _cloned(
                 own.append(computation)
         called[name] = tuple(own)
     return called
-
-
-def _flatten_control_flow(module: HloModule) -> None:
-    """Let instructions of control flow share no computation.
-
-    Callers come before callees, so that the calls in a clone are seen too.
-    """
-    if not module.instructions_of(*CONTROL_FLOW):
-        return
-    taken: set[HloComputation] = set()
-    waiting = [module.entry]
-    while waiting:
-        for instruction in waiting.pop(0).post_order():
-            if instruction.opcode in CONTROL_FLOW:
-                waiting += _flatten(module, instruction, taken)
-
-
-def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloComputation]) -> list[HloComputation]:
-    """Clone the computations of `instruction` that are in `taken`; return all it calls, which are then in `taken`."""
-    called: dict[str, tuple[HloComputation, ...]] = {}
-    for name, group in instruction.called.items():
-        own: list[HloComputation] = []
-        for computation in group:
-            is_shared = computation in taken or any(caller.opcode not in CONTROL_FLOW for caller in computation.callers)
-            own.append(_clone(module, computation) if is_shared else computation)
-            taken.add(own[-1])
-        called[name] = tuple(own)
-    if called != instruction.called:
-        instruction.called = called
-    return list(instruction.called_computations)
-
-
-def _clone(module: HloModule, computation: HloComputation) -> HloComputation:
-    clone = clone_computation(module, computation)
-    for instruction in clone.instructions:
-        if instruction.opcode == "fusion":
-            instruction.called = {"calls": (_clone(module, instruction.fused_computation),)}
-    return clone

@@ -10,45 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.loop_state import LoopState, loop_state
-from hlo_run.hlo.edit import copy_instruction, remove_unused
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
 
 
 @dataclass(frozen=True)
 class WhileLoopConstantSinking:
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring.
+
+    With `sink_broadcast_of_constants` broadcasts of scalar constants are sunk as well, with `sink_only_scalar_constants` only
+    constants without dimensions.
+    """
 
     name: ClassVar[str] = "while-loop-constant-sinking"
+
+    sink_broadcast_of_constants: bool = False
+    sink_only_scalar_constants: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, outer loops before inner ones."""
         del ctx
-        for loop in module.instructions_of("while"):
-            state = loop_state(loop)
-            if state is not None:
-                _sink(state)
-
-
-def _sink(state: LoopState) -> None:
-    for number in state.unchanged:
-        constant = state.init.operands[number]
-        if constant.opcode == "constant" and constant.shape.is_array:
-            for computation in (state.body, state.condition):
-                _replace_element(computation, number, constant)
-
-
-def _replace_element(computation: HloComputation, number: int, constant: HloInstruction) -> None:
-    """Let all users except the root tuple use a copy of the constant."""
-    root = computation.root
-    for element in [user for user in computation.parameters[0].users if user.tuple_index == number]:
-        users = [user for user in element.users if user is not root or root.opcode != "tuple"]
-        if not users and not element.is_root:
-            continue
-        copy = computation.add(copy_instruction(constant, ()))
-        for user in users:
-            user.operands = [copy if operand is element else operand for operand in user.operands]
-        if element.is_root:
-            computation.root = copy
-        remove_unused([element])
+        ConstantSinking(self.sink_broadcast_of_constants, self.sink_only_scalar_constants).run(module)

@@ -14,8 +14,9 @@ from typing import ClassVar
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
@@ -32,16 +33,25 @@ class WhileLoopSimplifier:
         del ctx
         version = module.version
         for loop in module.instructions_of("while"):
-            if loop.parent is None or loop.parent.module is None or has_side_effect(loop):
+            if loop.parent is None or loop.parent.module is None or _stays(loop):
                 continue
-            if not _runs_once_at_most(module, loop):
+            has_effect = has_side_effect(loop)
+            if has_effect or not _runs_once_at_most(module, loop):
                 state = loop_state(loop)
+                state = None if state is None else _settle_constants(state)
                 if state is not None:
-                    _merge_doubled(module, state)
+                    if not has_effect:
+                        _merge_doubled(module, state)
+                    _split_users(module, state)
                     if _hand_past(module, state):
                         _drop_unused(state)
         if module.version != version:
             remove_uncalled(module)
+
+
+def _stays(loop: HloInstruction) -> bool:
+    attributes = loop.attrs.get("frontend_attributes")
+    return isinstance(attributes, FrontendAttributes) and attributes.get("xla_disable_while_loop_dce") == "true"
 
 
 def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
@@ -56,6 +66,54 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
         inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True
+
+
+def _settle_constants(state: LoopState) -> LoopState | None:
+    """Let elements that begin as a constant, and that the body sets to the same constant, be unchanged and unread."""
+    pairs = enumerate(zip(state.init.operands, state.body.root.operands, strict=True))
+    settled = [n for n, (init, new) in pairs if _same_constant(init, new)]
+    if not settled:
+        return state
+    root = state.body.root
+    elements = list(root.operands)
+    for number in settled:
+        constant = state.init.operands[number]
+        for computation in (state.body, state.condition):
+            for read in [user for user in computation.parameters[0].users if user.tuple_index == number]:
+                for user in [user for user in read.users if user is not root]:
+                    user.replace_operand(read, computation.add(copy_instruction(constant, ())))
+                if not read.users and not read.is_root:
+                    remove_unused([read])
+        elements[number] = Editor(state.body.parameters[0]).element(state.body.parameters[0], number)
+    root.operands = elements
+    return loop_state(state.loop)
+
+
+def _same_constant(one: HloInstruction, two: HloInstruction) -> bool:
+    if one.opcode != "constant" or two.opcode != "constant" or one.shape != two.shape or not one.shape.is_array:
+        return False
+    return one.constant_array.tobytes() == two.constant_array.tobytes()
+
+
+def _split_users(module: HloModule, state: LoopState) -> None:
+    """Let users of the whole result read its elements if an element then leaves the loop."""
+    loop = state.loop
+    whole = [user for user in loop.users if user.opcode != "get-tuple-element"]
+    if (not whole and not loop.is_root) or loop.backend_config or not state.unchanged:
+        return
+    used = set(range(len(state.init.operands))) - set(state.unchanged)
+    if len(_needed(state, used)) == len(state.init.operands):
+        return
+    editor = Editor(loop)
+    elements = [
+        state.init.operands[n] if n in state.unchanged else editor.element(loop, n) for n in range(len(state.init.operands))
+    ]
+    result = editor.add("tuple", loop.shape, elements)
+    for user in whole:
+        user.replace_operand(loop, result)
+    if loop.is_root:
+        editor.computation.root = result
+    remove_unused([loop])
 
 
 def _merge_doubled(module: HloModule, state: LoopState) -> None:
@@ -86,8 +144,8 @@ def _drop_unused(state: LoopState) -> None:
         return
     if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
         return
-    needed = _needed(state)
-    if not needed or len(needed) == len(state.init.operands):
+    needed = _needed(state, {user.tuple_index for user in loop.users})
+    if len(needed) == len(state.init.operands):
         return
     numbers = {old: new for new, old in enumerate(needed)}
     shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))
@@ -109,9 +167,9 @@ def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
         element.attrs["index"] = numbers[element.tuple_index]
 
 
-def _needed(state: LoopState) -> list[int]:
-    """Return the indices of the needed elements of the state, ascending."""
-    needed = {user.tuple_index for user in state.loop.users}
+def _needed(state: LoopState, used: set[int]) -> list[int]:
+    """Return the indices of the needed elements of the state, ascending; `used` are those of the result."""
+    needed = set(used)
     needed |= {element.tuple_index for element in state.condition.parameters[0].users}
     reads = _reads(state.body)
     effects: set[int] = set()

@@ -44,7 +44,7 @@ def _split(old: HloInstruction) -> HloInstruction:
     """Return the parts of each element along a new last dimension."""
     editor, (value,) = Editor(old), old.operands
     wide, narrow = f"u{value.shape.dtype.bits}", f"u{old.shape.dtype.bits}"
-    bits = editor.broadcast(_as_bits(editor, value, wide), old.shape.dims, range(value.shape.rank))
+    bits = _as_bits(editor, editor.broadcast(value, old.shape.dims, range(value.shape.rank)), wide)
     shifted = editor.binary("shift-right-logical", bits, _places(editor, old.shape, wide, old.shape.dtype.bits))
     mask = editor.broadcast(editor.constant((1 << old.shape.dtype.bits) - 1, wide), old.shape.dims)
     return _in_type_of(editor, editor.convert(editor.binary("and", shifted, mask), narrow), old.shape)
@@ -78,7 +78,7 @@ def _in_type_of(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstr
 def _places(editor: Editor, shape: Shape, element_type: str, bits: int) -> HloInstruction:
     """Return for each position of the last dimension its bit offset in the wide element."""
     number = editor.iota(element_type, shape.dims, shape.rank - 1)
-    return editor.binary("multiply", number, editor.broadcast(editor.constant(bits, element_type), shape.dims))
+    return editor.binary("multiply", editor.broadcast(editor.constant(bits, element_type), shape.dims), number)
 
 
 def _union(module: HloModule, element_type: str) -> HloComputation:

@@ -205,6 +205,6 @@ _CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
     "iota": _iota,
     "pad": _permuted("padding"),
     "reduce-window": _window,
-    "reverse": _numbers("dimensions"),
+    "reverse": lambda instruction: {"dimensions": tuple(sorted(_numbers("dimensions")(instruction)["dimensions"]))},
     "slice": _permuted("slice"),
 }

@@ -19,6 +19,7 @@ from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.simplifiers.algebraic import (
     arithmetic,
+    collectives,
     conversions,
     convolutions,
     functions,
@@ -31,6 +32,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic import (
     signs,
     sliced,
     slicing,
+    tuples,
     windows,
 )
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules
@@ -58,8 +60,10 @@ _ALWAYS = (
     sliced.RULES,
     scatters.RULES,
     signs.RULES,
+    tuples.RULES,
+    collectives.RULES,
 )
-_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions)
+_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions, tuples)
 FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
 LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, products.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
@@ -129,7 +133,8 @@ class _Walk:
         return True
 
     def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
-        if not all(_is_plain(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
+        is_plain = _is_any if old.opcode in _ON_ANY_SHAPE else _is_plain
+        if not all(is_plain(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
             return
         rewriter, count = Rewriter(old, self.sees_layouts), len(self.computation.instructions)
         for rule in rules:
@@ -172,6 +177,17 @@ class _Walk:
             waiting += operands
 
 
+# Opcodes whose rules move whole values.
+_ON_ANY_SHAPE = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
+
+
+def _is_any(shape: Shape) -> bool:
+    del shape
+    return True
+
+
 def _is_plain(shape: Shape) -> bool:
-    """Return True for an array of static size whose elements are whole bytes."""
+    """Return True for an array of static size whose elements are whole bytes, or a tuple of such arrays."""
+    if shape.is_tuple:
+        return all(_is_plain(part) for part in shape.tuple_shapes)
     return shape.is_array and not shape.dynamic_dims and (shape.dtype.bits >= 8)

@@ -15,7 +15,8 @@ CASES = (
     Case("add zero", P, C.format(0) + ROOT + "add(p, b)", "p"),
     Case("zero added", P, C.format(0) + ROOT + "add(b, p)", "p"),
     Case("add half", P, C.format(0.5) + ROOT + "add(p, b)", "add(p, broadcast<4>({0.5}))"),
-    Case("constant first", P, C.format(0.5) + ROOT + "add(b, p)", "add(p, broadcast<4>({0.5}))"),
+    Case("constant first", P, "c = f32[4] constant({1,2,3,5});" + ROOT + "add(c, p)", "add(p, {1,2,3,5})"),
+    Case("broadcast constant first", P, C.format(0.5) + ROOT + "add(b, p)", "add(broadcast<4>({0.5}), p)"),
     Case(
         "two constants",
         P,

@@ -312,7 +312,7 @@ CASES = (
         "running sum of a constant",
         P,
         Z + SPLAT + "ROOT r = f32[4,6] reduce-window(b, z), window={size=4x1 pad=3_0x0_0}, to_apply=sum",
-        "multiply(convert<f32>(add(iota<s32>(), broadcast<4,6>({1}))), broadcast<4,6>({3}))",
+        "multiply(broadcast<4,6>({3}), convert<f32>(add(iota<s32>(), broadcast<4,6>({1}))))",
     ),
     Case(
         "window of a dilating pad",

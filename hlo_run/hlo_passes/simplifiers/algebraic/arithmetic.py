@@ -26,7 +26,7 @@ def add_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def constant_to_the_right(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """C + A => A + C, C * A => A * C."""
+    """C + A => A + C for a constant that is not a broadcast."""
     one, two = i.operands
     return rw.like(i, [two, one]) if one.opcode == "constant" and two.opcode != "constant" else None
 
@@ -142,7 +142,17 @@ def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * C1) * C2 => A * (C1 * C2)."""
+    """(A * C1) * C2 => A * (C1 * C2); plain constants may be on either side, broadcast ones are on the right."""
+    inner, two = i.operands
+    if inner.opcode == "multiply" and inner.operands[0].opcode == "constant" and inner.operands[1].opcode == "broadcast":
+        joined = _joined(rw, "multiply", inner.operands[1], two)
+        return rw.mul(inner.operands[0], joined) if joined is not None and two.opcode == "broadcast" else None
+    for inner, two in (i.operands, i.operands[::-1]):
+        if inner.opcode != "multiply" or two.opcode != "constant":
+            continue
+        for value, one in (inner.operands, inner.operands[::-1]):
+            if one.opcode == "constant" and value.opcode != "constant":
+                return rw.mul(value, rw.mul(one, two))
     return _join_constants(rw, i, "multiply")
 
 
@@ -151,10 +161,10 @@ def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     one, two = i.operands
     if one.opcode != "multiply" or two.opcode != "multiply":
         return None
-    constants = one.operands[1], two.operands[1]
-    if any(c.opcode != "constant" for c in constants) or is_constant(one.operands[0]) or is_constant(two.operands[0]):
+    found = either(one, "constant"), either(two, "constant")
+    if found[0] is None or found[1] is None or "constant" in (found[0][1].opcode, found[1][1].opcode):
         return None
-    return rw.mul(rw.mul(one.operands[0], two.operands[0]), rw.mul(*constants))
+    return rw.mul(rw.mul(found[0][1], found[1][1]), rw.mul(found[0][0], found[1][0]))
 
 
 def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -162,13 +172,13 @@ def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruct
     for scaled, wide in (i.operands, i.operands[::-1]):
         if scaled.opcode != "multiply" or wide.opcode != "broadcast" or wide.operands[0].opcode == "constant":
             continue
-        value, factor = scaled.operands
-        scalar = constant_of(factor)
-        if scalar is None or is_constant(value):
-            continue
-        narrow = wide.operands[0]
-        product = rw.mul(narrow, rw.spread(scalar, narrow.shape))
-        return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.dimensions))
+        for value, factor in (scaled.operands, scaled.operands[::-1]):
+            scalar = constant_of(factor)
+            if scalar is None or is_constant(value):
+                continue
+            narrow = wide.operands[0]
+            product = rw.mul(narrow, rw.spread(scalar, narrow.shape))
+            return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.dimensions))
     return None
 
 
@@ -262,14 +272,26 @@ def divide_quotients(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return None
 
 
+def divide_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convert(p) / broadcast(scalar) => broadcast(1 / scalar) * convert(p) for floats."""
+    one, two = i.operands
+    is_pred = one.opcode == "convert" and one.operands[0].shape.element_type == "pred"
+    if not is_pred or not is_float(i) or two.opcode != "broadcast" or two.operands[0].shape.dims:
+        return None
+    inverse = rw.binary("divide", rw.constant(1, i.shape.element_type), two.operands[0])
+    return rw.mul(rw.spread(inverse, i.shape), one)
+
+
 def negate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """-(-A) => A."""
     return i.operands[0].operands[0] if i.operands[0].opcode == "negate" else None
 
 
 def part_of_complex(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """real(complex(A, B)) => A, imag(complex(A, B)) => B."""
+    """real(complex(A, B)) => A, imag(complex(A, B)) => B; of a real number: real(A) => A, imag(A) => 0."""
     value = i.operands[0]
+    if not value.shape.dtype.is_complex:
+        return value if i.opcode == "real" else rw.splat(0, i.shape)
     return value.operands[0 if i.opcode == "real" else 1] if value.opcode == "complex" else None
 
 
@@ -323,12 +345,12 @@ RULES: Rules = {
         divide_by_root,
         divide_by_constant,
         divide_quotients,
+        divide_converted_pred,
     ),
     "imag": (part_of_complex,),
     "multiply": (
         multiply_by_one,
         multiply_by_zero,
-        constant_to_the_right,
         multiply_negated,
         square_of_abs,
         multiply_two_constants,

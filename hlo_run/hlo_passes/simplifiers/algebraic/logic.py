@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
@@ -47,22 +48,37 @@ def bits_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A < C1 & A < C2 => A < min(C1, C2) for integers."""
-    one, two = i.operands
-    if i.shape.element_type != "pred" or one.opcode != "compare" or two.opcode != "compare":
+    bounds = [_upper_bound(test) for test in i.operands]
+    if bounds[0] is None or bounds[1] is None or bounds[0][0] is not bounds[1][0]:
         return None
-    if one.operands[0] is not two.operands[0] or one.comparison_direction != "LT" or two.comparison_direction != "LT":
+    value, number = min(bounds[0], bounds[1], key=lambda bound: bound[1])
+    return rw.compare(value, rw.splat(number, value.shape), "LT")
+
+
+def _upper_bound(test: HloInstruction) -> tuple[HloInstruction, int] | None:
+    """Return A and C of A < C or C > A, for integers and a constant C."""
+    direction = test.comparison_direction if test.opcode == "compare" else ""
+    if direction not in ("LT", "GT"):
         return None
-    numbers = splat_value(one.operands[1]), splat_value(two.operands[1])
-    if numbers[0] is None or numbers[1] is None or not is_integer(one.operands[0]):
-        return None
-    return one if int(numbers[0]) <= int(numbers[1]) else two
+    value, limit = test.operands if direction == "LT" else test.operands[::-1]
+    number = splat_value(limit)
+    return None if number is None or not is_integer(value) else (value, int(number))
 
 
 def xor_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A ^ A => 0, A ^ 0 => A."""
-    if i.operands[0] is i.operands[1]:
+    """A ^ A => 0, A ^ 0 => A; two like instructions without side effects count as one."""
+    if i.operands[0] is i.operands[1] or _are_alike(*i.operands):
         return rw.splat(0, i.shape)
     return next((two for one, two in (i.operands, i.operands[::-1]) if is_all(one, 0)), None)
+
+
+def _are_alike(one: HloInstruction, two: HloInstruction) -> bool:
+    same = one.opcode == two.opcode and one.operands == two.operands and one.shape == two.shape and not one.called
+    if not same or not one.operands or has_side_effect(one):
+        return False
+    ignored = ("metadata", "sharding")
+    left, right = ({key: value for key, value in side.attrs.items() if key not in ignored} for side in (one, two))
+    return left == right and one.attrs.get("sharding") == two.attrs.get("sharding")
 
 
 def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

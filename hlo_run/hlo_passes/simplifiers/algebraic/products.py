@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.dot_dims import dot_side, size_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
@@ -76,7 +79,7 @@ def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions stay first."""
     dot = i.operands[0]
-    if dot.opcode != "dot" or len(dot.users) > 1 or "operand_precision" in dot.attrs or "algorithm" in dot.attrs:
+    if dot.opcode != "dot" or len(dot.users) > 1:
         return None
     batch, contracted = _dims(dot, "batch"), _dims(dot, "contracting")
     free = [o.shape.rank - len(batch[0]) - len(contracted[0]) for o in dot.operands]
@@ -89,8 +92,84 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
         "lhs_contracting_dims": contracted[1],
         "rhs_contracting_dims": contracted[0],
     }
-    return _dot(rw, dot, list(dot.operands[::-1]), dims)
+    swapped = _with_swapped_precision(_dot(rw, dot, list(dot.operands[::-1]), dims))
+    if not rw.sees_layouts:
+        swapped.shape = i.shape
+    return swapped
 
 
-FREE_RULES: Rules = {"dot": (dot_of_nothing, dot_of_ones, dot_of_one_depth), "transpose": (transpose_of_dot,)}
+def _with_swapped_precision(dot: HloInstruction) -> HloInstruction:
+    """Let a new dot, whose operands were swapped, have their precisions in the new order."""
+    precision: tuple[str, ...] = dot.attrs.get("operand_precision", ())
+    if precision:
+        dot.attrs["operand_precision"] = tuple(reversed(precision))
+    return dot
+
+
+def dot_of_transposes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(transpose(A), transpose(B)) => transpose(dot(B, A)) if both permute alike; dot(A, B) if only batch dimensions move."""
+    one, two = i.operands
+    if one.opcode != "transpose" or two.opcode != "transpose" or one.dimensions != two.dimensions or _is_unreduced(i):
+        return None
+    order, rank = one.dimensions, one.shape.rank
+    batch, contracted = _dims(i, "batch"), _dims(i, "contracting")
+    is_canonical = batch == (tuple(range(rank - 2)),) * 2 and contracted == ((rank - 1,), (rank - 2,))
+    if rank < 2 or not is_canonical or set(order[-2:]) != {rank - 2, rank - 1}:
+        return None
+    is_swapped = order[-2:] == (rank - 1, rank - 2)
+    sources = [one.operands[0], two.operands[0]]
+    dims = {
+        "lhs_batch_dims": batch[0],
+        "rhs_batch_dims": batch[1],
+        "lhs_contracting_dims": contracted[0],
+        "rhs_contracting_dims": contracted[1],
+    }
+    dot = _dot(rw, i, sources[::-1] if is_swapped else sources, dims)
+    return rw.transpose(_with_swapped_precision(dot) if is_swapped else dot, order)
+
+
+def _is_unreduced(i: HloInstruction) -> bool:
+    """Return True if an annotation says that the devices hold parts of a sum."""
+    notes = [user for user in i.users if user.opcode == "custom-call" and user.custom_call_target == "Sharding"]
+    return len(i.users) == 1 and any("unreduced" in str(user.attrs.get("sharding", "")) for user in notes)
+
+
+def dot_of_rearranged(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(reshape(transpose(A)), C) => dot(reshape(A), reshape(transpose(reshape(C)))) for a constant C, which is folded.
+
+    The reshape merges adjacent dimensions into the only contracting one, and the transpose permutes only these.
+    """
+    number = 1 if i.operands[0].opcode == "constant" else 0
+    value, constant = i.operands[number], i.operands[1 - number]
+    contracted = [side[0] if len(side) == 1 else -1 for side in _dims(i, "contracting")]
+    if constant.opcode != "constant" or value.opcode != "reshape" or value.operands[0].opcode != "transpose" or -1 in contracted:
+        return None
+    transpose, merged = value.operands[0], contracted[number]
+    if 0 in value.shape.dims:
+        return None
+    kept = {ours[0] for ours, theirs in common_groups(transpose.shape.dims, value.shape.dims) if len(ours) == len(theirs) == 1}
+    others = [size for d, size in enumerate(value.shape.dims) if d != merged]
+    parts = [d for d in range(transpose.shape.rank) if d not in kept]
+    if [transpose.shape.dims[d] for d in sorted(kept)] != others or parts != list(
+        range(parts[0], parts[-1] + 1) if parts else ()
+    ):
+        return None
+    if math.prod(transpose.shape.dims[d] for d in parts) != value.shape.dims[merged] or sum(d < parts[0] for d in kept) != merged:
+        return None
+    order = transpose.dimensions
+    if any(order[d] != d for d in kept):
+        return None
+    place, sizes = contracted[1 - number], [transpose.shape.dims[d] for d in parts]
+    dims = constant.shape.dims
+    split = rw.reshape(constant, (*dims[:place], *sizes, *dims[place + 1 :]))
+    inverse = [place + order.index(d) - parts[0] for d in parts]
+    moved = rw.transpose(split, [*range(place), *inverse, *range(place + len(parts), split.shape.rank)])
+    operands = [rw.reshape(transpose.operands[0], value.shape.dims), rw.reshape(moved, dims)]
+    return rw.like(i, operands[::-1] if number else operands)
+
+
+FREE_RULES: Rules = {
+    "dot": (dot_of_nothing, dot_of_rearranged, dot_of_ones, dot_of_one_depth, dot_of_transposes),
+    "transpose": (transpose_of_dot,),
+}
 LAYOUT_RULES: Rules = {"transpose": (transpose_of_dot,)}

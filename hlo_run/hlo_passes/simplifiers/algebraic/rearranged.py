@@ -11,6 +11,8 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 # The maximum length of a chain of reshapes and transposes.
 _LONGEST = 8
+# The maximum number of slices that replace a transpose.
+_MOST_CHUNKS = 5
 
 
 def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -51,6 +53,45 @@ def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruc
     return rw.transpose(source, [ranks.index(n) for n in range(len(runs))])
 
 
+def reshape_of_moved_chunks(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape(transpose(reshape f32[8,14,14,2,64] (A))) => reshape(concatenate(slice(A), slice(A))).
+
+    The inner reshape splits one dimension into a few chunks, the transpose moves their number alone, and the outer reshape merges
+    it with the dimension before it.
+    """
+    transpose = i.operands[0]
+    if transpose.opcode != "transpose" or len(transpose.users) > 1 or transpose.operands[0].opcode != "reshape":
+        return None
+    split = transpose.operands[0]
+    source = split.operands[0]
+    before, parts = source.shape.dims, split.shape.dims
+    if len(parts) != len(before) + 1 or 0 in parts:
+        return None
+    dim = next((d for d in range(len(before)) if parts[d] != before[d]), None)
+    if dim is None or parts[dim] * parts[dim + 1] != before[dim] or parts[dim + 2 :] != before[dim + 1 :]:
+        return None
+    order, chunks = list(transpose.dimensions), parts[dim]
+    place = order.index(dim)
+    if chunks > _MOST_CHUNKS or not 0 < place < len(before) or place in (dim, dim + 1):
+        return None
+    merged = list(before)
+    merged[dim] //= chunks
+    # Where the transpose puts the number of chunks, counted without it, the outer reshape multiplies the dimension before.
+    merged[place - 1] *= chunks
+    if [d for d in order if d != dim] != [d for d in range(len(parts)) if d != dim] or i.shape.dims != tuple(merged):
+        return None
+    size = parts[dim + 1]
+    slices = [
+        rw.slice(
+            source,
+            [n * size if d == dim else 0 for d in range(len(before))],
+            [(n + 1) * size if d == dim else s for d, s in enumerate(before)],
+        )
+        for n in range(chunks)
+    ]
+    return rw.reshape(rw.concatenate(slices, place), i.shape.dims)
+
+
 def _joined_runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
     """Return for each new dimension the adjacent old ones that it merges; None if the reshape also splits dimensions."""
     runs: list[list[int]] = []
@@ -87,6 +128,32 @@ def reshape_of_counting(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     return total
 
 
+def reshape_of_update(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape(dynamic-update-slice(A, B, at)) => dynamic-update-slice(reshape(A), reshape(B), at').
+
+    Only if the reshape adds or removes dimensions of size 1 and the update has no other users.
+    """
+    update = i.operands[0]
+    if update.opcode != "dynamic-update-slice" or len(update.users) > 1 or any(at.shape.dims for at in update.operands[2:]):
+        return None
+    places = _places_of_ones(update.shape.dims, i.shape.dims)
+    if places is None or "sharding" in update.attrs or "sharding" in update.operands[0].attrs or not update.operands[2:]:
+        return None
+    whole, part = update.operands[:2]
+    dims = [1 if d is None else part.shape.dims[d] for d in places]
+    zero = rw.constant(0, update.operands[2].shape.element_type)
+    at = [zero if d is None else update.operands[2 + d] for d in places]
+    return rw.like(update, [rw.reshape(whole, i.shape.dims), rw.reshape(part, dims), *at], i.shape)
+
+
+def _places_of_ones(before: tuple[int, ...], after: tuple[int, ...]) -> list[int | None] | None:
+    """Return for each new dimension the old one, None if it was added; None if a reshape does more than add and remove ones."""
+    if [size for size in before if size != 1] != [size for size in after if size != 1] or before == after:
+        return None
+    large = iter([d for d, size in enumerate(before) if size != 1])
+    return [None if size == 1 else next(large) for size in after]
+
+
 def broadcast_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """broadcast(f32[5,1] A) => broadcast(reshape f32[5] (A))."""
     value = i.operands[0]
@@ -119,10 +186,10 @@ def reverse_before_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction |
     inner = i.operands[0]
     if len(inner.operands) != 2 or not is_elementwise(inner) or inner.opcode in ("map", "compare"):
         return None
-    for number, (value, other) in enumerate((inner.operands, inner.operands[::-1])):
+    for other, value in (inner.operands, inner.operands[::-1]):
         if other.opcode == "broadcast" and not other.operands[0].shape.dims:
             reverse = rw.add("reverse", value.shape, [value], dimensions=i.dimensions)
-            return rw.like(inner, [other, reverse] if number else [reverse, other])
+            return rw.like(inner, [other, reverse] if other is inner.operands[0] else [reverse, other])
     return None
 
 
@@ -142,7 +209,7 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 FREE_RULES: Rules = {
     "broadcast": (broadcast_that_permutes, broadcast_of_ones),
-    "reshape": (chain_of_nothing, reshape_of_transposed_reshape, reshape_of_counting),
+    "reshape": (chain_of_nothing, reshape_of_moved_chunks, reshape_of_transposed_reshape, reshape_of_counting, reshape_of_update),
     "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
     "transpose": (chain_of_nothing,),
 }

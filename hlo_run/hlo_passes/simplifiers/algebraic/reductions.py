@@ -8,17 +8,67 @@ import numpy as np
 
 from hlo_run.analysis.arg_reducer import arg_extremum
 from hlo_run.analysis.bitcast_kind import common_groups
-from hlo_run.analysis.simple_reducer import simple_reducer
+from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
+from hlo_run.hlo.edit import clone_computation, remove_unused
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, ELEMENTWISE
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_float
 from hlo_run.hlo_passes.simplifiers.algebraic.windows import neutral_reduction
 
 
 def reduce_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(A, init) without elements => broadcast(init)."""
-    is_empty = len(i.operands) == 2 and not i.shape.is_tuple and 0 in i.operands[0].shape.dims and 0 not in i.shape.dims
-    return rw.spread(i.operands[1], i.shape) if is_empty and i.operands[1].shape.element_type == i.shape.element_type else None
+    """reduce(A, init) without elements => broadcast(init); a reduction of several arrays becomes a tuple."""
+    shapes, inits = _result_shapes(i), i.operands[len(i.operands) // 2 :]
+    same_types = all(init.shape.element_type == shape.element_type for init, shape in zip(inits, shapes, strict=True))
+    if 0 not in i.operands[0].shape.dims or 0 in shapes[0].dims or not same_types:
+        return None
+    return rw.joined([rw.spread(init, shape) for init, shape in zip(inits, shapes, strict=True)], i)
+
+
+def _result_shapes(i: HloInstruction) -> tuple[Shape, ...]:
+    return i.shape.tuple_shapes if i.shape.is_tuple else (i.shape,)
+
+
+def reduce_of_one_array(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(f32[4]) reduce(A, init), whose reducer returns a tuple of one value => tuple(reduce(A, init)); also for reduce-window."""
+    if not i.shape.is_tuple or len(i.operands) != 2 or i.to_apply.root.opcode != "tuple":
+        return None
+    module = i.to_apply.module
+    assert module is not None, "the reducer is in the module"
+    plain = clone_computation(module, i.to_apply)
+    plain.root = plain.root.operands[0]
+    remove_unused([value for value in plain.instructions if not value.users and not value.is_root])
+    keep = {name: value for name, value in i.attrs.items() if name in ("dimensions", "window")}
+    return rw.tuple([rw.add(i.opcode, i.shape.tuple_shapes[0], i.operands, {"to_apply": (plain,)}, **keep)])
+
+
+def reduce_arrays_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(A, B, init, init) over dimensions of size 1 => tuple(reshape(A), reshape(B)) if the inits are identities."""
+    if not i.shape.is_tuple or i.operands[0].shape.element_count != i.shape.tuple_shapes[0].element_count:
+        return None
+    count, root = len(i.operands) // 2, i.to_apply.root
+    if root.opcode != "tuple" or len(root.operands) != count:
+        return None
+    for number, (value, init) in enumerate(zip(root.operands, i.operands[count:], strict=True)):
+        pair = {i.to_apply.parameters[number], i.to_apply.parameters[number + count]}
+        same_type = init.shape.element_type == i.shape.tuple_shapes[number].element_type
+        if value.opcode not in ASSOCIATIVE or set(value.operands) != pair or not is_identity(init, value.opcode) or not same_type:
+            return None
+    # A get-tuple-element reads a reshape, so that the arrays stay apart from the operands.
+    inputs = zip(i.operands[:count], i.shape.tuple_shapes, strict=True)
+    return rw.tuple([rw.add("reshape", shape, [value]) for value, shape in inputs])
+
+
+def arg_extremum_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """argmax(broadcast(constant)) => (broadcast(constant), 0) if the reduced dimensions have that of the indices; also argmin."""
+    if not arg_extremum(i) or i.operands[0].opcode != "broadcast" or i.operands[1].iota_dimension not in i.dimensions:
+        return None
+    scalar = i.operands[0].operands[0]
+    if scalar.opcode != "constant" or scalar.shape.dims:
+        return None
+    value, place = i.shape.tuple_shapes
+    return rw.tuple([rw.spread(scalar, value), rw.splat(0, place)])
 
 
 def reduce_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -77,7 +127,15 @@ def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """sum(broadcast(A)) over n new elements => A * n; max, min, and, or => A. Dimensions of A are reduced before."""
     inner, opcode = i.operands[0], neutral_reduction(i)
-    if inner.opcode != "broadcast" or opcode not in ("add", "maximum", "minimum", "and", "or"):
+    if inner.opcode != "broadcast" or len(i.operands) != 2 or i.shape.is_tuple:
+        return None
+    if not inner.operands[0].shape.dims and len(i.dimensions) == inner.shape.rank:
+        combined = simple_reducer(i.to_apply)
+        if combined in ("maximum", "minimum", "and", "or") and i.operands[1].shape == inner.operands[0].shape == i.shape:
+            return rw.binary(combined, inner.operands[0], i.operands[1])
+    if set(i.dimensions) <= set(inner.dimensions) and i.dimensions:
+        return _reduced_before(rw, i, inner)
+    if opcode not in ("add", "maximum", "minimum", "and", "or"):
         return None
     source, mapped = inner.operands[0], inner.dimensions
     reduced: set[int] = set(i.dimensions)
@@ -92,6 +150,15 @@ def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     left = [d for d in range(inner.shape.rank) if d not in reduced]
     dims = tuple(left.index(place) for place in mapped if place not in reduced)
     return rw.add("broadcast", i.shape, [value], dimensions=dims) if value.shape.dims != i.shape.dims else value
+
+
+def _reduced_before(rw: Rewriter, i: HloInstruction, inner: HloInstruction) -> HloInstruction:
+    """Reduce dimensions that the broadcast did not add before it."""
+    own = [list(inner.dimensions).index(d) for d in i.dimensions]
+    value = rw.reduce_again(i, inner.operands, own)[0]
+    left = [d for d in range(inner.shape.rank) if d not in i.dimensions]
+    dims = tuple(left.index(place) for place in inner.dimensions if place in left)
+    return rw.add("broadcast", i.shape, [value], dimensions=dims)
 
 
 def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -162,8 +229,12 @@ def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 # Before layout assignment.
 FREE_RULES: Rules = {
     "map": (map_of_one_operation,),
+    "reduce-window": (reduce_of_one_array,),
     "reduce": (
         reduce_of_nothing,
+        reduce_of_one_array,
+        reduce_arrays_of_ones,
+        arg_extremum_of_one_value,
         reduce_of_ones,
         reduce_of_negated,
         reduce_of_transpose,

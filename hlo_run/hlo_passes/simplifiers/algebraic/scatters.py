@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
 
 # The maximum number of elements for which selects replace a gather.
 _FEW_ROWS = 4
@@ -34,6 +36,76 @@ def gather_of_few(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return result
 
 
+def gather_of_padded(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """gather(pad(A, c), at) => pad(gather(A, at), c) if the padded dimensions are taken whole; also of a reshaped pad."""
+    value, at = i.operands
+    whole = _whole_dims(i)
+    if value.opcode == "pad":
+        padded = [d for d, edge in enumerate(value.padding) if any(edge)]
+        batch = _padded_batch_dims(i, padded, whole)
+        if batch is None:
+            return None
+        places, indices = {**whole, **batch}, at.operands[0] if batch else at
+        return _padded_after(rw, i, value, (value.operands[0], indices), {d: (d, places[d]) for d in padded})
+    if value.opcode != "reshape" or value.operands[0].opcode != "pad" or 0 in value.shape.dims:
+        return None
+    pad = value.operands[0]
+    groups = common_groups(pad.shape.dims, value.shape.dims)
+    kept = {ours[0]: theirs[0] for ours, theirs in groups if len(ours) == len(theirs) == 1}
+    padded = [d for d, edge in enumerate(pad.padding) if any(edge)]
+    if any(d not in kept or kept[d] not in whole for d in padded):
+        return None
+    sizes = list(value.shape.dims)
+    for d in padded:
+        sizes[kept[d]] = pad.operands[0].shape.dims[d]
+    narrow = rw.reshape(pad.operands[0], sizes)
+    return _padded_after(rw, i, pad, (narrow, at), {d: (kept[d], whole[kept[d]]) for d in padded})
+
+
+def _whole_dims(i: HloInstruction) -> dict[int, int]:
+    """Map the operand's dimensions that a gather takes whole to those of the result."""
+    left = [d for d in range(i.operands[0].shape.rank) if d not in i.collapsed_slice_dims and d not in i.operand_batching_dims]
+    sizes = i.operands[0].shape.dims
+    pairs = zip(left, i.offset_dims, strict=True)
+    return {d: place for d, place in pairs if i.gather_slice_sizes[d] == sizes[d]}
+
+
+def _padded_batch_dims(i: HloInstruction, padded: list[int], whole: dict[int, int]) -> dict[int, int] | None:
+    """Map padded batching dimensions to those of the result; None if the indices are not padded in the same way."""
+    value, at = i.operands
+    batch = [d for d in padded if d not in whole]
+    if not batch:
+        return {}
+    if any(d not in i.operand_batching_dims for d in batch) or at.opcode != "pad":
+        return None
+    matching = {d: i.start_indices_batching_dims[i.operand_batching_dims.index(d)] for d in batch}
+    if any(at.padding[matching[d]] != value.padding[d] for d in batch):
+        return None
+    if sum(any(edge) for edge in at.padding) != len(batch):
+        return None
+    counting = [d for d in range(at.shape.rank) if d != i.index_vector_dim]
+    results = [d for d in range(i.shape.rank) if d not in i.offset_dims]
+    return {d: results[counting.index(matching[d])] for d in batch}
+
+
+def _padded_after(
+    rw: Rewriter,
+    i: HloInstruction,
+    pad: HloInstruction,
+    operands: tuple[HloInstruction, HloInstruction],
+    places: dict[int, tuple[int, int]],
+) -> HloInstruction:
+    """Gather from what is not padded, then pad. `places` maps padded dimensions to those of the gather's operand and result."""
+    taken, dims, edges = list(i.gather_slice_sizes), list(i.shape.dims), [(0, 0, 0)] * i.shape.rank
+    for d, (source, result) in places.items():
+        size = pad.operands[0].shape.dims[d]
+        taken[source] = taken[source] if source in i.operand_batching_dims else size
+        dims[result], edges[result] = size, pad.padding[d]
+    narrow = rw.like(i, operands, replace(i.shape, dims=tuple(dims)))
+    narrow.attrs["slice_sizes"] = tuple(taken)
+    return rw.add("pad", i.shape, [narrow, pad.operands[1]], padding=tuple(edges))
+
+
 def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A + scatter(B, at, u), to_apply=add => scatter(A + B, at, u) if the scatter has no other users.
 
@@ -51,10 +123,13 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
         return rw.like(scatter, [rw.binary("add", *pair), *scatter.operands[1:]])
     if one.operands[1].shape.rank != two.operands[1].shape.rank or not _are_few(one, two):
         return None
+    dims = _joined_dims(one, two)
+    if dims is None:
+        return None
     begin = rw.binary("add", one.operands[0], two.operands[0])
     if _may_join(one, two):
-        joined = [rw.concatenate([a, b], 0) for a, b in zip(one.operands[1:], two.operands[1:], strict=True)]
-        return rw.like(one, [begin, *joined])
+        pairs = zip(one.operands[1:], two.operands[1:], dims, strict=True)
+        return rw.like(one, [begin, *(rw.concatenate([a, b], d) for a, b, d in pairs)])
     return rw.like(one, [rw.like(two, [begin, *two.operands[1:]]), *one.operands[1:]])
 
 
@@ -67,18 +142,42 @@ def _are_few(one: HloInstruction, two: HloInstruction) -> bool:
     return one.operands[2].shape.element_count + two.operands[2].shape.element_count < one.shape.element_count
 
 
-_FORM = ("index_vector_dim", "scatter_dims_to_operand_dims", "inserted_window_dims", "update_window_dims")
+_FORM = (
+    "index_vector_dim",
+    "scatter_dims_to_operand_dims",
+    "inserted_window_dims",
+    "update_window_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+)
+
+
+def _joined_dims(one: HloInstruction, two: HloInstruction) -> tuple[int, int] | None:
+    """Return the dimension of the indices, and of the updates, along which the scatters are joined.
+
+    That is the only one whose sizes differ, or else the first. None if several differ, or no dimension counts updates.
+    """
+    batching = one.scatter_indices_batching_dims
+    counting = [d for d in range(one.operands[1].shape.rank) if d != one.index_vector_dim]
+    updates = [d for d in range(one.operands[2].shape.rank) if d not in one.update_window_dims]
+    sizes = [(one.operands[1].shape.dims[d], two.operands[1].shape.dims[d]) for d in counting]
+    if len(updates) != len(counting) or any(a != b for d, (a, b) in zip(counting, sizes, strict=True) if d in batching):
+        return None
+    free = [n for n, d in enumerate(counting) if d not in batching]
+    differ = [n for n in free if sizes[n][0] != sizes[n][1]]
+    if not free or len(differ) > 1:
+        return None
+    number = (differ or free)[0]
+    return counting[number], updates[number]
 
 
 def _may_join(one: HloInstruction, two: HloInstruction) -> bool:
     """Return True for scatters of one form, without promises (sorted, unique), with equal types and update windows."""
-    simple = has_simple_scatter_form(one) and has_simple_scatter_form(two)
     alike = all(one.attrs.get(name) == two.attrs.get(name) for name in _FORM)
     promised = any(scatter.attrs.get(name) for scatter in (one, two) for name in ("unique_indices", "indices_are_sorted"))
     same_index = one.operands[1].shape.element_type == two.operands[1].shape.element_type
-    same_width = one.operands[1].shape.dims[1:] == two.operands[1].shape.dims[1:]
-    same_window = one.operands[2].shape.dims[1:] == two.operands[2].shape.dims[1:]
-    return simple and alike and not promised and same_index and same_width and same_window
+    windows = [[value.operands[2].shape.dims[d] for d in value.update_window_dims] for value in (one, two)]
+    return alike and not promised and same_index and windows[0] == windows[1]
 
 
 def scatter_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -87,6 +186,6 @@ def scatter_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     return i.operands[0] if is_empty and i.operands[0].shape == i.shape else None
 
 
-RULES: Rules = {"gather": (gather_of_nothing, gather_of_few), "scatter": (scatter_of_nothing,)}
+RULES: Rules = {"gather": (gather_of_nothing, gather_of_few, gather_of_padded), "scatter": (scatter_of_nothing,)}
 # Before layout assignment.
 FREE_RULES: Rules = {"add": (add_to_scattered,)}

@@ -16,6 +16,8 @@ def to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reshape(A), copy(A), bitcast(A) to the shape that A has => A."""
     value = i.operands[0].shape
     is_result = i.is_root and rw.computation.is_entry
+    if is_result and i.opcode == "copy" and i.attrs.get("sharding") != i.operands[0].attrs.get("sharding"):
+        return None
     same = value == i.shape if rw.sees_layouts or is_result else value.compatible(i.shape)
     return i.operands[0] if same else None
 
@@ -202,11 +204,8 @@ def _computes_before(user: HloInstruction) -> bool:
 
 
 def reverse_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reverse(A) along dimensions of size 1 => A."""
-    real = tuple(d for d in i.dimensions if i.shape.dims[d] != 1)
-    if len(real) == len(i.dimensions):
-        return None
-    return rw.add("reverse", i.shape, i.operands, dimensions=real) if real else i.operands[0]
+    """reverse(A) along dimensions of size 1 alone => A."""
+    return i.operands[0] if all(i.shape.dims[d] == 1 for d in i.dimensions) else None
 
 
 def reshape_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -58,7 +58,7 @@ def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     ranges = list(i.slice_ranges)
     ranges[dim] = (start - skipped, limit - skipped, stride)
     if len(taken) == 1:
-        return rw.add("slice", i.shape, taken, slice=tuple(ranges))
+        return taken[0] if taken[0].shape == i.shape else rw.add("slice", i.shape, taken, slice=tuple(ranges))
     dims = joined.shape.dims
     dims = (*dims[:dim], sum(operand.shape.dims[dim] for operand in taken), *dims[dim + 1 :])
     narrow = rw.like(joined, taken, replace(joined.shape, dims=dims))
@@ -118,8 +118,13 @@ def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruc
 
 
 def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(iota[8], x) with size 1 => the clamped index."""
+    """dynamic-slice(iota[8], x) with size 1 => the clamped index; also of a constant that counts in steps of the same size."""
     source, size = i.operands[0], i.operands[0].shape.dims
+    scale = None
+    if source.opcode == "multiply" and source.operands[0].opcode == "iota":
+        source, scale = source.operands[0], splat_value(source.operands[1])
+        if scale is None:
+            return None
     if source.opcode != "iota" or len(size) != 1 or i.shape.dims != (1,) or i.operands[1].shape.dims:
         return None
     index = i.operands[1]
@@ -128,7 +133,10 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
         return None
     low, high = rw.constant(0, dtype.name), rw.constant(size[0] - 1, dtype.name)
     clamped = rw.add("clamp", index.shape, [low, index, high])
-    return rw.reshape(rw.convert(clamped, i.shape.element_type), (1,))
+    number = rw.convert(clamped, i.shape.element_type)
+    if scale is not None:
+        number = rw.mul(number, rw.constant(scale, i.shape.element_type))
+    return rw.reshape(number, (1,))
 
 
 def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

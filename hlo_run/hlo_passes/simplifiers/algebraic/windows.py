@@ -41,8 +41,7 @@ def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if any(replace(dim, pad_low=0, pad_high=0) != WindowDim() for dim in window.dims) or any(min(edge) < 0 for edge in edges):
         return None
     value, init = i.operands
-    if not is_identity(init, opcode):
-        value = rw.binary(opcode, value, rw.spread(init, value.shape))
+    value = rw.binary(opcode, value, rw.spread(init, value.shape))
     return rw.pad(value, init, edges) if any(any(edge) for edge in edges) else value
 
 
@@ -71,9 +70,16 @@ def window_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     while value.opcode in _SEEN_THROUGH:
         value = value.operands[0]
         types.append(value.shape.dtype)
-    if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
+    if value.opcode != "broadcast" or value.operands[0].shape.dims:
         return None
-    number = value.operands[0].constant_array
+    value = value.operands[0]
+    while value.opcode in ("convert", "reshape", "bitcast", "broadcast") and value.shape.element_count == 1:
+        types.append(value.shape.dtype)
+        value = value.operands[0]
+    if value.opcode != "constant" or value.shape.element_count != 1:
+        return None
+    types.append(value.shape.dtype)
+    number = value.constant_array.reshape(())
     for dtype in reversed(types):
         number = np.asarray(number).astype(dtype.numpy)
     constant = rw.constant(number, i.shape.element_type)

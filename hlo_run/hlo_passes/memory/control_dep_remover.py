@@ -1,0 +1,27 @@
+"""Remove all control dependencies.
+
+    b = f32[] negate(x), control-predecessors={a}   =>   b = f32[] negate(x)
+
+XLA's `ControlDepRemover`. The order of instructions with side effects is then that of the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.despecializing import remove_control_dependencies
+
+
+@dataclass(frozen=True)
+class ControlDepRemover:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "control-dep-remover"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations in place."""
+        del ctx
+        remove_control_dependencies(module)

@@ -1,0 +1,27 @@
+"""Remove the schedule of a module.
+
+    HloModule m, is_scheduled=true   =>   HloModule m
+
+XLA's `HloDescheduler`. Control dependencies stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.despecializing import remove_schedule
+
+
+@dataclass(frozen=True)
+class HloDescheduler:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "hlo-descheduler"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        remove_schedule(module)

@@ -1,0 +1,92 @@
+"""Edits of loops whose state is a tuple: add elements to the state, and read them in the body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+
+
+def add_to_state(module: HloModule, loop: HloInstruction, values: Sequence[HloInstruction]) -> list[HloInstruction]:
+    """Append values, which the loop does not change, to its state; return the body's get-tuple-elements of them.
+
+    The loop alone must call its computations, and the body's root must be a tuple. Users of the loop that need the whole old
+    state get a tuple of its elements.
+    """
+    if not values:
+        return []
+    body, condition = loop.while_body, loop.while_condition
+    old_shapes = loop.shape.tuple_shapes
+    _keep_old_state(module, loop)
+    editor = Editor(loop)
+    (init,) = loop.operands
+    elements = [*(editor.element(init, n) for n in range(len(old_shapes))), *values]
+    shape = Shape.make_tuple((*old_shapes, *(value.shape for value in values)))
+    loop.operands = [editor.add("tuple", shape, elements)]
+    loop.shape = shape
+    for computation in (body, condition):
+        computation.parameters[0].shape = shape
+    read = [_element(body, len(old_shapes) + n) for n in range(len(values))]
+    root = body.root
+    body.root = Editor(root).add("tuple", shape, [*root.operands, *read])
+    if not root.users:
+        body.remove(root)
+    if init.opcode == "tuple" and not init.users and not init.is_root and init.parent is not None:
+        init.parent.remove(init)
+    return read
+
+
+def _element(computation: HloComputation, number: int) -> HloInstruction:
+    return Editor(computation.parameters[0]).element(computation.parameters[0], number)
+
+
+def _keep_old_state(module: HloModule, loop: HloInstruction) -> None:
+    whole = [user for user in loop.users if user.opcode != "get-tuple-element"]
+    if not whole and not loop.is_root:
+        return
+    editor = Editor(loop)
+    elements = [editor.element(loop, n) for n in range(len(loop.shape.tuple_shapes))]
+    state = editor.add("tuple", loop.shape, elements)
+    for user in whole:
+        user.replace_operand(loop, state)
+    if loop.is_root:
+        editor.computation.root = state
+
+
+def copy_body(
+    body: HloComputation, into: HloComputation, state: HloInstruction, suffix: str = ""
+) -> dict[HloInstruction, HloInstruction]:
+    """Add a copy of a loop's body that begins with `state`; return the copies by their originals, the parameter's is `state`.
+
+    The copies are called `NAME.SUFFIX`. They keep the control dependencies among them, and collectives get new channels.
+    """
+    made: dict[HloInstruction, HloInstruction] = {body.parameters[0]: state}
+    module, channels = into.module or body.module, dict[int, int]()
+    for old in body.post_order():
+        if old in made:
+            continue
+        name = f"{old.name}.{suffix}" if suffix else old.name
+        new = copy_instruction(old, [made[operand] for operand in old.operands], name=name)
+        new.control_predecessors = [made[p] for p in old.control_predecessors if p in made]
+        if "channel_id" in new.attrs and not new.opcode.startswith(("recv", "send")) and module is not None:
+            old_channel = int(new.attrs["channel_id"])
+            new.attrs["channel_id"] = channels.setdefault(old_channel, _next_channel(module) + len(channels))
+        if new.opcode == "fusion" and into.module is not None:
+            new.called = {"calls": (_own_fusion(into.module, old.fused_computation),)}
+        made[old] = into.add(new)
+    return made
+
+
+def _own_fusion(module: HloModule, computation: HloComputation) -> HloComputation:
+    """Return a copy of a fused computation, with copies of those that it calls."""
+    clone = clone_computation(module, computation)
+    for inner in clone.instructions:
+        if inner.opcode == "fusion":
+            inner.called = {"calls": (_own_fusion(module, inner.fused_computation),)}
+    return clone
+
+
+def _next_channel(module: HloModule) -> int:
+    return 1 + max((int(i.attrs["channel_id"]) for i in module.instructions if "channel_id" in i.attrs), default=0)

@@ -1,0 +1,245 @@
+"""Count the cases of XLA's own pass tests that come out as XLA's tests want them, and the reasons of the others.
+
+    python3 scripts/venv.py python scripts/pass_conformance.py CASES [--pass NAME,..] [--rows OUT.tsv] [--jobs N]
+
+CASES is a folder as `pass_meaning.py` takes it, with what each test expects: FileCheck patterns (`CASE.check`) and matchers of
+the root (`CASE.match`, one JSON value per line). `changed` says whether the last pass changes the module. Options that a pass's
+constructor gets are handed over (`OPTIONS`). Cases that set others, edit the module or hand over a function are left out.
+Patterns are compared with three texts: as printed, with `VALUE#NUMBER` for elements of tuples, and without shapes. The output is
+Markdown.
+`REASONS` names why a case may differ; what begins with `open` is work to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import fnmatch
+import io
+import json
+import re
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options
+from filecheck.parser import Parser
+
+import hlo_run
+from hlo_run.cli import run_opt
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.pipeline.asked_passes import split_passes
+
+_Row = dict[str, str]
+
+# The options of a pass by position in XLA's constructor.
+OPTIONS = {
+    "CallInliner": ("single_call_site",),
+    "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),
+    "WhileLoopConstantSinking": ("sink_broadcast_of_constants", "sink_only_scalar_constants"),
+    "WhileLoopFusibleSinking": ("sink_broadcast_of_constant",),
+    "WhileLoopInvariantCodeMotion": ("hoist_constants", "hoist_reshapes", "hoist_size_inflation_ratio"),
+    "WhileLoopUnroller": ("unroll_factor", "wrap_in_trivial_loop"),
+}
+_STRATEGIES = {"kAuto": "auto", "kFullUnroll": "full", "kDoubleBuffer": "double_buffer", "kManual": "manual"}
+# Why cases differ: (reason, patterns of cases). The first that matches counts.
+REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("the test expects an error, and gets one", ("call-outliner/Error*",)),
+    (
+        "an option of the pass that XLA:GPU does not set, or a record of options that the case does not carry",
+        (
+            "algsimp/DotToMultiply*",
+            "algsimp/MultipleDotStrength*",
+            "algsimp/ReduceOfBatchDot*",
+            "algsimp/SimplifyBitcastConvert*",
+            "algsimp/SimplifyReduceOfConcatWithDifferentShapes",
+            "batchnorm_expander/DisabledFlags*",
+            "call-inliner/InliningCallBack",
+            "call-inliner/PreserveComposite*",
+            "cse/IgnoreControl*",
+            "dce/IndirectComputation*",
+            "dce/Unused*",
+            "flatten-call-graph/SkipCloning*",
+            "gather_expander/AvoidDegenerateDims",
+            "gather_expander/EliminateSimple*",
+            "gather_expander/GatherToLoop*",
+            "algsimp/MergeWithMultiple*",
+            "algsimp/NoMergeThree*",
+        ),
+    ),
+    ("execution threads other than the main one", ("*ExecutionThread*", "*Async*")),
+    (
+        "open: `original_value` of instructions is read and printed, not derived",
+        ("*Original*", "algsimp/AlgebraicSimplifierReshape*"),
+    ),
+    (
+        "no step without effect is made, which XLA's next pass removes (see above)",
+        (
+            "dot_decomposer/*",
+            "gather_simplifier/*",
+            "scatter_simplifier/*",
+            "algsimp/ElementwiseSink*",
+            "reduction-degenerate-dim-remover/*",
+        ),
+    ),
+    ("Triton's fusions", ("priority-fusion/*Triton*", "priority-fusion/FusionOnStream*")),
+    (
+        "open: s8 convolutions of cuDNN",
+        ("cudnn_pad_for_convolutions/*", "cudnn-fused-convolution-rewriter/*", "algsimp/Test*", "algsimp/FuseRelu*"),
+    ),
+    ("open: `dot-merger` of dots whose shared operand was reshaped, or is on the other side", ("dot-merger/*",)),
+    ("open: buffers `b(f32[16])` and pipelined transfers", ("copy-insertion/NonCopyable*", "copy-insertion/PartiallyPipelined*")),
+    (
+        "shapes beyond a limit, or a module that our verifier refuses",
+        ("batched_gather_scatter_normalizer/*", "sort-rewriter/*", "while-loop-constant-sinking/DontCreate*"),
+    ),
+    ("open: arrays of less than a byte per element, or of dynamic sizes", ("algsimp/Imag*", "algsimp/ReduceBroadcastOfScalar_2")),
+    ("computations are printed in another order or under another name", ("while-loop-*SharedCall*", "*SharedCallee*")),
+)
+
+
+def fits(value: HloInstruction, wanted: dict[str, Any]) -> bool:
+    """Return True if the instruction fits XLA's matcher."""
+    if not wanted:
+        return True
+    if "any" in wanted:
+        return any(fits(value, one) for one in wanted["any"])
+    opcode = wanted.get("op", "*")
+    if opcode == "!constant":
+        return value.opcode != "constant"
+    if opcode not in ("*", "count") and value.opcode != opcode:
+        return False
+    if "shape" in wanted and value.shape.is_array and [value.shape.element_type, list(value.shape.dims)] != list(wanted["shape"]):
+        return False
+    for place, inner in wanted.get("at", {}).items():
+        if int(place) >= len(value.operands) or not fits(value.operands[int(place)], inner):
+            return False
+    inner = wanted.get("ops")
+    if inner is None:
+        return True
+    have = list(value.operands)
+    if len(have) < len(inner):
+        return False
+    ways = [have, have[::-1]] if wanted.get("anyorder") and len(inner) == 2 else [have]
+    return any(all(fits(a, b) for a, b in zip(way, inner, strict=False)) for way in ways)
+
+
+def with_options(row: _Row) -> str:
+    """Return the passes of a case, with the options that XLA's constructors get."""
+    names, made = row["passes"].split(","), row["options"].split(" | ")
+    if names == ["despecializer", "despecializer"]:
+        return "despecializer{deconstructs_reduce_window=true}"  # the test adds that part to the pass
+    if len(names) != len(made):
+        return row["passes"]
+    return ",".join(_asked(row, name, text) for name, text in zip(names, made, strict=True))
+
+
+def _asked(row: _Row, name: str, made: str) -> str:
+    kind, _, rest = made.partition("(")
+    given = [part.strip() for part in rest.rstrip(")").split(",")]
+    pairs = [f"{o}={a}" for o, a in zip(OPTIONS.get(kind, ()), given, strict=False) if re.fullmatch(r"true|false|[\d.]+", a)]
+    pairs += [f"unroll_strategy={_STRATEGIES[a]}" for a in given if a in _STRATEGIES]
+    pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
+    if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
+        pairs.append("always=true")  # the test's fixture sets the mode
+    return name + ("{" + ",".join(pairs) + "}" if pairs else "")
+
+
+def optimized(file: str, passes: str, compact: bool = False) -> tuple[int, str]:
+    """Return the exit code and what hlo-opt prints."""
+    out = io.StringIO()
+    flags = [f"--passes={passes}", "--xla_dump_large_constants", f"--xla_dump_compact_gte={str(compact).lower()}", file]
+    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+        code = run_opt(flags)
+    return code, out.getvalue()
+
+
+def _matches(text: str, path: Path) -> bool:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        options = Options(match_filename=str(path), check_prefixes=["CHECK"])
+        matcher = Matcher(options, FInput("-", text), Parser.from_opts(options))
+        matcher.stderr = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue] - it prints what differs
+        return matcher.run() == 0
+
+
+def _without_shapes(text: str) -> str:
+    return re.sub(r" = (?:\((?:[^()]|\([^()]*\))*\)|[a-z]\w*\[[^ ]*) ([a-z][\w-]*\()", r" = \1", text)
+
+
+def judge(cases: Path, row: _Row) -> str:
+    """Return agree, missed, extra, differs, refused, invalid or crash."""
+    base, passes = cases / row["case"], with_options(row)
+    file = f"{base}.hlo"
+    code, after = optimized(file, passes)
+    if code:
+        return "crash" if code == 70 else "refused"
+    earlier = ",".join(split_passes(passes)[:-1])
+    before = optimized(file, earlier)[1] if earlier and row["changed"] != "?" else Path(file).read_text(encoding="utf-8")
+    try:
+        module = hlo_run.parse(after)
+        moved = module.to_string() != hlo_run.parse(before, verified=False).to_string()
+    except HloRunError:
+        return "invalid"
+    if row["changed"] != "?" and moved != (row["changed"] == "true"):
+        return "extra" if moved else "missed"
+    texts = (after, _without_shapes(after), optimized(file, passes, compact=True)[1])
+    for path in base.parent.glob(f"{base.name}.check*") if row["changed"] != "false" else ():
+        if any(_matches(text, path) for text in texts) == path.name.endswith(".not"):
+            return "differs"
+    matchers = Path(f"{base}.match")
+    for line in matchers.read_text(encoding="utf-8").splitlines() if matchers.exists() else ():
+        wanted = json.loads(line)
+        found = sum(i.opcode == wanted.get("count") for i in module.instructions)
+        if found != wanted["n"] if "count" in wanted else not fits(module.entry.root, wanted):
+            return "differs"
+    return "agree"
+
+
+def _is_plain(row: _Row) -> bool:
+    notes = row["notes"]
+    return (
+        row["ours"] == "yes"
+        and " set_" not in row["options"]
+        and "lambda" not in row["options"]
+        and not re.search("edited|config", notes)
+    )
+
+
+def _reason(case: str) -> str:
+    return next((text for text, patterns in REASONS if any(fnmatch.fnmatch(case, p) for p in patterns)), "open: other")
+
+
+def main() -> int:
+    """Run the command line; the exit code is 0."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", type=Path)
+    parser.add_argument(
+        "--pass", dest="names", default="", metavar="NAMES", help="only the cases of these passes, comma separated"
+    )
+    parser.add_argument("--rows", type=Path, help="write a line for each case")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if _is_plain(row)]
+    chosen = {name for name in str(args.names).split(",") if name}
+    rows = [row for row in rows if not chosen or row["pass"] in chosen]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        found = list(pool.map(partial(judge, args.cases), rows, chunksize=8))
+    if args.rows:
+        text = "".join(sorted(f"{row['case']}\t{what}\n" for row, what in zip(rows, found, strict=True)))
+        args.rows.write_text(text, encoding="utf-8")
+    reasons = collections.Counter(_reason(row["case"]) for row, what in zip(rows, found, strict=True) if what != "agree")
+    print(f"{found.count('agree')} of {len(found)} cases agree with XLA's tests.\n\n| the others | cases |\n| --- | ---: |")
+    for reason, count in sorted(reasons.items(), key=lambda item: (item[0].startswith("open"), -item[1])):
+        print(f"| {reason} | {count} |")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
