@@ -9,6 +9,7 @@ from hlo_run.options import Options, RunOptions
 INTERPRETER = "Interpreter"
 HOST = "Host"
 CUDA = "CUDA"
+CPU = "CPU"  # XLA:CPU, only as a reference
 # XLA's other names for the same platforms.
 _NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "cpu": HOST, "interpreter": INTERPRETER}
 
@@ -32,15 +33,21 @@ def choose_platform(text: str) -> str:
 
 
 def reference_platform(options: RunOptions) -> str:
-    """Return the platform or file to compare with; empty: no comparison. Raises UsageError for an unsupported platform."""
+    """Return the platform or file to compare with; empty: no comparison. Raises UsageError for an unknown platform."""
     if options.expected_output:
         return options.expected_output
     text = options.reference_platform
     if text == "default":
         return INTERPRETER
-    if text and platform_name(text) != INTERPRETER:
-        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for no comparison')
-    return platform_name(text) if text else ""
+    if not text:
+        return ""
+    if text.lower() == CPU.lower():
+        return CPU
+    name = _NAMES.get(text.lower())
+    if name is None:
+        hint = f'choose one of {INTERPRETER}, {CPU}, {CUDA}, {HOST}, or "" for no comparison'
+        raise UsageError(f"unknown reference platform '{text}'", hint=hint)
+    return name
 
 
 def open_backend(name: str, options: Options) -> Backend:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted
@@ -48,6 +48,10 @@ class Runner:
     outfeed: Callable[[], list[list[Literal]]] = list
 
 
+# Maps (arguments, the module's seed, values for infeeds) to the expected result.
+ReferenceRun: TypeAlias = "Callable[[Sequence[Literal], int, Feeds], Literal]"
+
+
 def _with_outfeed(result: Literal, shape: Shape, outfeed: Sequence[Sequence[Literal]]) -> tuple[Literal, Shape]:
     """Return a tuple of the result and of the outfeeds' values, device by device, with its shape. Without outfeeds: unchanged."""
     given = [value for device in outfeed for value in device]
@@ -74,6 +78,7 @@ class Execution:
         self._result_shape: Shape = arguments.grid.result_shape(module)
         self._shape = self._result_shape  # after a run: with the values of outfeeds
         self._reference = InterpreterBackend(arguments.grid)
+        self._reference_run: ReferenceRun | None = None
         self._read_ahead: Literal | None = None
 
     def prepare(self) -> None:
@@ -85,12 +90,14 @@ class Execution:
             paths = (existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
             check_readable(paths)
 
-    def run(self, runner: Runner, reference: str) -> None:
+    def run(self, runner: Runner, reference: str, reference_run: ReferenceRun | None = None) -> None:
         """Run all iterations and compare with the platform or file `reference` (empty: do not compare).
 
-        After the last iteration, raises the first Mismatch, or else the first Vacuous; other errors at once.
+        `reference_run` computes the expected result; None: the numpy reference does. After the last iteration, raises the
+        first Mismatch, or else the first Vacuous; other errors at once.
         """
         options, console = self._options, self._console
+        self._reference_run = reference_run
         counted("")
         mismatches: list[Mismatch] = []
         vacuous: list[Vacuous] = []
@@ -236,6 +243,8 @@ class Execution:
         return self._timed(lambda: self._reference_value(arguments, seed, feeds))
 
     def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        if self._reference_run is not None:
+            return self._reference_run(arguments, seed, feeds)
         precision = self._options.reference_precision
         expected = self._run_reference(arguments, seed, precision, feeds)
         return expected if precision == "native" else round_value(expected, self._shape)

@@ -22,7 +22,8 @@ _MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
 # Flags that run the module in another way than once and whole, and the flags that have no effect then.
 _REPLAYS = ("localize", "isolate_instructions")
 _NOT_REPLAYED = frozenset(
-    """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision profile
+    """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
+    run_reference_hlo_passes profile
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3
@@ -71,7 +72,9 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     elif "arguments" in missing:
         missing["random"] = missing["arguments"]
     if "run" in missing:
-        missing.update(comparison=missing["run"], reference=missing["run"], device=missing["run"], host=missing["run"])
+        missing.update(
+            comparison=missing["run"], reference=missing["run"], passes=missing["run"], device=missing["run"], host=missing["run"]
+        )
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:
@@ -104,6 +107,13 @@ def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequen
         missing["host"] = f"with --platform={options.platform}"
     if files and all(file.endswith(".hlox") for file in files):
         missing["compile"] = f"on '{files[0]}', which is compiled already"
+    reference = options.reference_platform.lower()
+    if options.expected_output or reference in ("", "default", "interpreter"):
+        missing["passes"] = "without --reference_platform=CUDA or Host, which compile the module"
+    elif reference == "cpu":
+        missing["passes"] = "with --reference_platform=CPU, which gets the module without layouts, so that XLA's passes must run"
+    if reference not in ("", "default", "interpreter"):
+        missing["reference"] = f"with --reference_platform={options.reference_platform}, which computes in the module's types"
     if options.expected_output:
         missing["reference"] = missing["choice"] = "with --expected_output, which gives the expected result"
     elif not options.reference_platform:

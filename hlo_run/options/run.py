@@ -20,7 +20,17 @@ class RunOptions:
         acts="",  # scripts name the platform for every mode, as XLA's tools let them
     )
     reference_platform: str = flag(
-        "default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME", acts="choice"
+        "default",
+        "Compare with this platform: Interpreter (the numpy reference), CPU (XLA:CPU, with 'hlo-run[xla]'), CUDA or Host (our "
+        'own kernels), or "" for no comparison.',
+        "NAME",
+        acts="choice",
+    )
+    run_reference_hlo_passes: bool = flag(
+        True,
+        "On the reference platform CUDA or Host: run the HLO passes. false: the module is already optimised, so run only the "
+        "required rows.",
+        acts="passes",
     )
     reference_precision: str = flag(
         "native",
