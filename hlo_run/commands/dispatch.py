@@ -272,6 +272,7 @@ def _check_run_flags(options: Options) -> None:
         "report_html",
         "save_inputs",
         "save_outputs",
+        "output_literals_file",
         "output",
         "profile",
     ):

@@ -40,7 +40,7 @@ def load(task: Task) -> HloModule:
     if options.stage == HLO_INPUT:
         task.stage_output.show_module(module)
         raise StopAtStage
-    if source.arguments is not None:
+    if source.arguments is not None and not options.force_fake_data:
         from hlo_run.hlo.arguments import fit_arguments  # only snapshots have arguments
 
         task.given = fit_arguments(module, source.arguments, f"'{task.file}'")

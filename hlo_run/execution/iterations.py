@@ -14,6 +14,7 @@ from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
+from hlo_run.execution.literals_file import Recorder
 from hlo_run.execution.results import FileResult, IterationResult, LaterTry
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
@@ -80,11 +81,13 @@ class Execution:
         self._reference = InterpreterBackend(arguments.grid)
         self._reference_run: ReferenceRun | None = None
         self._read_ahead: Literal | None = None
+        self._recorder = Recorder(options, place)
 
     def prepare(self) -> None:
         """Read the first iteration's files, and check that the files of the others can be read; raises UsageError."""
         options = self._options
         self._arguments.prepare()
+        self._recorder.prepare()
         if options.expected_output:
             self._read_ahead = self._expected_from_file(1)
             paths = (existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
@@ -101,6 +104,19 @@ class Execution:
         counted("")
         mismatches: list[Mismatch] = []
         vacuous: list[Vacuous] = []
+        try:
+            self._run_iterations(runner, reference, mismatches, vacuous)
+        finally:
+            self._recorder.write()
+        if reference:
+            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
+        if mismatches:
+            raise mismatches[0]
+        if vacuous:
+            raise vacuous[0]
+
+    def _run_iterations(self, runner: Runner, reference: str, mismatches: list[Mismatch], vacuous: list[Vacuous]) -> None:
+        options, console = self._options, self._console
         for iteration in range(1, options.iterations + 1):
             if options.iterations != 1:
                 console.err(f"\n=== Iteration {iteration}")
@@ -111,12 +127,6 @@ class Execution:
                 mismatches.append(mismatch)
             except Vacuous as error:
                 vacuous.append(error)
-        if reference:
-            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
-        if mismatches:
-            raise mismatches[0]
-        if vacuous:
-            raise vacuous[0]
 
     def _run_once(self, runner: Runner, reference: str, iteration: int) -> None:
         options, console = self._options, self._console
@@ -130,8 +140,10 @@ class Execution:
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
+        self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
         actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+        self._recorder.result(actual, self._shape)
         self._save_outputs(iteration, actual)
         if options.print_literals:
             console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
@@ -139,6 +151,7 @@ class Execution:
             console.err("Skipping reference runner")
             return
         expected = self._expected(reference, arguments, seed, iteration, feeds)
+        self._recorder.reference_result(expected, self._shape)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
         precise = _once(partial(self._precise, arguments, seed, feeds))

@@ -23,7 +23,7 @@ _MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
 _REPLAYS = ("localize", "isolate_instructions")
 _NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
-    run_reference_hlo_passes profile
+    run_reference_hlo_passes output_literals_file profile
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3
@@ -75,10 +75,11 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing.update(
             comparison=missing["run"], reference=missing["run"], passes=missing["run"], device=missing["run"], host=missing["run"]
         )
+    _add_missing_in_arguments(missing, options)
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:
-        missing["range"] = "with --random_init_input_literals=false, which makes zeros"
+        missing["range"] = missing["mode"] = "with --random_init_input_literals=false, which makes zeros"
     if not mode and "host" in missing:
         missing["checks"] = missing["host"]
     if not (options.stage or options.xla_dump_to or options.v or options.golden_dir):
@@ -94,6 +95,19 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     if not options.output:
         missing["output"] = "without --output"
     return missing
+
+
+def _add_missing_in_arguments(missing: dict[str, str], options: Options) -> None:
+    """Add what flags of arguments lack. Raises UsageError for files that contradict each other, and for undefined arguments."""
+    mode = options.hlo_argument_mode
+    if mode == "uninitialized":
+        reason = "arguments that are whatever the memory holds give no result to compare"
+        raise UsageError(f"--hlo_argument_mode={mode}: {reason}", hint="use_zeros_as_input costs as little")
+    if mode not in ("use_random_inputs", "use_shared_random_inputs"):
+        missing["range"] = f"with --hlo_argument_mode={mode}, which has its own numbers"
+    if options.input_literals_file and (options.force_fake_data or options.inputs):
+        other = "inputs" if options.inputs else "force_fake_data"
+        raise UsageError(f"--input_literals_file and --{other} cannot be used together", hint=f"leave out --{other}")
 
 
 def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequence[str]) -> None:

@@ -69,6 +69,35 @@ class RunOptions:
         "FILES",
         acts="arguments",
     )
+    input_literals_file: str = flag(
+        "",
+        "Read the arguments of each iteration from FILE, XLA's RunHloModuleLiterals as a binary or text proto. Iterations beyond "
+        "the file's get random arguments.",
+        "FILE",
+        acts="arguments",
+    )
+    output_literals_file: str = flag(
+        "",
+        "Write the arguments, the result and the expected result of each iteration as XLA's RunHloModuleLiterals: as text if the "
+        "name ends in .pbtxt, .textproto or .txt, else binary.",
+        "FILE",
+    )
+    force_fake_data: bool = flag(False, "Make arguments also for a snapshot, which brings its own.", acts="arguments")
+    hlo_argument_mode: str = flag(
+        "use_random_inputs",
+        "Make arguments so. use_shared_random_inputs: the same on every device. use_device_id_as_input: all elements are the "
+        "device's number. use_random_normal_inputs: mean 0, standard deviation 1, whatever their uses. uninitialized is refused.",
+        "MODE",
+        (
+            "use_random_inputs",
+            "use_shared_random_inputs",
+            "use_zeros_as_input",
+            "use_device_id_as_input",
+            "use_random_normal_inputs",
+            "uninitialized",
+        ),
+        acts="random mode",
+    )
     infeed: str = flag(
         "",
         "Feed infeeds with infeed0, infeed1, .. of FILE.npz in order. A tuple is the list of its arrays. Default: random.",

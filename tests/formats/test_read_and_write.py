@@ -121,7 +121,7 @@ def test_literals_of_every_type_are_read() -> None:
     ours = hlo_run.parse(text)
     theirs = {i.name: i.literal for i in _module_proto(text).computations[0].instructions}
     for instruction in ours.entry.instructions:
-        _same(literal_of_proto(theirs[instruction.name], 0), instruction.attrs["literal"], str(instruction))
+        _same(literal_of_proto(theirs[instruction.name], "argument 0"), instruction.attrs["literal"], str(instruction))
 
 
 def _same(actual: Literal, expected: Literal, what: str) -> None:
