@@ -62,6 +62,6 @@ def open_backend(name: str, options: Options) -> Backend:
             timeout_seconds=options.timeout,
             engine=options.host_engine,
             in_order=options.xla_gpu_deterministic_ops,
-            profile=bool(options.profile),
+            profile=bool(options.profile or options.profile_execution),
         )
-    return make(timeout_seconds=options.timeout, profile=bool(options.profile))
+    return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution))

@@ -12,7 +12,7 @@ from hlo_run.commands.compilation import compiling, set_device_counts
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import limited
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.output_files import write_artefact
@@ -36,6 +36,9 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
+    if not options.use_spmd_partitioning and arguments.grid.partitions > 1:
+        reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
+        raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
     execution = Execution(options, task.console, module, arguments, task.place, result)
     execution.prepare()
     if platform == INTERPRETER:
@@ -82,6 +85,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             description,
             limited_run,
             lambda: backend.outfeed,
+            lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
         )
         with opened_reference(options, module, platform, reference, grid, choose_target(options)) as reference_run:
             _note_equal_kernels(task, reference)
@@ -111,7 +115,7 @@ def _report(task: Task, backend: Backend) -> None:
     task.result.launches = backend.launch_records()
     if report := backend.report():
         task.console.err(report)
-    if backend.profile is not None:
+    if backend.profile is not None and task.options.profile:
         task.result.profile = backend.profile
         _show_profile(task, backend.profile)
 

@@ -15,6 +15,7 @@ from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, i
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.execution.literals_file import Recorder
+from hlo_run.execution.result_texts import log_arguments, write_result_texts
 from hlo_run.execution.results import FileResult, IterationResult, LaterTry
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
@@ -40,13 +41,14 @@ class Runner:
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
-    device's outfeeds sent in the last run.
+    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it.
     """
 
     platform: str
     description: str
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
+    seconds: Callable[[], float] = float
 
 
 # Maps (arguments, the module's seed, values for infeeds) to the expected result.
@@ -137,13 +139,19 @@ class Execution:
         if options.print_literals:
             for title, argument, shape in zip(self._arguments.titles, arguments, self._arguments.shapes, strict=True):
                 console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
+        if options.log_output:
+            log_arguments(console, self._arguments.grid, arguments, self._arguments.shapes)
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
         self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
-        actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+        actual = self._repeated(runner, arguments, seed, feeds)
         self._recorder.result(actual, self._shape)
+        if self._shape is self._result_shape or not isinstance(actual, tuple):
+            write_result_texts(options, console, self._arguments.grid, actual, self._result_shape)
+        else:  # the values of outfeeds follow
+            write_result_texts(options, console, self._arguments.grid, actual[0], self._result_shape)
         self._save_outputs(iteration, actual)
         if options.print_literals:
             console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
@@ -218,6 +226,18 @@ class Execution:
         if self._options.fail_on_vacuous and total(best).seen == 0:
             raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
         self._console.err(f"warning: {text}")
+
+    def _repeated(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        """Run `--num_repeats` times, each time from the first value for infeeds, and return the last result."""
+        repeat = 0
+        while True:
+            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+            if self._options.profile_execution:
+                duration = round(runner.seconds() * 1e9)
+                self._console.out(f"## Execution time, file={self._result.file} repeat={repeat} duration={duration}ns")
+            repeat += 1
+            if repeat >= self._options.num_repeats:
+                return actual
 
     def _actual(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
         actual, self._shape = _with_outfeed(runner.run(arguments, seed, feeds), self._result_shape, runner.outfeed())

@@ -47,7 +47,7 @@ def _compiled(
     options: Options, module: HloModule, platform: str, name: str, grid: DeviceGrid, target: TargetSpec
 ) -> ReferenceRun:
     """Compile for the reference platform, without dumps and replaced kernels, which are those of the run."""
-    backend = open_backend(name, replace(options, profile="", host_check=""))
+    backend = open_backend(name, replace(options, profile="", profile_execution=False, host_check=""))
     if platform == INTERPRETER:
         from hlo_run.execution.reference_module import despecialized
 

@@ -18,12 +18,13 @@ from hlo_run.options.run import RunOptions
 from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
-_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
+_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir", "compile_only")
 # Flags that run the module in another way than once and whole, and the flags that have no effect then.
 _REPLAYS = ("localize", "isolate_instructions")
 _NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
-    run_reference_hlo_passes output_literals_file profile
+    run_reference_hlo_passes output_literals_file num_repeats
+    dump_output_literal_to profile_execution log_output profile
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3

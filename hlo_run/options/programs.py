@@ -38,10 +38,12 @@ _SECTIONS = {
     "Flags": _fields_of(FlagOptions),
 }
 _SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
-FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs"})
+# Flags of XLA's hlo_runner_main that mean the same as one of ours.
+_XLA_NAMES = {"random_seed": "seed", "device_type": "platform", "disable_all_hlo_passes": "xla_disable_all_hlo_passes"}
+FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs", **_XLA_NAMES})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
-    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes
+    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes run_xla_backend_only list_passes
     check_each_pass golden_dir golden_stages golden_tolerance update_goldens""".split()
 )
 
