@@ -42,7 +42,7 @@ def xla_cpu_text(module: HloModule) -> str:
         plain.attrs.pop(attribute, None)
     plain.has_default_entry_layout = True
     for bitcast in [i for i in plain.instructions if i.opcode == "bitcast"]:
-        if bitcast.shape.element_type == bitcast.operands[0].shape.element_type:
+        if bitcast.shape.dtype.bits == bitcast.operands[0].shape.dtype.bits:
             plain.replace(bitcast, _rearranged(bitcast))
             remove_unused([bitcast])
     for instruction in plain.instructions:
@@ -59,7 +59,10 @@ def _rearranged(bitcast: HloInstruction) -> HloInstruction:
     assert math.prod(operand.shape.dims) == math.prod(bitcast.shape.dims), "a bitcast keeps the number of elements"
     flat = add.transpose(operand, before)
     physical = add.reshape(flat, [bitcast.shape.dims[dim] for dim in after])
-    return add.transpose(physical, [after.index(dim) for dim in range(len(after))])
+    logical = add.transpose(physical, [after.index(dim) for dim in range(len(after))])
+    if logical.shape.element_type == bitcast.shape.element_type:
+        return logical
+    return add.add("bitcast-convert", bitcast.shape, [logical])
 
 
 def _with_default_layouts(shape: Shape) -> Shape:

@@ -82,6 +82,17 @@ def test_the_despecialised_module_means_the_same() -> None:
             np.testing.assert_array_equal(one, two)
 
 
+def test_a_bitcast_may_change_the_type() -> None:
+    module = parse(
+        "HloModule m\nENTRY e { p = f32[2,3]{0,1} parameter(0)\n ROOT b = s32[3,2]{1,0} bitcast(p) }",
+        "m.hlo",
+    )
+    values = [np.arange(6, dtype=np.float32).reshape(2, 3)]
+    text = xla_cpu_text(module)
+    assert " bitcast(" not in text
+    np.testing.assert_array_equal(evaluate(parse(text, "t.hlo"), values), evaluate(module, values))
+
+
 def test_xla_cpu_computes_the_expected_result(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jaxlib")
     assert run(["--platform=Interpreter", "--reference_platform=cpu", "--print_literals", "--iterations=2", str(file)]) == 0
