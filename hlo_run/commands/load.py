@@ -30,10 +30,10 @@ def load(task: Task) -> HloModule:
         _resume(task, read_kernel_dump(task.file))
     options = task.options
     if is_executable_file(task.file):
-        if options.stage or options.output or options.golden_dir:
+        if options.stage or options.output or options.golden_dir or options.compile_only:
             raise UsageError(
                 f"'{task.file}' is an executable, which is already compiled",
-                hint="--stage, --output and --golden_dir need a module",
+                hint="--stage, --output, --golden_dir and --compile_only need a module",
             )
         if options.while_execution_count > 0 or options.remove_infeed_outfeed:
             raise UsageError(f"the control flow of '{task.file}' is compiled already", hint="give the HLO file")
