@@ -9,6 +9,7 @@ from hlo_run.options import Options, RunOptions
 INTERPRETER = "Interpreter"
 HOST = "Host"
 CUDA = "CUDA"
+CPU = "CPU"  # XLA:CPU, only as a reference
 # XLA's other names for the same platforms.
 _NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "interpreter": INTERPRETER}
 _XLA_CPU = "cpu"
@@ -38,15 +39,21 @@ def choose_platform(text: str) -> str:
 
 
 def reference_platform(options: RunOptions) -> str:
-    """Return the platform or file to compare with; empty: no comparison. Raises UsageError for an unsupported platform."""
+    """Return the platform or file to compare with; empty: no comparison. Raises UsageError for an unknown platform."""
     if options.expected_output:
         return options.expected_output
     text = options.reference_platform
     if text == "default":
         return INTERPRETER
-    if text and platform_name(text) != INTERPRETER:
-        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for no comparison')
-    return platform_name(text) if text else ""
+    if not text:
+        return ""
+    if text.lower() == CPU.lower():
+        return CPU
+    name = _NAMES.get(text.lower())
+    if name is None:
+        hint = f'choose one of {INTERPRETER}, {CPU}, {CUDA}, {HOST}, or "" for no comparison'
+        raise UsageError(f"unknown reference platform '{text}'", hint=hint)
+    return name
 
 
 def open_backend(name: str, options: Options) -> Backend:
@@ -61,6 +68,6 @@ def open_backend(name: str, options: Options) -> Backend:
             timeout_seconds=options.timeout,
             engine=options.host_engine,
             in_order=options.xla_gpu_deterministic_ops,
-            profile=bool(options.profile),
+            profile=bool(options.profile or options.profile_execution),
         )
-    return make(timeout_seconds=options.timeout, profile=bool(options.profile))
+    return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution))

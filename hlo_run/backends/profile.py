@@ -37,6 +37,10 @@ class Profile:
         now = time.perf_counter()
         self.events.append(Event(thunk, self.runs, begin - self._start, now - begin))
 
+    def last_run_seconds(self) -> float:
+        """Return the seconds in thunks of the last run, of all devices together. Thunks with nested ones do not count twice."""
+        return sum(event.seconds for event in self.events if event.run == self.runs and not nested_sequences(event.thunk))
+
     def table(self) -> str:
         """Return one line per thunk, the longest first: kind, name, runs, median milliseconds, share, bytes, GB/s."""
         totals: dict[int, list[Event]] = {}

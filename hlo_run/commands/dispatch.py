@@ -200,7 +200,7 @@ def _run_mode(task: Task) -> None:
     A mode is imported when it is chosen: a stage needs no reference, and a run with a cached executable needs no compiler.
     """
     if not task.options.stage:
-        task.console.out(f"\n** Running {task.file} **")
+        task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
     module = load(task)
     if task.options.isolate_fusion:
         from hlo_run.commands.isolate_fusion import isolate
@@ -247,6 +247,10 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         from hlo_run.commands.save_executable import save_executable
 
         save_executable(task, module)
+    elif options.compile_only:
+        from hlo_run.commands.save_executable import compile_only
+
+        compile_only(task, module)
     elif options.check_each_pass:
         from hlo_run.commands.checked_run import run_checked
 
@@ -272,6 +276,8 @@ def _check_run_flags(options: Options) -> None:
         "report_html",
         "save_inputs",
         "save_outputs",
+        "output_literals_file",
+        "dump_output_literal_to",
         "output",
         "profile",
     ):
@@ -289,7 +295,15 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
-    modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions")
+    if options.dump_output_literal_to:
+        if len(files) > 1:
+            raise UsageError("--dump_output_literal_to needs exactly one input file")
+        if not options.dump_output_literal_to.endswith(".txt"):
+            raise UsageError(f"--dump_output_literal_to={options.dump_output_literal_to} must end in .txt: it is written as text")
+    if options.num_nodes != 1:
+        reason = "hlo-run simulates all devices of a run on one host"
+        raise UsageError(f"--num_nodes={options.num_nodes}: {reason}", hint="--num_replicas=N and --num_partitions=N add devices")
+    modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions", "compile_only")
     shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")

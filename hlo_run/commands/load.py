@@ -17,6 +17,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import HLO_INPUT, StopAtStage
 from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.ops.parse import parse
+from hlo_run.options import Options
 from hlo_run.pipeline.observers.stage import StageObserver
 
 
@@ -29,22 +30,33 @@ def load(task: Task) -> HloModule:
         _resume(task, read_kernel_dump(task.file))
     options = task.options
     if is_executable_file(task.file):
-        if options.stage or options.output or options.golden_dir:
+        if options.stage or options.output or options.golden_dir or options.compile_only:
             raise UsageError(
                 f"'{task.file}' is an executable, which is already compiled",
-                hint="--stage, --output and --golden_dir need a module",
+                hint="--stage, --output, --golden_dir and --compile_only need a module",
             )
+        if options.while_execution_count > 0 or options.remove_infeed_outfeed:
+            raise UsageError(f"the control flow of '{task.file}' is compiled already", hint="give the HLO file")
         return _load_executable(task)
     source = read_module(task.file, options.input_format)
     module = parse(source.text, task.file, options.verify != "off")
     if options.stage == HLO_INPUT:
         task.stage_output.show_module(module)
         raise StopAtStage
-    if source.arguments is not None:
+    if source.arguments is not None and not options.force_fake_data:
         from hlo_run.hlo.arguments import fit_arguments  # only snapshots have arguments
 
         task.given = fit_arguments(module, source.arguments, f"'{task.file}'")
-    return wrap_bare_module(module)
+    return _flattened(options, wrap_bare_module(module))
+
+
+def _flattened(options: Options, module: HloModule) -> HloModule:
+    """Return the module with the control flow that flags ask for."""
+    if options.while_execution_count > 0 or options.remove_infeed_outfeed:
+        from hlo_run.hlo_passes.control_flow.control_flow_flattening import ControlFlowFlattening
+
+        ControlFlowFlattening(max(options.while_execution_count, 0), options.remove_infeed_outfeed).apply(None, module)
+    return module
 
 
 def _load_executable(task: Task) -> HloModule:

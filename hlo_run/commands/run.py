@@ -9,12 +9,14 @@ from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling, set_device_counts
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import limited
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.output_files import write_artefact
+from hlo_run.execution.reference_platforms import opened_reference
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
@@ -34,6 +36,9 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
+    if not options.use_spmd_partitioning and arguments.grid.partitions > 1:
+        reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
+        raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
     execution = Execution(options, task.console, module, arguments, task.place, result)
     execution.prepare()
     if platform == INTERPRETER:
@@ -45,7 +50,9 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
             lambda: interpreter.outfeed,
         )
-        execution.run(runner, reference)
+        set_device_counts(options, module)
+        with opened_reference(options, module, platform, reference, arguments.grid, choose_target(options)) as reference_run:
+            execution.run(runner, reference, reference_run)
         return
     set_device_counts(options, module)
     try:
@@ -78,13 +85,23 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             description,
             limited_run,
             lambda: backend.outfeed,
+            lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
         )
-        execution.run(runner, reference)
+        with opened_reference(options, module, platform, reference, grid, choose_target(options)) as reference_run:
+            _note_equal_kernels(task, reference)
+            execution.run(runner, reference, reference_run)
     except (DeviceError, Unsupported) as error:
         error.notes += _replacements(options)
         raise
     finally:
         _report(task, backend)
+
+
+def _note_equal_kernels(task: Task, reference: str) -> None:
+    """Say that the reference runs what the run runs, unless flags change one of the two."""
+    options = task.options
+    if reference == task.result.platform and options.run_reference_hlo_passes and not _replacements(options):
+        task.console.err(f"note: the reference runs the same kernels on {reference}, so the comparison sees no wrong compilation")
 
 
 def _replacements(options: Options) -> tuple[str, ...]:
@@ -98,7 +115,7 @@ def _report(task: Task, backend: Backend) -> None:
     task.result.launches = backend.launch_records()
     if report := backend.report():
         task.console.err(report)
-    if backend.profile is not None:
+    if backend.profile is not None and task.options.profile:
         task.result.profile = backend.profile
         _show_profile(task, backend.profile)
 

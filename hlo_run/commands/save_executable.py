@@ -1,4 +1,4 @@
-"""`--output=FILE.hlox`: compiles a module and saves the executable."""
+"""`--output=FILE.hlox`: compiles a module and saves the executable. `--compile_only`: compiles it."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def save_executable(task: Task, module: HloModule) -> None:
         executable = compile_or_load(ctx, working)
         write_executable(options.output, executable, module, working, options.output_machine_code)
         task.console.err(f"{options.output}: {module.name} for {executable.target}")
+
+
+def compile_only(task: Task, module: HloModule) -> None:
+    """Compile `module`, for its errors and dumps; raises errors of the HloRunError family."""
+    with compiling(task, module) as (ctx, working):
+        executable = compile_or_load(ctx, working)
+        task.console.err(f"{module.name} compiles for {executable.target}")

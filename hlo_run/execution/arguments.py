@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.errors import UsageError
 from hlo_run.execution.console import Place
+from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.literal import Literal
@@ -16,6 +18,7 @@ from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
+from hlo_run.reference.arguments.modes import DEVICE_ID, NORMAL, RANDOM, SHARED, ZEROS, device_id_arguments, normal_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
@@ -52,7 +55,7 @@ def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
 
 
 class Arguments:
-    """The only source of arguments: `--inputs`, else the arguments that came with the module, else random numbers or zeros."""
+    """The only source of arguments: files of the flags, else those that came with the module, else `--hlo_argument_mode`."""
 
     def __init__(
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
@@ -63,6 +66,7 @@ class Arguments:
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)
         self._read_ahead: list[Literal] | None = None
+        self._literals: list[list[Literal]] | None = None
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         self.titles = self.grid.argument_titles(module)
         self.shapes = self.grid.argument_shapes(module)
@@ -76,6 +80,28 @@ class Arguments:
         if options.inputs:
             self._read_ahead = self._from_file(1)
             check_readable(existing_path(options.inputs, options, self._place, i) for i in range(2, options.iterations + 1))
+        if options.input_literals_file:
+            self._in_literals_file(1)
+
+    def _in_literals_file(self, iteration: int) -> list[Literal]:
+        """Return an iteration's arguments in `--input_literals_file`; [] if it has none. Raises UsageError, ParseError."""
+        if self._literals is None:
+            from hlo_run.formats.run_literals import read_arguments  # imports protobuf
+
+            path = self._options.input_literals_file
+            iterations = read_arguments(path, "input_literals_file")
+            self._literals = [self._fitted(values, f"iteration {i} of '{path}'") for i, values in enumerate(iterations, 1)]
+        return self._literals[iteration - 1] if iteration <= len(self._literals) else []
+
+    def _fitted(self, values: Sequence[Literal], what: str) -> list[Literal]:
+        count, size = len(self._module.entry.parameters), self.grid.size
+        if not values or size == 1:
+            return fit_arguments(self._module, values, what) if values else []
+        if len(values) != count * size:
+            raise UsageError(
+                f"'{self._module.name}' takes {count * size} arguments on {self.grid}, but {what} gives {len(values)}"
+            )
+        return [each for part in self.grid.split(values) for each in fit_arguments(self._module, part, what)]
 
     def _from_file(self, iteration: int) -> list[Literal]:
         path = existing_path(self._options.inputs, self._options, self._place, iteration)
@@ -90,18 +116,32 @@ class Arguments:
             read_ahead, self._read_ahead = self._read_ahead, None
             values = read_ahead if read_ahead is not None else self._from_file(iteration)
             source = existing_path(options.inputs, options, self._place, iteration)
+        elif options.input_literals_file and (found := self._in_literals_file(iteration)):
+            values, source = found, options.input_literals_file
         elif self._given:
             values, source = self._given * self.grid.size, self._given_from
         else:
-            zero = not options.random_init_input_literals
-            ends = LOW * options.input_scale, HIGH * options.input_scale
-            draw = Draw(floats=None if options.use_large_float_range else ends)
-            values = self._random(self._engine, draw, zero)
-            source = "zeros" if zero else f"seed {options.seed}"
-            if options.input_scale != 1:
-                source += f", input_scale {options.input_scale:g}"
+            values, source = self._made()
         self.save(iteration, values)
         return values, source
+
+    def _made(self) -> tuple[list[Literal], str]:
+        """Return arguments as `--hlo_argument_mode` says, and their source."""
+        options, mode, grid = self._options, self._options.hlo_argument_mode, self.grid
+        if mode == DEVICE_ID:
+            return [value for device in range(grid.size) for value in device_id_arguments(self._module, device)], "device number"
+        if mode == NORMAL:
+            made = [value for _ in range(grid.size) for value in normal_arguments(self._module, self._engine)]
+            return made, f"seed {options.seed}, normal distribution"
+        zero = mode == ZEROS or not options.random_init_input_literals
+        ends = LOW * options.input_scale, HIGH * options.input_scale
+        draw = Draw(floats=None if options.use_large_float_range else ends)
+        if mode == SHARED:
+            values = make_fake_arguments(self._module, self._engine, zero=zero, draw=draw) * grid.size
+        else:
+            values = self._random(self._engine, draw, zero)
+        source = "zeros" if zero else f"seed {options.seed}"
+        return values, source + (f", input_scale {options.input_scale:g}" if options.input_scale != 1 else "")
 
     def others(self, iteration: int) -> Iterator[tuple[list[Literal], str]]:
         """Yield arguments of other ranges and their source, for an iteration whose comparison was blind.
@@ -111,6 +151,7 @@ class Arguments:
         """
         options = self._options
         chosen = options.inputs or self._given or options.use_large_float_range or options.input_scale != 1
+        chosen = chosen or options.hlo_argument_mode != RANDOM or options.input_literals_file
         if chosen or not options.random_init_input_literals or not self._has_numbers():
             return
         draws = map(_without_ties, OTHER_DRAWS) if _order_matters(self._module) else OTHER_DRAWS

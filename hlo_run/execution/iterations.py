@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted
@@ -14,6 +14,8 @@ from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
+from hlo_run.execution.literals_file import Recorder
+from hlo_run.execution.result_texts import log_arguments, write_result_texts
 from hlo_run.execution.results import FileResult, IterationResult, LaterTry
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
@@ -39,13 +41,18 @@ class Runner:
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
-    device's outfeeds sent in the last run.
+    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it.
     """
 
     platform: str
     description: str
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
+    seconds: Callable[[], float] = float
+
+
+# Maps (arguments, the module's seed, values for infeeds) to the expected result.
+ReferenceRun: TypeAlias = "Callable[[Sequence[Literal], int, Feeds], Literal]"
 
 
 def _with_outfeed(result: Literal, shape: Shape, outfeed: Sequence[Sequence[Literal]]) -> tuple[Literal, Shape]:
@@ -74,26 +81,44 @@ class Execution:
         self._result_shape: Shape = arguments.grid.result_shape(module)
         self._shape = self._result_shape  # after a run: with the values of outfeeds
         self._reference = InterpreterBackend(arguments.grid)
+        self._reference_run: ReferenceRun | None = None
         self._read_ahead: Literal | None = None
+        self._recorder = Recorder(options, place)
 
     def prepare(self) -> None:
         """Read the first iteration's files, and check that the files of the others can be read; raises UsageError."""
         options = self._options
         self._arguments.prepare()
+        self._recorder.prepare()
         if options.expected_output:
             self._read_ahead = self._expected_from_file(1)
             paths = (existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
             check_readable(paths)
 
-    def run(self, runner: Runner, reference: str) -> None:
+    def run(self, runner: Runner, reference: str, reference_run: ReferenceRun | None = None) -> None:
         """Run all iterations and compare with the platform or file `reference` (empty: do not compare).
 
-        After the last iteration, raises the first Mismatch, or else the first Vacuous; other errors at once.
+        `reference_run` computes the expected result; None: the numpy reference does. After the last iteration, raises the
+        first Mismatch, or else the first Vacuous; other errors at once.
         """
         options, console = self._options, self._console
+        self._reference_run = reference_run
         counted("")
         mismatches: list[Mismatch] = []
         vacuous: list[Vacuous] = []
+        try:
+            self._run_iterations(runner, reference, mismatches, vacuous)
+        finally:
+            self._recorder.write()
+        if reference:
+            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
+        if mismatches:
+            raise mismatches[0]
+        if vacuous:
+            raise vacuous[0]
+
+    def _run_iterations(self, runner: Runner, reference: str, mismatches: list[Mismatch], vacuous: list[Vacuous]) -> None:
+        options, console = self._options, self._console
         for iteration in range(1, options.iterations + 1):
             if options.iterations != 1:
                 console.err(f"\n=== Iteration {iteration}")
@@ -104,12 +129,6 @@ class Execution:
                 mismatches.append(mismatch)
             except Vacuous as error:
                 vacuous.append(error)
-        if reference:
-            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
-        if mismatches:
-            raise mismatches[0]
-        if vacuous:
-            raise vacuous[0]
 
     def _run_once(self, runner: Runner, reference: str, iteration: int) -> None:
         options, console = self._options, self._console
@@ -120,11 +139,19 @@ class Execution:
         if options.print_literals:
             for title, argument, shape in zip(self._arguments.titles, arguments, self._arguments.shapes, strict=True):
                 console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
+        if options.log_output:
+            log_arguments(console, self._arguments.grid, arguments, self._arguments.shapes)
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
+        self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
-        actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+        actual = self._repeated(runner, arguments, seed, feeds)
+        self._recorder.result(actual, self._shape)
+        if self._shape is self._result_shape or not isinstance(actual, tuple):
+            write_result_texts(options, console, self._arguments.grid, actual, self._result_shape)
+        else:  # the values of outfeeds follow
+            write_result_texts(options, console, self._arguments.grid, actual[0], self._result_shape)
         self._save_outputs(iteration, actual)
         if options.print_literals:
             console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
@@ -132,6 +159,7 @@ class Execution:
             console.err("Skipping reference runner")
             return
         expected = self._expected(reference, arguments, seed, iteration, feeds)
+        self._recorder.reference_result(expected, self._shape)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
         precise = _once(partial(self._precise, arguments, seed, feeds))
@@ -199,6 +227,18 @@ class Execution:
             raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
         self._console.err(f"warning: {text}")
 
+    def _repeated(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        """Run `--num_repeats` times, each time from the first value for infeeds, and return the last result."""
+        repeat = 0
+        while True:
+            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+            if self._options.profile_execution:
+                duration = round(runner.seconds() * 1e9)
+                self._console.out(f"## Execution time, file={self._result.file} repeat={repeat} duration={duration}ns")
+            repeat += 1
+            if repeat >= self._options.num_repeats:
+                return actual
+
     def _actual(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
         actual, self._shape = _with_outfeed(runner.run(arguments, seed, feeds), self._result_shape, runner.outfeed())
         return actual
@@ -236,6 +276,8 @@ class Execution:
         return self._timed(lambda: self._reference_value(arguments, seed, feeds))
 
     def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        if self._reference_run is not None:
+            return self._reference_run(arguments, seed, feeds)
         precision = self._options.reference_precision
         expected = self._run_reference(arguments, seed, precision, feeds)
         return expected if precision == "native" else round_value(expected, self._shape)

@@ -48,10 +48,17 @@ class _Runner:
         self._client: Any = self._client_module.make_cpu_client()
         self._device = self._client.devices()[0]
         self._sharding = Sharding(self._device)
+        self._compiled: tuple[str, Any] | None = None
 
     def run(self, text: str, arguments: list[Any]) -> list[Any]:
-        """Compile and run a module without excess precision; raises _Refused."""
-        executable = self._compile(text)
+        """Compile and run a module without excess precision; raises _Refused.
+
+        Keeps the last executable, since the iterations of a module follow each other.
+        """
+        if self._compiled is None or self._compiled[0] != text:
+            self._compiled = None
+            self._compiled = text, self._compile(text)
+        executable = self._compiled[1]
         try:
             shards = executable.execute_sharded([self._put(each) for each in arguments])
             parts = shards.disassemble_into_single_device_arrays()

@@ -97,7 +97,9 @@ def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
     module = functools.reduce(getattr, path, message)
     if not any(computation.instructions for computation in module.computations):
         return None
-    literals = tuple(literal_of_proto(literal, number) for number, literal in enumerate(_arguments(message)))
+    literals = tuple(
+        literal_of_proto(literal, f"argument {number} of the snapshot") for number, literal in enumerate(_arguments(message))
+    )
     return ProtoContents(module.SerializeToString(deterministic=True), literals or None)
 
 
@@ -116,8 +118,8 @@ def _text_error(refusal: Any, text: str, file: str) -> ParseError:
 
 
 @functools.cache
-def _pool() -> Any:
-    """Return a pool of the message types of jaxlib's HLO schema."""
+def schema_pool() -> Any:
+    """Return a pool of the message types of jaxlib's HLO schema; raises UsageError if this jaxlib does not carry it."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
@@ -147,7 +149,7 @@ def message_types(file: str) -> Callable[[str], Message]:
     _require_protobuf(file)
     from google.protobuf import message_factory
 
-    pool = _pool()
+    pool = schema_pool()
 
     def message_type(name: str) -> Message:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))

@@ -76,6 +76,12 @@ def _format(path: str, input_format: str) -> str:
         raise UsageError(f"'{path}' is a directory", hint="give the files in it")
     if path != "-" and not os.path.exists(path):
         raise UsageError(f"'{path}' does not exist")
+    if name == "riegeli":
+        raise UsageError(
+            f"'{path}': riegeli files are not supported, since their records are compressed and no package here reads them",
+            hint="write the record to a .pb file where riegeli is installed: "
+            "open('m.pb', 'wb').write(next(riegeli.RecordReader(open(FILE, 'rb')).read_records()))",
+        )
     if name not in FORMATS:
         raise UsageError(f"'{path}': format '{name}' is not supported", hint=f"--input_format is one of {', '.join(FORMATS)}")
     return FORMATS[name]

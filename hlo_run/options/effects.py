@@ -18,11 +18,13 @@ from hlo_run.options.run import RunOptions
 from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
-_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
+_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir", "compile_only")
 # Flags that run the module in another way than once and whole, and the flags that have no effect then.
 _REPLAYS = ("localize", "isolate_instructions")
 _NOT_REPLAYED = frozenset(
-    """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision profile
+    """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
+    run_reference_hlo_passes output_literals_file num_repeats
+    dump_output_literal_to profile_execution log_output profile
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3
@@ -71,11 +73,14 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     elif "arguments" in missing:
         missing["random"] = missing["arguments"]
     if "run" in missing:
-        missing.update(comparison=missing["run"], reference=missing["run"], device=missing["run"], host=missing["run"])
+        missing.update(
+            comparison=missing["run"], reference=missing["run"], passes=missing["run"], device=missing["run"], host=missing["run"]
+        )
+    _add_missing_in_arguments(missing, options)
     if options.use_large_float_range:
         missing["range"] = "with --use_large_float_range, which has its own range"
     if not options.random_init_input_literals:
-        missing["range"] = "with --random_init_input_literals=false, which makes zeros"
+        missing["range"] = missing["mode"] = "with --random_init_input_literals=false, which makes zeros"
     if not mode and "host" in missing:
         missing["checks"] = missing["host"]
     if not (options.stage or options.dumps_to or options.v or options.golden_dir):
@@ -95,6 +100,19 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     return missing
 
 
+def _add_missing_in_arguments(missing: dict[str, str], options: Options) -> None:
+    """Add what flags of arguments lack. Raises UsageError for files that contradict each other, and for undefined arguments."""
+    mode = options.hlo_argument_mode
+    if mode == "uninitialized":
+        reason = "arguments that are whatever the memory holds give no result to compare"
+        raise UsageError(f"--hlo_argument_mode={mode}: {reason}", hint="use_zeros_as_input costs as little")
+    if mode not in ("use_random_inputs", "use_shared_random_inputs"):
+        missing["range"] = f"with --hlo_argument_mode={mode}, which has its own numbers"
+    if options.input_literals_file and (options.force_fake_data or options.inputs):
+        other = "inputs" if options.inputs else "force_fake_data"
+        raise UsageError(f"--input_literals_file and --{other} cannot be used together", hint=f"leave out --{other}")
+
+
 def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequence[str]) -> None:
     """Add what a command line lacks that runs modules."""
     platform = options.platform.lower()
@@ -106,6 +124,13 @@ def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequen
         missing["host"] = f"with --platform={options.platform}"
     if files and all(file.endswith(".hlox") for file in files):
         missing["compile"] = f"on '{files[0]}', which is compiled already"
+    reference = options.reference_platform.lower()
+    if options.expected_output or reference in ("", "default", "interpreter"):
+        missing["passes"] = "without --reference_platform=CUDA or Host, which compile the module"
+    elif reference == "cpu":
+        missing["passes"] = "with --reference_platform=CPU, which gets the module without layouts, so that XLA's passes must run"
+    if reference not in ("", "default", "interpreter"):
+        missing["reference"] = f"with --reference_platform={options.reference_platform}, which computes in the module's types"
     if options.expected_output:
         missing["reference"] = missing["choice"] = "with --expected_output, which gives the expected result"
     elif not options.reference_platform:

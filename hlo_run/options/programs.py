@@ -47,10 +47,12 @@ _SHORT_NAMES = {
     "o": "output_file",
     "xla_flagfile": "flagfile",
 }
-FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs"})
+# Flags of XLA's hlo_runner_main that mean the same as one of ours.
+_XLA_NAMES = {"random_seed": "seed", "device_type": "platform", "disable_all_hlo_passes": "xla_disable_all_hlo_passes"}
+FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs", **_XLA_NAMES})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
-    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes
+    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes run_xla_backend_only list_passes
     check_each_pass golden_dir golden_stages golden_tolerance update_goldens""".split()
 )
 

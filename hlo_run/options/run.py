@@ -20,7 +20,17 @@ class RunOptions:
         acts="",  # scripts name the platform for every mode, as XLA's tools let them
     )
     reference_platform: str = flag(
-        "default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME", acts="choice"
+        "default",
+        "Compare with this platform: Interpreter (the numpy reference), CPU (XLA:CPU, with 'hlo-run[xla]'), CUDA or Host (our "
+        'own kernels), or "" for no comparison.',
+        "NAME",
+        acts="choice",
+    )
+    run_reference_hlo_passes: bool = flag(
+        True,
+        "On the reference platform CUDA or Host: run the HLO passes. false: the module is already optimised, so run only the "
+        "required rows.",
+        acts="passes",
     )
     reference_precision: str = flag(
         "native",
@@ -49,6 +59,20 @@ class RunOptions:
         least=0,
     )
     iterations: int = flag(1, "Run the module N times, each time with new arguments.", "N", least=1)
+    num_repeats: int = flag(1, "Run each iteration N times with the same arguments, and compare the last result.", "N", least=1)
+    while_execution_count: int = flag(
+        -1,
+        "Let every loop run N times, or less often if its condition compares with a smaller constant. Compiler and reference "
+        "both get the changed module. 0 or less: loops run as they are.",
+        "N",
+        acts="file",
+    )
+    remove_infeed_outfeed: bool = flag(False, "Remove outfeeds, and replace infeeds by zeros, before anything else.", acts="file")
+    compile_only: bool = flag(False, "Compile the module, with all dumps, and stop.", acts="file")
+    num_nodes: int = flag(1, "Number of hosts. Only 1: all devices of a run are on this machine.", "N", acts="")
+    use_spmd_partitioning: bool = flag(
+        True, "Partition modules with several partitions. Always on: false is refused for them.", acts="file"
+    )
     seed: int = flag(1, "Seed of the random arguments.", "N", acts="random")
     different_random_seeds: bool = flag(
         False, "Seed the module's own random numbers with the number of the iteration (1, 2, ..) instead of 42.", acts="run"
@@ -58,6 +82,35 @@ class RunOptions:
         "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays.",
         "FILES",
         acts="arguments",
+    )
+    input_literals_file: str = flag(
+        "",
+        "Read the arguments of each iteration from FILE, XLA's RunHloModuleLiterals as a binary or text proto. Iterations beyond "
+        "the file's get random arguments.",
+        "FILE",
+        acts="arguments",
+    )
+    output_literals_file: str = flag(
+        "",
+        "Write the arguments, the result and the expected result of each iteration as XLA's RunHloModuleLiterals: as text if the "
+        "name ends in .pbtxt, .textproto or .txt, else binary.",
+        "FILE",
+    )
+    force_fake_data: bool = flag(False, "Make arguments also for a snapshot, which brings its own.", acts="arguments")
+    hlo_argument_mode: str = flag(
+        "use_random_inputs",
+        "Make arguments so. use_shared_random_inputs: the same on every device. use_device_id_as_input: all elements are the "
+        "device's number. use_random_normal_inputs: mean 0, standard deviation 1, whatever their uses. uninitialized is refused.",
+        "MODE",
+        (
+            "use_random_inputs",
+            "use_shared_random_inputs",
+            "use_zeros_as_input",
+            "use_device_id_as_input",
+            "use_random_normal_inputs",
+            "uninitialized",
+        ),
+        acts="random mode",
     )
     infeed: str = flag(
         "",
@@ -100,6 +153,17 @@ class RunOptions:
     custom_calls: str = flag(
         "", "Run these Python files, which register functions for custom calls (comma-separated).", "FILES.py", acts="arguments"
     )
+    profile_execution: bool = flag(
+        False,
+        "Print the time in thunks of every repeat of the run, in ns (stdout), as XLA's hlo_runner_main does.",
+        acts="device",
+    )
+    dump_output_literal_to: str = flag(
+        "",
+        "Write the elements of the result as text, each to NAME.task_0.device_D.literal_L.txt. One input file only.",
+        "NAME.txt",
+    )
+    log_output: bool = flag(False, "Print the arguments and the result of each device (stderr).")
     trust_machine_code: bool = flag(
         False,
         "Run the machine code in a .hlox file, which may do anything that you may do. false: compile the file's PTX instead.",

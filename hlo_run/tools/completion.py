@@ -69,7 +69,7 @@ def _values(name: str, is_opt: bool) -> tuple[str, ...]:
         case "platform":
             return ("transforms", "gpu") if is_opt else ("CUDA", "Host", "Interpreter")
         case "reference_platform":
-            return ("Interpreter",)
+            return ("Interpreter", "CPU", "CUDA", "Host")
         case "target":
             return (*ALIASES, *PRESETS)
         case "host_check":

@@ -36,7 +36,7 @@ def test_contradictions_are_refused(name: str) -> None:
         else:
             getattr(message, field).extend(value)
     with pytest.raises(ParseError):
-        literal_of_proto(message, 0)
+        literal_of_proto(message, "argument 0")
 
 
 def test_a_layout_that_is_no_permutation_is_refused() -> None:
@@ -46,4 +46,4 @@ def test_a_layout_that_is_no_permutation_is_refused() -> None:
     message.shape.layout.minor_to_major.append(2**62)
     message.f32s.append(1.0)
     with pytest.raises(ParseError, match="not those of its layout"):
-        literal_of_proto(message, 0)
+        literal_of_proto(message, "argument 0")

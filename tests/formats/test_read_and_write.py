@@ -121,7 +121,7 @@ def test_literals_of_every_type_are_read() -> None:
     ours = hlo_run.parse(text)
     theirs = {i.name: i.literal for i in _module_proto(text).computations[0].instructions}
     for instruction in ours.entry.instructions:
-        _same(literal_of_proto(theirs[instruction.name], 0), instruction.attrs["literal"], str(instruction))
+        _same(literal_of_proto(theirs[instruction.name], "argument 0"), instruction.attrs["literal"], str(instruction))
 
 
 def _same(actual: Literal, expected: Literal, what: str) -> None:
@@ -279,7 +279,7 @@ def test_what_is_no_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         "only.pbtxt": (b'name: "x"', 3, "does not contain a module"),
         "op.mlir": (b"func.func @main(%a: tensor<f32>) {\n  stablehlo.nonsense %a : tensor<f32>\n}", 3, "op.mlir:2:3: error: "),
         "main.mlir": (b"func.func @other() { return }", 3, "main"),
-        "module.riegeli": (b"", 2, "format 'riegeli' is not supported"),
+        "module.riegeli": (b"", 2, "riegeli files are not supported"),
     }
     for name, (data, code, message) in cases.items():
         file = tmp_path / name

@@ -28,6 +28,12 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"jobs": 2, "one_process": True}, "--jobs has no effect with --one_process"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
     ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
+    ({"run_reference_hlo_passes": False}, "--run_reference_hlo_passes has no effect without --reference_platform=CUDA or Host"),
+    ({"run_reference_hlo_passes": False, "reference_platform": "CPU"}, "which gets the module without layouts"),
+    (
+        {"reference_precision": "f64", "reference_platform": "CPU"},
+        "--reference_precision has no effect with --reference",
+    ),
 ]
 ACCEPTED: list[dict[str, object]] = [
     {"golden_dir": "g", "update_goldens": True, "report_json": "r"},
@@ -35,6 +41,7 @@ ACCEPTED: list[dict[str, object]] = [
     {"seed": 2, "output": "x.hlox", "isolate_fusion": "f"},
     {"reference_platform": ""},
     {"platform": "Host", "reference_platform": "", "stage": "ptx"},
+    {"run_reference_hlo_passes": False, "reference_platform": "cuda"},
     {"xla_gpu_deterministic_ops": True, "stage": "ptx"},
     {"num_partitions": 2, "stage": "hlo"},
     {"report_json": "r", "xla_diff": "emitters"},
@@ -79,6 +86,6 @@ def test_the_smallest_values() -> None:
 
 def test_every_flag_names_known_uses() -> None:
     known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
-    known += " localize processes dump"
+    known += " localize processes dump passes mode"
     for field in fields(Options):
         assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name

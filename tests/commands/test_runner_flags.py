@@ -1,0 +1,141 @@
+"""The flags of XLA's hlo_runner_main: repeats, texts of results, loops that run N times, compilation alone, other names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+from hlo_run.options.parsing import read_flags
+
+MODULE = """HloModule m, replica_count=2
+ENTRY e {
+  p = f32[3] parameter(0)
+  q = bf16[2] parameter(1)
+  n = f32[3] negate(p)
+  ROOT t = (f32[3], bf16[2]) tuple(n, q)
+}
+"""
+LOOP = """HloModule loop
+body {
+  p = (f32[2]) parameter(0)
+  x = f32[2] get-tuple-element(p), index=0
+  y = f32[2] add(x, x)
+  ROOT t = (f32[2]) tuple(y)
+}
+condition {
+  p = (f32[2]) parameter(0)
+  ROOT c = pred[] constant(true)
+}
+ENTRY e {
+  x = f32[2] constant({1, 2})
+  t = (f32[2]) tuple(x)
+  w = (f32[2]) while(t), condition=condition, body=body
+  ROOT r = f32[2] get-tuple-element(w), index=0
+}
+"""
+FEEDS = """HloModule feeds
+ENTRY e {
+  k = token[] after-all()
+  i = (f32[2], token[]) infeed(k)
+  x = f32[2] get-tuple-element(i), index=0
+  l = token[] get-tuple-element(i), index=1
+  o = token[] outfeed(x, l), outfeed_shape=f32[2]{0}
+  ROOT r = f32[2] cosine(x)
+}
+"""
+SHARDED = MODULE.replace("replica_count=2", "num_partitions=2")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    path = tmp_path / "m.hlo"
+    path.write_text(MODULE, encoding="utf-8")
+    return path
+
+
+def test_repeats_and_their_times(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--num_repeats=3", "--profile_execution", "--cache=off", str(file)]) == 0
+    out, err = capsys.readouterr()
+    found = re.findall(rf"^## Execution time, file={re.escape(str(file))} repeat=(\d) duration=(\d+)ns$", out, re.MULTILINE)
+    assert [repeat for repeat, _ in found] == ["0", "1", "2"]
+    assert all(int(duration) > 0 for _, duration in found)
+    assert err.count("... ran in") == 4, "three runs and the reference"
+    assert "median ms" not in err, "--profile prints the table"
+
+
+def test_texts_of_results(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = tmp_path / "out.txt"
+    flags = ["--platform=Interpreter", "--hlo_argument_mode=use_device_id_as_input"]
+    assert run([*flags, f"--dump_output_literal_to={texts}", "--log_output", str(file)]) == 0
+    written = {path.name: path.read_text() for path in tmp_path.glob("out.*")}
+    assert sorted(written) == [f"out.task_0.device_{d}.literal_{n}.txt" for d in (0, 1) for n in (0, 1)]
+    assert written["out.task_0.device_1.literal_0.txt"] == "f32[3] {-1, -1, -1}"
+    assert written["out.task_0.device_1.literal_1.txt"] == "bf16[2] {1, 1}"
+    err = capsys.readouterr().err
+    assert "device_id=1, input = bf16[2] {1, 1}" in err
+    assert "Outputs for device_id: 1\nf32[3] {-1, -1, -1}\nbf16[2] {1, 1}" in err
+    assert run([*flags, "--dump_output_literal_to=out.pb", str(file)]) == 2
+    assert run([*flags, f"--dump_output_literal_to={texts}", str(file), str(file)]) == 2
+
+
+def test_values_of_outfeeds_are_no_results(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(FEEDS, encoding="utf-8")
+    assert run(["--platform=Interpreter", "--log_output", str(file)]) == 0
+    assert capsys.readouterr().err.count("\nf32[2]") == 1
+    assert run(["--platform=Interpreter", "--log_output", "--remove_infeed_outfeed", str(file)]) == 0
+    assert "Outputs for device_id: 0\nf32[2] {1, 1}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("platform", ["Host", "Interpreter"])
+def test_endless_loops_end(file: Path, platform: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(LOOP, encoding="utf-8")
+    assert run([f"--platform={platform}", "--while_execution_count=3", "--print_literals", str(file)]) == 0
+    assert capsys.readouterr().out.count("f32[2] {8, 16}") == 2
+
+
+def test_compilation_alone(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dumps = tmp_path / "dumps"
+    assert run(["--compile_only", f"--xla_dump_to={dumps}", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert f"** Compiling {file} **" in out
+    assert "Running" not in out + err
+    assert any(dumps.iterdir())
+    assert run(["--compile_only", "--iterations=2", str(file)]) == 2
+    assert "--iterations has no effect with --compile_only" in capsys.readouterr().err
+    assert run(["--compile_only", "--stage=hlo", str(file)]) == 2
+
+
+def test_flags_with_one_value(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--num_nodes=1", "--use_spmd_partitioning", "--platform=Interpreter", str(file)]) == 0
+    assert run(["--num_nodes=2", str(file)]) == 2
+    assert "simulates all devices of a run on one host" in capsys.readouterr().err
+    assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 0
+    file.write_text(SHARDED, encoding="utf-8")
+    assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 2
+
+
+def test_the_backend_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    for flag in ("--run_xla_backend_only", "--run_test_hlo_passes=false", "--disable_all_hlo_passes"):
+        assert run([flag, "--stage=hlo", "--cache=off", str(file)]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_other_names() -> None:
+    raw = read_flags(["--random_seed=7", "--device_type=gpu", "--disable_all_hlo_passes", "m.hlo"], {})
+    assert raw.given == {"seed": "7", "platform": "gpu", "xla_disable_all_hlo_passes": "true"}
+
+
+def test_riegeli_is_refused(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.riegeli"
+    path.write_bytes(b"\x83\xaf\x70\xd1")
+    for arguments in ([str(path)], ["--input_format=riegeli", str(file)]):
+        assert run(arguments) == 2
+        err = capsys.readouterr().err
+        assert "riegeli files are not supported" in err
+        assert "RecordReader" in err
