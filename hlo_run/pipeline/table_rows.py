@@ -74,8 +74,8 @@ class Row(Generic[ContextT, PassT]):
 def _selected(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
     if selection.required_only:
         return False
-    if selection.only:
-        return _named(row, groups, selection.only)
+    if selection.only and not _named(row, groups, selection.only):
+        return False
     return not _named(row, groups, selection.disabled)
 
 

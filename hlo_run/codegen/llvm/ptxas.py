@@ -49,8 +49,8 @@ def find_ptxas(cuda_data_dir: str = "") -> Path | None:
     return find_in_toolkit(PTXAS, cuda_data_dir)
 
 
-def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
-    """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order.
+def assemble(ptx: str, *, cuda_data_dir: str = "", level: str = "") -> tuple[PtxasReport, ...]:
+    """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order. `level` is 0 to 3, or empty.
 
     Raises DeviceError if ptxas is not found or cannot run, InternalError with ptxas' messages if it rejects the text.
     """
@@ -60,7 +60,7 @@ def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
     target = _TARGET.search(ptx)
     if target is None:
         raise InternalError("the PTX has no .target line")
-    output = _run(tool, target[1], ptx)
+    output = _run(tool, target[1], ptx, level)
     return tuple(_reports(output))
 
 
@@ -85,10 +85,11 @@ def _files(ptx: str) -> Generator[tuple[str, str, tuple[int, ...]]]:
             os.close(number)
 
 
-def _run(tool: Path, architecture: str, ptx: str) -> str:
+def _run(tool: Path, architecture: str, ptx: str, level: str) -> str:
     """Run `ptxas -v`, and return its output (stderr, then stdout)."""
     with _files(ptx) as (source, output, descriptors):
-        command = [str(tool), f"-arch={architecture}", "-v", "-o", output, source]
+        levels = [f"-O{level}"] if level else []
+        command = [str(tool), f"-arch={architecture}", *levels, "-v", "-o", output, source]
         is_short = len(ptx) < _SHORT_TEXT
         try:
             done = run_command(command, b"", timeout_seconds=_TIMEOUT_SECONDS, pass_fds=descriptors, is_short=is_short)
