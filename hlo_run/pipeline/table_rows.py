@@ -68,14 +68,15 @@ class Row(Generic[ContextT, PassT]):
 
     def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
         """True if the flags and the target select the row. `groups` are the names of the pipelines that contain it."""
-        return self.when(ctx) and (self.required or _selected(ctx.rows, self.name, groups))
+        return self.when(ctx) and (self.required or selects(ctx.rows, self.name, groups))
 
 
-def _selected(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
+def selects(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
+    """True if flags select the optional row of these groups."""
     if selection.required_only:
         return False
-    if selection.only and not _named(row, groups, selection.only):
-        return False
+    if selection.only:
+        return _named(row, groups, selection.only)
     return not _named(row, groups, selection.disabled)
 
 

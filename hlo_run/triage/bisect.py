@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name
@@ -32,6 +33,8 @@ _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
 _NO_LEVELS = "The levels of ptxas cannot matter: it checks the PTX, and what it makes does not run."
+# What a run answers whose flags exclude each other.
+_BAD_FLAGS = "hlo-run: exit code 2"
 _SHOWN_LINES, _WIDTH = 8, 160
 # The limit of a run by that of one without optional rows.
 _PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
@@ -301,6 +304,8 @@ class Bisector:
         """Return for each set of flags whether the wanted failure occurs, at least once if questions are repeated."""
         new = [flags for flags in dict.fromkeys(questions) if flags not in self._known]
         for flags, answers in zip(new, self._ask(new, self._limits.repeat), strict=True):
+            if _BAD_FLAGS in answers and self.result.wanted != _BAD_FLAGS:
+                raise UsageError("the search cannot add its flags to these", hint=self._shown(flags))
             hits = [answer == self.result.wanted for answer in answers]
             self.result.flaky |= len(set(hits)) > 1
             self._known[flags] = any(hits)

@@ -8,6 +8,7 @@ import pytest
 
 from hlo_run.tool import run_tool
 from hlo_run.triage.bisect import optional_rows
+from hlo_run.triage.row_flags import merged
 
 _MODULE = """HloModule t
 ENTRY e {
@@ -42,10 +43,11 @@ def file(tmp_path: Path) -> Path:
 def test_a_wrong_rewrite_is_found(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted = tmp_path / "plant.py"
     planted.write_text(_PLANT, encoding="utf-8")
-    assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host --custom_calls={planted}", "--jobs=2"]) == 0
+    rows = "--xla_enable_hlo_passes_only=algsimp,cse,dce"
+    assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host {rows} --custom_calls={planted}", "--jobs=2"]) == 0
     text = capsys.readouterr().out
     assert "The row 'cse' is the first with which it fails; the whole pipeline without it does not fail." in text
-    assert "The 2nd rewrite of 'cse' is the first" in text
+    assert "The 2nd rewrite of 'cse' is the first" in text, text
     assert "--xla_fuel=cse=1" in text
     assert "- %s = f32[4,64]{1,0} subtract(%x, %b)" in text
     assert "+ %s = f32[4,64]{1,0} subtract(%b, %x)" in text
@@ -211,3 +213,30 @@ def test_the_row_of_a_flaky_failure_is_found(file: Path, tmp_path: Path, capsys:
     text = capsys.readouterr().out
     assert "flaky" in text
     assert "'cse'" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "merged_flags"),
+    [
+        (["--v=1"], ["--xla_disable_hlo_passes=dce"], ["--v=1", "--xla_disable_hlo_passes=dce"]),
+        (["--disable=cse"], ["--xla_fuel=dce=1"], ["--disable=cse", "--xla_fuel=dce=1"]),
+        (
+            ["--xla_disable_hlo_passes=dce", "--v=1"],
+            ["--xla_disable_hlo_passes=cse-2"],
+            ["--v=1", "--xla_disable_hlo_passes=dce,cse-2"],
+        ),
+    ],
+)
+def test_rows_that_the_user_skips_stay_skipped(flags: list[str], extra: list[str], merged_flags: list[str]) -> None:
+    found = [flag.split(",") for flag in merged(flags, extra)]
+    expected = [flag.split(",") for flag in merged_flags]
+    assert [words[0] for words in found] == [words[0] for words in expected]
+    assert all(set(want) <= set(have) for want, have in zip(expected, found, strict=True))
+
+
+def test_rows_beside_the_only_ones_are_skipped() -> None:
+    (flag,) = merged(["--enable_kernel_passes_only=cse"], ["--disable_kernel_passes=cse-2"])
+    name, _, rows = flag.partition("=")
+    assert name == "--disable_kernel_passes"
+    assert {"inliner", "cse-2"} <= set(rows.split(","))
+    assert not {"cse", "cse-3", "lower-tensors"} & set(rows.split(","))
