@@ -29,7 +29,11 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
     reduced = f"hlo-tool reduce {name} --run={shlex.quote(_command(options, _OF_ARGUMENTS))} shrinks the module"
     match error:
         case Mismatch() if options.check_each_pass or options.localize:
-            is_row = any(note.startswith("look at HLO row") for note in error.notes)
+            notes = " ".join(error.notes)
+            if "look at the buffers" in notes:
+                verified = f"{_command(options, {'verify'})} --verify=every {name}"
+                return f"{verified} names values that overlap in one buffer; {reduced}"
+            is_row = "look at HLO row" in notes or "look at kernel row" in notes
             return f"{bisect} names the rewrite in the row; {reduced}" if is_row else reduced
         case Mismatch():
             checked = f"{_command(options)} --check_each_pass {name}"

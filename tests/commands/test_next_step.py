@@ -39,6 +39,16 @@ def test_a_smaller_module_does_not_get_the_inputs() -> None:
     [
         (Mismatch("x"), ["--platform=Host", "--seed=2"], "hlo-run --platform=Host --seed=2 --check_each_pass 'm m.hlo' names"),
         (Mismatch("x"), ["--check_each_pass"], "hlo-tool reduce 'm m.hlo' --run=hlo-run shrinks"),
+        (
+            Mismatch("x", notes=("right; look at the buffers: ..",)),
+            ["--localize", "--seed=2"],
+            "hlo-run --seed=2 --verify=every 'm m.hlo' names",
+        ),
+        (
+            Mismatch("x", notes=("wrong; look at kernel row 'cse': ..",)),
+            ["--check_each_pass"],
+            "hlo-tool bisect 'm m.hlo' --run=hlo-run names the rewrite in the row",
+        ),
         (DeviceError("x"), ["--iterations=2"], "hlo-run --platform=Host --localize 'm m.hlo' names"),
         (DeviceError("longer than"), ["--timeout=2"], "hlo-tool bisect 'm m.hlo' --run='hlo-run --timeout=2.0' names"),
     ],
