@@ -165,6 +165,26 @@ def test_live_values_that_share_a_buffer(copy: _Copy) -> None:
     assert copy.run("--verify=every", "m.hlo").returncode == 70
 
 
+def test_thunks_in_the_wrong_order(copy: _Copy) -> None:
+    """The buffers are right for the schedule, so they must not be blamed."""
+    with (copy.path / "hlo_run" / "runtime" / "thunks.py").open("a", encoding="utf-8") as file:
+        file.write(_WRONG_ORDER)
+    (copy.folder / "m.hlo").write_text(_DOTS, encoding="utf-8")
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "every kernel alone is right; look at the order of the thunks" in done.stderr
+
+
+_WRONG_ORDER = """
+_plan_thunks = plan_thunks
+
+
+def plan_thunks(*words):
+    thunks, requests = _plan_thunks(*words)
+    return (*thunks[:-2], thunks[-1], thunks[-2]), requests
+"""
+
+
 _ROWS = """HloModule m
 
 add {

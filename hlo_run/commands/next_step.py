@@ -40,7 +40,11 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
             return f"{checked} names the HLO row or the kernel and its row, and writes files to run"
         case DeviceError() if "longer than" in error.message:
             return f"{bisect} names the row that takes too long; {reduced}"
-        case DeviceError() if not error.hint:
+        case DeviceError() if error.hint and not error.hint.startswith("--host_check"):
+            return ""
+        case DeviceError() if options.check_each_pass or options.localize:
+            return reduced
+        case DeviceError():
             localized = f"{_command(options, {'platform', *NOT_REPLAYED})} --platform=Host --localize {name}"
             return f"{localized} names the first kernel that fails, and writes files to run"
         case InternalError():

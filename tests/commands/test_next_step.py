@@ -49,9 +49,15 @@ def test_a_smaller_module_does_not_get_the_inputs() -> None:
             ["--check_each_pass"],
             "hlo-tool bisect 'm m.hlo' --run=hlo-run names the rewrite in the row",
         ),
+        (DeviceError("x", hint="--host_check says"), ["--v=1"], "hlo-run --platform=Host --localize 'm m.hlo' names"),
+        (DeviceError("x"), ["--localize"], "hlo-tool reduce 'm m.hlo' --run=hlo-run shrinks"),
         (DeviceError("x"), ["--iterations=2"], "hlo-run --platform=Host --localize 'm m.hlo' names"),
         (DeviceError("longer than"), ["--timeout=2"], "hlo-tool bisect 'm m.hlo' --run='hlo-run --timeout=2.0' names"),
     ],
 )
 def test_the_command_fits_the_failure(error: Exception, words: list[str], start: str) -> None:
     assert _next(error, *words).startswith(start)
+
+
+def test_an_error_with_its_own_hint_has_no_next_command() -> None:
+    assert not _next(DeviceError("there is no device", hint="--platform=Host"))
