@@ -1,8 +1,8 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print),
-`--stage=NAME` and any other flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference` evaluates the
-section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
+`--stage=NAME` and any other flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference`
+evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Four faults in copies of the package: one command names the culprit, and leaves files that show the fault again."""
+"""Faults in copies of the package: one command names the culprit, and leaves files that show the fault again."""
 
 from __future__ import annotations
 
@@ -139,3 +139,79 @@ def test_an_abort_in_llvm(copy: _Copy) -> None:
     assert (folder / "loop_multiply_fusion.ll").is_file()
     again = copy.run("m.hlo", folder=folder)
     assert "LLVM died with SIGABRT" in again.stderr
+
+
+_DOTS = """HloModule m
+
+ENTRY e {
+  x = f32[8,8] parameter(0)
+  y = f32[8,8] parameter(1)
+  a = f32[8,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[8,8] dot(a, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[8,8] dot(b, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d = f32[8,8] dot(c, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[8,8] subtract(d, b)
+}
+"""
+
+
+def test_live_values_that_share_a_buffer(copy: _Copy) -> None:
+    copy.replace("runtime/interference.py", "        if (overlapping & ~touching).any():\n", "        if False:\n")
+    (copy.folder / "m.hlo").write_text(_DOTS, encoding="utf-8")
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "a value that it reads was overwritten; look at the buffers" in done.stderr
+    assert "next: hlo-run --platform=Host --verify=every m.hlo names values that overlap in one buffer" in done.stderr
+    assert copy.run("--verify=every", "m.hlo").returncode == 70
+
+
+def test_thunks_in_the_wrong_order(copy: _Copy) -> None:
+    """The buffers are right for the schedule, so they must not be blamed."""
+    with (copy.path / "hlo_run" / "runtime" / "thunks.py").open("a", encoding="utf-8") as file:
+        file.write(_WRONG_ORDER)
+    (copy.folder / "m.hlo").write_text(_DOTS, encoding="utf-8")
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "every kernel alone is right; look at the order of the thunks" in done.stderr
+
+
+_WRONG_ORDER = """
+_plan_thunks = plan_thunks
+
+
+def plan_thunks(*words):
+    thunks, requests = _plan_thunks(*words)
+    return (*thunks[:-2], thunks[-1], thunks[-2]), requests
+"""
+
+
+_ROWS = """HloModule m
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY e {
+  p = f32[4,1000] parameter(0)
+  z = f32[] constant(0)
+  ROOT r = f32[4] reduce(p, z), dimensions={1}, to_apply=add
+}
+"""
+
+
+def test_a_wrong_last_step_of_a_peeled_loop(copy: _Copy) -> None:
+    copy.replace(
+        "codegen/kernel_passes/peel_loops.py",
+        "Interval.point(bounds.upper))\n    return None",
+        "Interval.point(bounds.upper - 1))\n    return None",
+    )
+    (copy.folder / "m.hlo").write_text(_ROWS, encoding="utf-8")
+    done = copy.run("--check_each_pass", "m.hlo")
+    assert done.returncode == 1
+    assert "look at kernel row 'peel-loops': the kernel is right after" in done.stderr
+    assert "next: hlo-tool bisect m.hlo" in done.stderr
+    words, folder = _command_in(done.stderr)
+    _reproduces(copy, words, copy.folder / folder)
+    assert copy.run("--kernel_fuel=peel-loops=0", "m.hlo").returncode == 0

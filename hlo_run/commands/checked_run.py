@@ -10,10 +10,10 @@ from hlo_run.commands.isolate_fusion import write_isolated
 from hlo_run.commands.localize import culprit_with_files, find, replace_checks
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, bug_report
+from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, bug_report
 from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.hlo.graph import HloModule
-from hlo_run.pipeline.compile import optimize
+from hlo_run.pipeline.compile import optimize, plan_module
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 from hlo_run.triage.localize.found import Localized, unscheduled, verdicts_of
@@ -22,7 +22,6 @@ from hlo_run.triage.localize.replay import Kind
 _RIGHT_ROWS = "every HLO row keeps the module's meaning"
 # A reproducer of a row is tried for so many seconds.
 _SECONDS = 30.0
-_BUFFERS = "look at the buffers: --verify=every names values whose lifetimes overlap in one buffer"
 
 
 def run_checked(task: Task, module: HloModule, reference: str) -> None:
@@ -74,16 +73,26 @@ def where_to_look(task: Task, module: HloModule) -> tuple[str, tuple[str, ...]]:
         return f"the kernels cannot be checked: {error.message}", ()
     event = found.replay.first
     if event is None:
-        return (f"every kernel alone is right; {_BUFFERS}" if found.replay.first_in_run is None else _sum(found)), ()
+        return (f"every kernel alone is right; {_memory(task, module)}" if found.replay.first_in_run is None else _sum(found)), ()
     name = f"kernel '{event.kernels[0]}' (%{event.instruction.name})" if event.kernels else f"%{event.instruction.name}"
     match event.kind:
         case Kind.OVERWRITTEN | Kind.SHARED:
-            return f"every kernel before {name} is right, but a value that it reads was overwritten; {_BUFFERS}", ()
+            return f"every kernel before {name} is right, but a value that it reads was overwritten; {_memory(task, module)}", ()
         case Kind.CONTROL:
             return f"{name} takes another path: {event.note}", ()
         case Kind.MADE | Kind.FAULT:
             _, row, files = culprit_with_files(task, module, found, event)
             return f"{name} is wrong{event.place}; {row}", files
+
+
+def _memory(task: Task, module: HloModule) -> str:
+    """Return where to look if kernels find other values in memory than they should: the check of the buffers decides."""
+    try:
+        with compiling(replace_checks(task), module) as (ctx, working):
+            plan_module(replace(ctx, options=replace(ctx.options, verify="every"), observers=()), working)
+    except InternalError as error:
+        return f"look at the buffers: --verify=every says that {error.message}"
+    return "look at the order of the thunks (--stage=thunks) and at what runs them, as --verify=every finds the buffers right"
 
 
 def _sum(found: Localized) -> str:

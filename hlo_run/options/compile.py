@@ -62,11 +62,22 @@ class CompileOptions(XlaFlags):
         "Stop a pass after N rewrites. A pass that does not count rewrites stops after N runs that change the module.",
         "PASS=N,..",
     )
+    kernel_fuel: str = flag(
+        "",
+        "As --xla_fuel, for the passes of kernel rows: N rewrites, or N runs that change a kernel, counted over all kernels.",
+        "PASS=N,..",
+    )
     llvm_opt_bisect_limit: int = flag(
         -1,
         "Run only the first N of LLVM's passes that can be skipped, counted over all kernels (-1: all); list them on stderr.",
         "N",
         least=-1,
+    )
+    ptxas_opt_level: str = flag(
+        "",
+        "Run ptxas at this level (default: its own). It checks the PTX; the driver compiles PTX for the device by itself.",
+        "N",
+        ("", "0", "1", "2", "3"),
     )
     kernel_ir_file: str = flag(
         "",
@@ -163,12 +174,17 @@ class CompileOptions(XlaFlags):
     def names_passes(self) -> bool:
         """True if a flag names rows or passes, so that the names must be checked."""
         selections = (self.hlo_rows, self.kernel_rows)
-        return bool(self.xla_fuel) or any(selection.only or selection.disabled for selection in selections)
+        return bool(self.xla_fuel or self.kernel_fuel) or any(selection.only or selection.disabled for selection in selections)
 
     @property
     def fuel_limits(self) -> tuple[str, ...]:
         """The limits in `--xla_fuel`, as `PASS=N`."""
         return names(self.xla_fuel)
+
+    @property
+    def kernel_fuel_limits(self) -> tuple[str, ...]:
+        """The limits in `--kernel_fuel`, as `PASS=N`."""
+        return names(self.kernel_fuel)
 
     def compilation_key(self) -> str:
         """Return the options that what is compiled depends on, with their values."""

@@ -21,7 +21,7 @@ from hlo_run.options.show import ShowOptions
 _MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir", "compile_only")
 # Flags that run the module in another way than once and whole, and the flags that have no effect then.
 _REPLAYS = ("localize", "isolate_instructions")
-_NOT_REPLAYED = frozenset(
+NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
     run_reference_hlo_passes output_literals_file num_repeats
     dump_output_literal_to profile_execution log_output profile
@@ -44,7 +44,7 @@ def check_effects(options: Options, files: Sequence[str]) -> None:
                     raise UsageError(f"--{field.name} has no effect {missing[use]}", hint=f"leave out --{field.name}")
     replay = next((name for name in _REPLAYS if getattr(options, name)), "")
     for field in fields(Options) if replay else ():
-        if field.name in _NOT_REPLAYED and getattr(options, field.name) != field.default:
+        if field.name in NOT_REPLAYED and getattr(options, field.name) != field.default:
             reason = f"with --{replay}, which runs once on Host beside the reference"
             raise UsageError(f"--{field.name} has no effect {reason}", hint=f"leave out --{field.name}")
     if options.list_passes and files:

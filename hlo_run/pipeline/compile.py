@@ -14,6 +14,7 @@ from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
@@ -180,8 +181,9 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
         return ()
     from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL and llvmlite
 
-    # LLVM counts the passes of a process, so all kernels are in one.
-    is_limited = ctx.options.llvm_opt_bisect_limit >= 0
+    # LLVM counts the passes of a process, and all kernels share the fuel, so all kernels are in one process.
+    is_limited = ctx.options.llvm_opt_bisect_limit >= 0 or bool(ctx.options.kernel_fuel)
+    ctx = replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits))
     wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
     workers = 1 if is_limited else min(wanted, len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):

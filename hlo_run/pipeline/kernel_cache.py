@@ -25,9 +25,9 @@ class KernelCache:
     def open(cls, ctx: PassContext) -> KernelCache | None:
         """Return the cache of a compilation; None if observers or replacements need real kernels, or the cache is off.
 
-        With a limit of LLVM's passes, a kernel depends on the kernels before it, so none is kept.
+        With limits of LLVM's passes or of rewrites, a kernel depends on the kernels before it, so none is kept.
         """
-        if ctx.options.llvm_opt_bisect_limit >= 0:
+        if ctx.options.llvm_opt_bisect_limit >= 0 or ctx.options.kernel_fuel:
             return None
         if ctx.observers or ctx.replacements != Replacements() or ctx.locates:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
@@ -19,11 +20,13 @@ from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, UsageError, Where
 from hlo_run.garbage_collection import paused_collection
+from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
@@ -44,7 +47,7 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
         observer.note(request.kernel, "Fusion Analysis", lambda: str(analyze(request.fusion, ctx.target)))
     given = ctx.replacements.ir.get(request.kernel)
     if given is not None:
-        return compile_kernel_ir(ctx, given)
+        return _compile_dump(ctx, given)
     run = _kernel_run(ctx, request.kernel)
     arguments = _entry_arguments(request)
     emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
@@ -53,6 +56,10 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
 
 def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
     """Return the kernel of a dump of kernel IR by running the rows after the dump's row; raises ParseError for a bad dump."""
+    return _compile_dump(replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits)), given)
+
+
+def _compile_dump(ctx: PassContext, given: KernelIr) -> Kernel:
     if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
         raise ParseError(f"the kernel pass table has no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
     module = parse_module(given.text, given.file)
@@ -116,12 +123,12 @@ def _llvm_crossing(ctx: PassContext, kernel: str, work: Callable[[], str]) -> st
 
 def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> None:
     """Run the kernel rows that come after `done`."""
-    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, max_unroll_factor=emitted.unroll_factor)
+    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel, max_unroll_factor=emitted.unroll_factor)
     xdsl_context = make_context()
     names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
     rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
     for row in rows:
-        run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module)
+        run.apply(row.name, base_name(row.name), row.make(kernel_ctx), xdsl_context, emitted.module)
     for observer in ctx.observers:
         observer.kernel_done(kernel)
 
@@ -175,7 +182,9 @@ def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str, user_file: str = 
     if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
     with _native("ptxas", kernel, user_file, "ptx", ptx):
-        reports = assemble(ptx, cuda_data_dir=cuda_data_dir, flags=ctx.options.ptxas_flags)
+        level = ctx.options.ptxas_opt_level
+        flags = (*ctx.options.ptxas_flags, *((f"-O{level}",) if level else ()))
+        reports = assemble(ptx, cuda_data_dir=cuda_data_dir, flags=flags)
     spilling = [report for report in reports if report.spill_store_bytes or report.spill_load_bytes]
     if spilling and ctx.options.xla_gpu_fail_ptx_compilation_on_register_spilling:
         raise UsageError(f"{spilling[0]}", hint="leave out --xla_gpu_fail_ptx_compilation_on_register_spilling")

@@ -214,14 +214,23 @@ class KernelRun:
         if self._watched:
             self._text = self._printer(emitted.module)
 
-    def apply(self, row: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
-        """Apply one row and verify with `--verify=every`. LLVM verifies the result of the last row, as LLVM IR."""
+    def apply(self, row: str, pass_name: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
+        """Apply one row and verify with `--verify=every`. LLVM verifies the result of the last row, as LLVM IR.
+
+        A row without fuel is skipped.
+        """
         step = self._step(row, module)
         for observer in self._ctx.observers:
             observer.before(step)
 
         def apply() -> None:
-            made.apply(xdsl_context, module)
+            fuel = self._ctx.fuel
+            if not fuel.has_limit(pass_name):
+                made.apply(xdsl_context, module)
+            elif not fuel.is_out(pass_name):
+                parts = _parts(module)
+                made.apply(xdsl_context, module)
+                fuel.ran(pass_name, _parts(module) != parts)
             if self._ctx.options.verify == "every":
                 self._verify(module)
 

@@ -11,17 +11,18 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
-from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
 from hlo_run.options.compile import RowSelection
-from hlo_run.pipeline.table_rows import Group, PassAt, Row, RowFlags, check_names, numbered, spelling, spellings
+from hlo_run.pipeline.table_rows import Group, PassAt, Row, RowFlags, base_name, check_names, numbered, spelling, spellings
 from hlo_run.target import DEFAULT_TARGET, preset
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def _pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
 
 def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
     return PassAt(f"hlo_run.codegen.{module}", options)
+
+
+def _counted(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
+    """Return a kernel pass that takes fuel before every rewrite."""
+    return _kernel(f"kernel_passes.{module}", take=lambda c: partial(c.fuel.take, module), **options)
 
 
 # XLA's latency-hiding scheduler runs for these GPUs only.
@@ -483,38 +489,38 @@ KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", _kernel("kernel_passes.simplify_arith")),
     KernelRow("canonicalize", _kernel("kernel_passes.canonicalize")),
-    KernelRow("cse", _kernel("kernel_passes.cse")),
+    KernelRow("cse", _counted("cse")),
     KernelRow("erase-dead-functions", _kernel("kernel_passes.erase_dead_functions")),
     KernelRow("lower-xla-to-scf", _kernel("kernel_passes.lower_xla_to_scf"), required=True),
     KernelRow("inliner", _kernel("kernel_passes.inliner")),
     KernelRow("canonicalize-2", _kernel("kernel_passes.canonicalize")),
-    KernelRow("cse-2", _kernel("kernel_passes.cse")),
-    KernelRow("peel-loops", _kernel("kernel_passes.peel_loops")),
+    KernelRow("cse-2", _counted("cse")),
+    KernelRow("peel-loops", _counted("peel_loops")),
     KernelRow("lower-xla-gpu-to-scf", _kernel("kernel_passes.lower_xla_gpu_to_scf"), required=True),
     KernelRow("propagate-slice-indices", _kernel("kernel_passes.propagate_slice_indices"), required=True),
     KernelRow("simplify-arith-2", _kernel("kernel_passes.simplify_arith")),
     KernelRow("flatten-tensors", _kernel("kernel_passes.flatten_tensors"), required=True),
     KernelRow("canonicalize-3", _kernel("kernel_passes.canonicalize")),
-    KernelRow("cse-3", _kernel("kernel_passes.cse")),
-    KernelRow("loop-invariant-code-motion", _kernel("kernel_passes.loop_invariant_code_motion")),
-    KernelRow("unswitch-loops", _kernel("kernel_passes.unswitch_loops")),
-    KernelRow("loop-invariant-code-motion-2", _kernel("kernel_passes.loop_invariant_code_motion")),
+    KernelRow("cse-3", _counted("cse")),
+    KernelRow("loop-invariant-code-motion", _counted("loop_invariant_code_motion")),
+    KernelRow("unswitch-loops", _counted("unswitch_loops")),
+    KernelRow("loop-invariant-code-motion-2", _counted("loop_invariant_code_motion")),
     KernelRow("vectorize-loads-stores", _kernel("kernel_passes.vectorize_loads_stores", sm=lambda c: c.target.sm)),
-    KernelRow("optimize-loops", _kernel("kernel_passes.optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
+    KernelRow("optimize-loops", _counted("optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
     KernelRow("canonicalize-4", _kernel("kernel_passes.canonicalize")),
-    KernelRow("cse-4", _kernel("kernel_passes.cse")),
+    KernelRow("cse-4", _counted("cse")),
     KernelRow("convert-pure-call-ops", _kernel("kernel_passes.convert_pure_call_ops"), required=True),
     KernelRow("lower-tensors", _kernel("kernel_passes.lower_tensors"), required=True),
     KernelRow("convert-complex-to-standard", _kernel("kernel_passes.convert_complex_to_standard"), required=True),
     KernelRow("merge-pointers-to-same-slice", _kernel("kernel_passes.merge_pointers_to_same_slice"), required=True),
     KernelRow("canonicalize-5", _kernel("kernel_passes.canonicalize")),
-    KernelRow("cse-5", _kernel("kernel_passes.cse")),
+    KernelRow("cse-5", _counted("cse")),
     KernelRow("simplify-arith-3", _kernel("kernel_passes.simplify_arith")),
     KernelRow("simplify-affine", _kernel("kernel_passes.simplify_affine"), required=True),
     KernelRow("convert-index-type", _kernel("kernel_passes.convert_index_type"), required=True),
-    KernelRow("loop-invariant-code-motion-3", _kernel("kernel_passes.loop_invariant_code_motion")),
+    KernelRow("loop-invariant-code-motion-3", _counted("loop_invariant_code_motion")),
     KernelRow("symbol-dce", _kernel("kernel_passes.symbol_dce")),
-    KernelRow("cse-6", _kernel("kernel_passes.cse")),
+    KernelRow("cse-6", _counted("cse")),
     KernelRow("convert-float-nvidia", _kernel("kernel_passes.convert_float_nvidia", sm=lambda c: c.target.sm)),
     KernelRow("expand-float-ops", _kernel("kernel_passes.expand_float_ops"), required=True),
     KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
@@ -566,10 +572,18 @@ def _named_by(rows: Iterable[tuple[str, tuple[str, ...], bool]], what: str) -> d
     return {known: f"it is {what}" for name, groups, _ in rows for known in (*groups, *spellings(name, groups))}
 
 
+def _check_limited(flag: str, table: str, limited: Iterable[str], passes: set[str]) -> None:
+    """Raise UsageError for a pass of a flag of fuel that is not in `passes`."""
+    for name in limited:
+        if name not in passes:
+            close = difflib.get_close_matches(name, sorted(passes), n=1)
+            raise UsageError(f"--{flag}: no {table} pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
+
+
 def check_row_names(options: Options) -> tuple[str, ...]:
     """Return a warning for each unknown row in the flags that select rows.
 
-    Raises UsageError for an unknown stage, an unknown pass in --xla_fuel, and a required row that is disabled.
+    Raises UsageError for an unknown stage, an unknown pass in a flag of fuel, and a required row that is disabled or limited.
     """
     hlo = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
     kernel = [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
@@ -580,10 +594,11 @@ def check_row_names(options: Options) -> tuple[str, ...]:
         *check_names(hlo_flags, hlo, _named_by(kernel, "a kernel row, for --disable_kernel_passes")),
         *check_names(kernel_flags, kernel, _named_by(hlo, "an HLO row, for --xla_disable_hlo_passes")),
     )
-    for name in Fuel(options.fuel_limits).passes:
-        if name not in passes:
-            close = difflib.get_close_matches(name, sorted(passes), n=1)
-            raise UsageError(f"--xla_fuel: no HLO pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
+    _check_limited("xla_fuel", "HLO", Fuel(options.fuel_limits).passes, passes)
+    limited = kernel_fuel(options.kernel_fuel_limits).passes
+    _check_limited("kernel_fuel", "kernel", limited, {base_name(row.name) for row in KERNEL_PIPELINE})
+    for name in sorted({base_name(row.name) for row in KERNEL_PIPELINE if row.required}.intersection(limited)):
+        raise UsageError(f"--kernel_fuel: pass '{name}' is required", hint="--list_passes marks the required rows")
     stages = [
         *STAGES,
         *(name for name, _, _ in (*hlo, *kernel)),

@@ -69,11 +69,11 @@ class Row(Generic[ContextT, PassT]):
 
     def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
         """True if the flags and the target select the row. `groups` are the names of the pipelines that contain it."""
-        return self.when(ctx) and (self.required or is_selected(ctx.rows, self.name, groups))
+        return self.when(ctx) and (self.required or selects(ctx.rows, self.name, groups))
 
 
-def is_selected(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
-    """True if the flags select an optional row of these groups."""
+def selects(selection: RowSelection, row: str, groups: tuple[str, ...]) -> bool:
+    """True if flags select the optional row of these groups."""
     if selection.required_only:
         return False
     if selection.only:

@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
 from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipelines
 from hlo_run.pipeline.table import PIPELINE, HloRow
-from hlo_run.pipeline.table_rows import is_selected, spelling
+from hlo_run.pipeline.table_rows import selects, spelling
 
 _LIST = Path(__file__).with_suffix(".txt")
 # The first pipeline of a module that comes with a schedule, and the one that such a module does without.
@@ -34,11 +34,11 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
     for group in PIPELINE:
         for names, row in group.all_rows():
             key = spelling(names[-1]).replace(" ", "-"), spelling(row.pass_name)
-            runs[key] = runs.get(key, False) or (not off_by_flag(row) and is_selected(ctx.rows, row.name, names))
+            runs[key] = runs.get(key, False) or (not off_by_flag(row) and selects(ctx.rows, row.name, names))
 
     def is_off(pipeline: str, name: str) -> bool:
         key = spelling(pipeline).replace(" ", "-"), spelling(name)
-        return not runs[key] if key in runs else not is_selected(ctx.rows, name, (pipeline,))
+        return not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,))
 
     found = xla_pipelines()
     if module.schedule is not None:

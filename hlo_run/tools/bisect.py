@@ -1,4 +1,4 @@
-"""`hlo-tool bisect`: finds the pass, the rewrite or the LLVM pass that breaks a module."""
+"""`hlo-tool bisect`: finds the pass, the rewrite, the LLVM pass or the level of ptxas that breaks a module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.triage.predicates import INTERESTING, RunPredicate
 from hlo_run.triage.questions import MATCHES, SLOW, Question, SlowQuestion, TextQuestion
 from hlo_run.triage.trials import trial_folder
 
-_HELP = """Find the row, its rewrite, and the LLVM pass without which FILE does not fail.
+_HELP = """Find the row, its rewrite, the LLVM pass and the level of ptxas without which FILE does not fail.
 
 By default the failure is the one that hlo-run shows; --run='hlo-run FLAGS' adds flags. --slower_than and --matches ask about
 such a run. --test='COMMAND {}' asks a command, which fails if its exit code is 0; it gets the flags of the search in XLA_FLAGS.
@@ -79,6 +79,8 @@ def _report(console: Console, found: Bisection, question: Question, file: str) -
             console.out(f"  does not fail: {finding.without_it}")
         for line in finding.lines:
             console.out(f"  {line}")
+    for note in found.notes:
+        console.out(note)
     if found.flaky:
         console.out("The failure is flaky: the same question had different answers. Raise --repeat.")
     console.err(f"{found.runs} runs")

@@ -1,4 +1,4 @@
-"""Finds the pass, the rewrite and the LLVM pass that a failure needs, by running the module with fewer and fewer of them."""
+"""Finds the pass, the rewrite, the LLVM pass and ptxas' level that a failure needs, by running the module with fewer of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlo_run.hlo_passes.fuel import COUNTED_REWRITES
+from hlo_run.errors import UsageError
+from hlo_run.hlo_passes.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name
-from hlo_run.triage.predicates import RunPredicate, own_file
-from hlo_run.triage.questions import Question
+from hlo_run.triage.predicates import RunPredicate, TestPredicate, own_file
+from hlo_run.triage.questions import Question, SlowQuestion
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
 
+_KERNEL = re.compile(r"^// row: .*?; kernel: (\w+);")
+_DUMP_NUMBER = re.compile(r"\.\d+\.after_")
+_VALUE = re.compile(r"%\w+")
+_LEVELS = ("0", "1", "2", "3")
 _PASS = re.compile(r"^BISECT: running pass \((\d+)\) (.*)$", re.MULTILINE)
 # LLVM's passes do not matter for a row that raises, dies or never ends.
 _ROW_DIED = re.compile(r"row '|hlo passes: |kernel passes: |emit: ")
@@ -26,6 +32,9 @@ _DIED_IN = re.compile(r"(\w+): crash: ")
 _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
+_NO_LEVELS = "The levels of ptxas cannot matter: it checks the PTX, and what it makes does not run."
+# What a run answers whose flags exclude each other.
+_BAD_FLAGS = "hlo-run: exit code 2"
 _SHOWN_LINES, _WIDTH = 8, 160
 # The limit of a run by that of one without optional rows.
 _PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
@@ -67,6 +76,7 @@ class Bisection:
     flaky: bool = False
     runs: int = 0
     findings: list[Finding] = field(default_factory=list[Finding])
+    notes: list[str] = field(default_factory=list[str])
 
 
 def optional_rows() -> list[Row]:
@@ -76,7 +86,7 @@ def optional_rows() -> list[Row]:
     rows: list[tuple[str, str, bool, bool]] = []
     for group in (*PIPELINE, *BACKEND_PIPELINE):
         rows += [(row.name, row.pass_name, row.required, False) for _, row in group.all_rows()]
-    rows += [(row.name, row.pass_name, row.required, True) for row in KERNEL_PIPELINE]
+    rows += [(row.name, base_name(row.name), row.required, True) for row in KERNEL_PIPELINE]
     for name, pass_name, is_required, is_kernel in rows:
         if is_required:
             # The name of a pass means all its rows, and a flag may not name a required one.
@@ -113,8 +123,11 @@ class Bisector:
             self._tell("it fails without any optional row")
         if not (self.result.findings and _ROW_DIED.match(self.result.wanted)):
             self._find_llvm_pass()
+            self._find_ptxas_level()
         if not self.result.findings:
             self._find_rest(off)
+        if self._ignores_ptxas():
+            self.result.notes.append(_NO_LEVELS)
         return self.result
 
     def _set_limit(self, off: tuple[str, ...]) -> None:
@@ -141,7 +154,7 @@ class Bisector:
             without = self._off([named])
             sentence = f"The failure names the {_kind(named)} '{named.name}'; the whole pipeline without it does not fail."
             self.result.findings.append(Finding(sentence, self._shown(()), self._shown(without)))
-            if not named.is_kernel and "time-out" not in self.result.wanted:
+            if "time-out" not in self.result.wanted:
                 self._find_rewrite(named, ())
             return
         count = self._first(len(rows), lambda kept: self._off(rows[kept:]), "rows")
@@ -153,8 +166,7 @@ class Bisector:
         without = self._shown(alone if decides else self._off(rows[count - 1 :]))
         sentence = f"The {_kind(row)} '{row.name}' is the first with which it fails; {tail}."
         self.result.findings.append(Finding(sentence, self._shown(base), without))
-        if not row.is_kernel:
-            self._find_rewrite(row, base)
+        self._find_rewrite(row, base)
 
     def _named_row(self, rows: list[Row]) -> Row | None:
         """Return the row that the failure names, if the whole pipeline without it does not fail."""
@@ -168,7 +180,7 @@ class Bisector:
         """Find the number of the first rewrite of a pass with which it fails."""
 
         def fueled(count: int) -> tuple[str, ...]:
-            return (*flags, f"--xla_fuel={row.pass_name}={count}")
+            return (*flags, f"--{'kernel_fuel' if row.is_kernel else 'xla_fuel'}={row.pass_name}={count}")
 
         if self._fails([fueled(0)])[0]:
             return
@@ -178,25 +190,26 @@ class Bisector:
             if high > _MOST_REWRITES:
                 return
         number = self._first(high, fueled, f"rewrites of {row.pass_name}")
-        unit = "rewrite" if row.pass_name in COUNTED_REWRITES else "run that changes the module"
+        is_counted = row.pass_name in (COUNTED_KERNEL_REWRITES if row.is_kernel else COUNTED_REWRITES)
+        unit = "rewrite" if is_counted else f"run that changes {'a kernel' if row.is_kernel else 'the module'}"
         sentence = f"{_ordinal(number)} {unit} of '{row.pass_name}' is the first with which it fails."
         before, after = fueled(number - 1), fueled(number)
-        lines = self._difference(before, after)
+        lines = self._difference(before, after, row.is_kernel)
         self.result.findings.append(Finding(sentence, self._shown(after), self._shown(before), lines))
 
-    def _difference(self, before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-        """Return the instructions that the first pass with another result removes (-) and adds (+)."""
-        works = [partial(_dumps, self._run, self._path, flags) for flags in (before, after)]
+    def _difference(self, before: Sequence[str], after: Sequence[str], is_kernel: bool) -> tuple[str, ...]:
+        """Return the lines that the first row with another result removes (-) and adds (+), after the kernel's name."""
+        works = [partial(_dumps, self._run, self._path, flags, is_kernel) for flags in (before, after)]
         one, two = (_texts(end) for end in self._forks(works))
-        for name in sorted(set(one) & set(two)):
-            old, new = ([line.strip() for line in text.splitlines() if " = " in line] for text in (one[name], two[name]))
-            gone, come = set(old) - set(new), set(new) - set(old)
-            lines = [f"- {line}"[:_WIDTH] for line in old if line in gone] + [
-                f"+ {line}"[:_WIDTH] for line in new if line in come
-            ]
+        # A kernel's row that changes nothing has no dump, so the dump before it is compared.
+        names = sorted(set(one) | set(two)) if is_kernel else sorted(set(one) & set(two))
+        for name in names:
+            old, new = (_kernel_dump(texts, name) if is_kernel else texts[name] for texts in (one, two))
+            lines = (_changed_operations if is_kernel else _changed_instructions)(old, new)
             if lines:
-                more = (f"and {len(lines) - _SHOWN_LINES} more lines",) if len(lines) > _SHOWN_LINES else ()
-                return (*(line[:_WIDTH] for line in lines[:_SHOWN_LINES]), *more)
+                more = [f"and {len(lines) - _SHOWN_LINES} more lines"] if len(lines) > _SHOWN_LINES else []
+                kernel = [f"kernel '{found[1]}'"] if (found := _KERNEL.search(new)) is not None else []
+                return (*kernel, *(line[:_WIDTH] for line in lines[:_SHOWN_LINES]), *more)
         return ()
 
     # ---- LLVM
@@ -219,6 +232,31 @@ class Bisector:
                 f"LLVM pass {number} of {total}, {name}, is the first with which it fails.",
                 self._shown(limited(number)),
                 self._shown(limited(number - 1)),
+            )
+        )
+
+    # ---- ptxas
+
+    def _ignores_ptxas(self) -> bool:
+        """True if the answer cannot depend on ptxas: neither its messages, nor its time, nor a command is asked about."""
+        return not isinstance(self._question, TestPredicate | SlowQuestion) and not self.result.wanted.startswith("ptxas: ")
+
+    def _find_ptxas_level(self) -> None:
+        """Find the first level of ptxas with which it fails, if a lower one does not fail."""
+        if self._ignores_ptxas():
+            return
+        fails = self._fails([(f"--ptxas_opt_level={level}",) for level in _LEVELS])
+        if all(fails) or not any(fails):
+            return
+        level = fails.index(True)
+        good = [number for number, failing in enumerate(fails) if not failing]
+        near = max((number for number in good if number < level), default=good[0])
+        self.result.findings.append(
+            Finding(
+                f"ptxas at -O{level} is the lowest level with which it fails; it does not fail with"
+                f" {', '.join(f'-O{number}' for number in good)}.",
+                self._shown((f"--ptxas_opt_level={level}",)),
+                self._shown((f"--ptxas_opt_level={near}",)),
             )
         )
 
@@ -266,6 +304,8 @@ class Bisector:
         """Return for each set of flags whether the wanted failure occurs, at least once if questions are repeated."""
         new = [flags for flags in dict.fromkeys(questions) if flags not in self._known]
         for flags, answers in zip(new, self._ask(new, self._limits.repeat), strict=True):
+            if _BAD_FLAGS in answers and self.result.wanted != _BAD_FLAGS:
+                raise UsageError("the search cannot add its flags to these", hint=self._shown(flags))
             hits = [answer == self.result.wanted for answer in answers]
             self.result.flaky |= len(set(hits)) > 1
             self._known[flags] = any(hits)
@@ -300,11 +340,37 @@ def _texts(end: Ended | None) -> dict[str, str]:
     return dict(end.value) if end is not None and end.value is not None else {}
 
 
-def _dumps(run: RunPredicate, path: str, flags: Sequence[str]) -> dict[str, str]:
-    """Run hlo-run and return the module after each pass that changed it, by the name of its dump. In a fork."""
+def _kernel_dump(texts: Mapping[str, str], name: str) -> str:
+    """Return the dump of this name, or that of the last earlier row of the same kernel that changed it; empty without one."""
+    kernel = _DUMP_NUMBER.split(name)[0]
+    return texts[max((each for each in texts if each <= name and _DUMP_NUMBER.split(each)[0] == kernel), default=name)]
+
+
+def _changed_instructions(before: str, after: str) -> list[str]:
+    old, new = ([line.strip() for line in text.splitlines() if " = " in line] for text in (before, after))
+    gone, come = set(old) - set(new), set(new) - set(old)
+    return [f"- {line}" for line in old if line in gone] + [f"+ {line}" for line in new if line in come]
+
+
+def _changed_operations(before: str, after: str) -> list[str]:
+    """Return the operations that differ in more than the names of their values, which a change renumbers."""
+    old, new = ([line.strip() for line in text.splitlines() if not line.startswith(("//", "#"))] for text in (before, after))
+    plain = [[_VALUE.sub("%", line) for line in lines] for lines in (old, new)]
+    lines: list[str] = []
+    for tag, begin, end, new_begin, new_end in SequenceMatcher(None, *plain, autojunk=False).get_opcodes():
+        if tag != "equal":
+            lines += [f"- {line}" for line in old[begin:end]] + [f"+ {line}" for line in new[new_begin:new_end]]
+    # Operands that were swapped differ in nothing but names.
+    return lines or _changed_instructions(before, after)
+
+
+def _dumps(run: RunPredicate, path: str, flags: Sequence[str], is_kernel: bool) -> dict[str, str]:
+    """Run hlo-run and return the module, or each kernel, after each row that changed it, by the name of its dump. In a fork."""
     folder = Path(own_file("dumps"))
-    run.ask(path, (*flags, f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*"))
-    found = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*.txt")}
+    kind = "--xla_dump_emitter_re=mlir-fusion" if is_kernel else "--xla_dump_hlo_pass_re=.*"
+    run.ask(path, (*flags, f"--xla_dump_to={folder}", kind))
+    files = folder.glob("*.mlir" if is_kernel else "*.txt")
+    found = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in files}
     shutil.rmtree(folder, ignore_errors=True)
     return found
 

@@ -45,7 +45,7 @@ class RunPredicate:
         """
         os.environ.update(environment or {})
         report = own_file("report.json")
-        flags = [*self.flags, *extra]
+        flags = self.with_flags(extra)
         given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in flags if word.startswith("-")}
         own = [f"--{name}={value}" for name, value in _OWN.items() if name in FLAGS.fields and name not in given]
         code = run([*own, *flags, f"--report_json={report}", path])
@@ -60,7 +60,13 @@ class RunPredicate:
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return the command line that shows the failure of a file."""
-        return shlex.join([_PROGRAM, *self.flags, *extra, path])
+        return shlex.join([_PROGRAM, *self.with_flags(extra), path])
+
+    def with_flags(self, extra: Sequence[str]) -> list[str]:
+        """Return the flags with `extra` ones. Rows that either skip are skipped, where the last flag alone would count."""
+        from hlo_run.triage.row_flags import merged
+
+        return merged(self.flags, extra)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class TextQuestion:
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return the command line that prints the stage and searches it."""
-        shown = RunPredicate(_of_compilation(self.run.flags)).command(path, (*extra, f"--stage={self.stage}"))
+        shown = RunPredicate(_of_compilation(self.run.with_flags(extra))).command(path, (f"--stage={self.stage}",))
         return f"{shown} | grep -E {shlex.quote(self.pattern)}"
 
 
@@ -90,7 +90,7 @@ def stage_text(
     os.environ.update(environment or {})
     output = Path(own_file("stage.txt"))
     try:
-        run(["--cache=off", *_of_compilation(run_.flags), *extra, f"--stage={stage}", f"--output_file={output}", path])
+        run(["--cache=off", *_of_compilation(run_.with_flags(extra)), f"--stage={stage}", f"--output_file={output}", path])
         return output.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -75,3 +76,55 @@ def test_a_pass_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str])
     err = capsys.readouterr().err
     assert "no HLO pass is called 'dcee'" in err
     assert "did you mean dce?" in err
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("cs=1", "no kernel pass is called 'cs'"),
+        ("lower-tensors=1", "pass 'lower-tensors' is required"),
+        ("cse", "--kernel_fuel=cse is not of the form PASS=N"),
+    ],
+)
+def test_fuel_of_kernel_rows_is_checked(limit: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([f"--kernel_fuel={limit}", "none.hlo"]) == 2
+    assert message in capsys.readouterr().err
+
+
+_LOOPS = """HloModule m
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  p = f32[64,1000]{1,0} parameter(0)
+  z = f32[] constant(0)
+  r = f32[64]{0} reduce(p, z), dimensions={1}, to_apply=add
+  ROOT t = f32[64,1000]{1,0} subtract(p, p)
+}
+"""
+
+
+def test_all_kernels_share_the_fuel_of_a_kernel_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With more fuel more loops are unrolled, until the fuel is enough for all."""
+    file = tmp_path / "m.hlo"
+    file.write_text(
+        _LOOPS.replace("ROOT t", "t").replace(
+            "subtract(p, p)", "negate(p)\n  ROOT u = (f32[64]{0}, f32[64,1000]{1,0}) tuple(r, t)"
+        )
+    )
+    texts: list[str] = []
+    for limit in (0, 1, 2, 1000):
+        assert (
+            run(
+                [
+                    "--cache=off",
+                    "--compile_processes=2",
+                    f"--kernel_fuel=optimize-loops={limit}",
+                    "--stage=optimize-loops",
+                    str(file),
+                ]
+            )
+            == 0
+        )
+        texts.append(capsys.readouterr().out)
+    assert run(["--cache=off", "--stage=optimize-loops", str(file)]) == 0
+    assert texts[-1] == capsys.readouterr().out
+    assert len(set(texts)) == 4

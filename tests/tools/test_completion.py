@@ -37,6 +37,14 @@ def test_every_flag_and_tool_is_there(shell: str, capsys: pytest.CaptureFixture[
         ("hlo-opt --platform=g", "gpu"),
         ("hlo-run --target=b2", "b200"),
         ("hlo-run --golden_stages=hlo,num", "hlo,numbers"),
+        ("hlo-run --ptxas_opt_level=", "0 1 2 3"),
+        ("hlo-tool red", "reduce"),
+        ("hlo-tool print-", "print-indexing"),
+        ("hlo-tool reduce --trial", "--trial_seconds="),
+        ("hlo-tool completion z", ""),
+        ("hlo-tool fuzz --host_engine j", "jit"),
+        ("hlo-tool fuzz --as", "--as_is"),
+        ("hlo-fuzz --against=host,xla-g", "host,xla-gpu-compile"),
     ],
 )
 def test_bash_completes(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +71,8 @@ def test_other_shells_parse_their_script(shell: str, capsys: pytest.CaptureFixtu
         ("hlo-run --stage memo", ["memory-usage-report"]),
         ("hlo-run --host_check=bounds,ali", ["--host_check=bounds,align"]),
         ("hlo-tool red", ["reduce"]),
+        ("hlo-tool bisect --slow", ["--slower_than"]),
+        ("hlo-fuzz --host_engine j", ["jit"]),
     ],
 )
 def test_fish_completes(line: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hlo_run.tool import run_tool
 from hlo_run.triage.bisect import optional_rows
+from hlo_run.triage.row_flags import merged
 
 _MODULE = """HloModule t
 ENTRY e {
@@ -42,13 +43,76 @@ def file(tmp_path: Path) -> Path:
 def test_a_wrong_rewrite_is_found(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted = tmp_path / "plant.py"
     planted.write_text(_PLANT, encoding="utf-8")
-    assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host --custom_calls={planted}", "--jobs=2"]) == 0
+    rows = "--xla_enable_hlo_passes_only=algsimp,cse,dce"
+    assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host {rows} --custom_calls={planted}", "--jobs=2"]) == 0
     text = capsys.readouterr().out
     assert "The row 'cse' is the first with which it fails; the whole pipeline without it does not fail." in text
-    assert "The 2nd rewrite of 'cse' is the first" in text
+    assert "The 2nd rewrite of 'cse' is the first" in text, text
     assert "--xla_fuel=cse=1" in text
     assert "- %s = f32[4,64]{1,0} subtract(%x, %b)" in text
     assert "+ %s = f32[4,64]{1,0} subtract(%b, %x)" in text
+
+
+_KERNEL_PLANT = """from xdsl.dialects.arith import SubfOp
+from hlo_run.codegen.kernel_passes.{file} import {name}
+apply, done = {name}.apply, set()
+def wrong(self, ctx, module):
+    apply(self, ctx, module)
+    for found in [op for op in module.walk() if isinstance(op, SubfOp) and op not in done]:
+        done.add(found)
+        if {allowed}:
+            found.operands = found.operands[::-1]
+{name}.apply = wrong
+"""
+
+
+@pytest.mark.parametrize(
+    ("file_name", "name", "allowed", "sentence"),
+    [
+        ("cse", "Cse", "self.take()", "rewrite of 'cse' is the first"),
+        ("canonicalize", "Canonicalize", "True", "run that changes a kernel of 'canonicalize' is the first"),
+    ],
+)
+def test_a_wrong_rewrite_in_a_kernel_row_is_found(
+    file_name: str, name: str, allowed: str, sentence: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = tmp_path / "plant.py"
+    planted.write_text(_KERNEL_PLANT.format(file=file_name, name=name, allowed=allowed), encoding="utf-8")
+    assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host --custom_calls={planted}", "--jobs=2"]) == 0
+    text = capsys.readouterr().out
+    assert f"The kernel row '{file_name}" in text
+    assert sentence in text
+    assert f"--kernel_fuel={file_name}=" in text
+    assert "- %" in text
+    assert "arith.subf" in text
+    assert "The levels of ptxas cannot matter" in text
+
+
+_FAKE_PTXAS = """#!/bin/sh
+case "$*" in *-O0*) exit 0;; esac
+for text do :; done
+grep -q 'ld.global.*v4' "$text" || exit 0
+echo "ptxas kernel.ptx, line 1; error: too wide" >&2
+exit 255
+"""
+
+
+def test_a_failure_of_ptxas_gives_the_llvm_pass_and_the_level(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ptxas rejects vector loads, unless it runs at -O0."""
+    file.write_text(_MODULE.replace("[4,64]", "[4096,1024]"), encoding="utf-8")
+    ptxas = tmp_path / "bin" / "ptxas"
+    ptxas.parent.mkdir()
+    ptxas.write_text(_FAKE_PTXAS, encoding="utf-8")
+    ptxas.chmod(0o755)
+    run = f"--run=hlo-run --platform=Host --xla_gpu_cuda_data_dir={tmp_path}"
+    assert run_tool(["bisect", str(file), run, "--jobs=1"]) == 0
+    text = capsys.readouterr().out
+    assert "failure: ptxas: ptxas failure: error: too wide" in text
+    assert "load-store-vectorizer on function" in text
+    assert "ptxas at -O1 is the lowest level with which it fails; it does not fail with -O0." in text
+    assert "--ptxas_opt_level=0" in text
 
 
 def test_an_llvm_pass_is_found(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,3 +167,76 @@ def test_a_row_that_never_ends_is_named(file: Path, tmp_path: Path, capsys: pyte
     text = capsys.readouterr().out
     assert "failure: row 'cse': time-out:" in text
     assert "The failure names the row 'cse'; the whole pipeline without it does not fail." in text
+
+
+def test_a_time_out_of_hlo_run_names_the_row(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted = tmp_path / "plant.py"
+    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", "    while True: pass\n"), encoding="utf-8")
+    run = f"--run=hlo-run --platform=Host --timeout=1 --custom_calls={planted}"
+    assert run_tool(["bisect", str(file), run, "--jobs=2"]) == 0
+    text = capsys.readouterr().out
+    assert "time-out" in text
+    assert "the row 'cse'; the whole pipeline without it does not fail." in text
+
+
+def test_the_row_of_a_slow_compilation_is_found(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The row sets the clock forward, so that the test takes no time."""
+    planted = tmp_path / "plant.py"
+    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", _AN_HOUR_LATER), encoding="utf-8")
+    run = f"--run=hlo-run --platform=Host --one_process --custom_calls={planted}"
+    assert run_tool(["bisect", str(file), run, "--slower_than=3000", "--jobs=2"]) == 0
+    text = capsys.readouterr().out
+    assert "The row 'cse' is the first with which it fails; the whole pipeline without it does not fail." in text
+    assert "time hlo-run" in text
+
+
+_AN_HOUR_LATER = """    import os
+    os.times = lambda: (3600.0, 0.0, 0.0, 0.0, 0.0)
+"""
+
+
+def test_the_row_of_a_flaky_failure_is_found(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every second run of the row is wrong."""
+    planted, flag = tmp_path / "plant.py", tmp_path / "flag"
+    toggle = f"""    if not done:
+        import os
+        done.add(0)
+        if os.path.exists({str(flag)!r}):
+            os.remove({str(flag)!r})
+            done.add("s")
+        else:
+            open({str(flag)!r}, "w").close()
+"""
+    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", toggle), encoding="utf-8")
+    run = f"--run=hlo-run --platform=Host --custom_calls={planted}"
+    assert run_tool(["bisect", str(file), run, "--jobs=1", "--repeat=2"]) == 0
+    text = capsys.readouterr().out
+    assert "flaky" in text
+    assert "'cse'" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "merged_flags"),
+    [
+        (["--v=1"], ["--xla_disable_hlo_passes=dce"], ["--v=1", "--xla_disable_hlo_passes=dce"]),
+        (["--disable=cse"], ["--xla_fuel=dce=1"], ["--disable=cse", "--xla_fuel=dce=1"]),
+        (
+            ["--xla_disable_hlo_passes=dce", "--v=1"],
+            ["--xla_disable_hlo_passes=cse-2"],
+            ["--v=1", "--xla_disable_hlo_passes=dce,cse-2"],
+        ),
+    ],
+)
+def test_rows_that_the_user_skips_stay_skipped(flags: list[str], extra: list[str], merged_flags: list[str]) -> None:
+    found = [flag.split(",") for flag in merged(flags, extra)]
+    expected = [flag.split(",") for flag in merged_flags]
+    assert [words[0] for words in found] == [words[0] for words in expected]
+    assert all(set(want) <= set(have) for want, have in zip(expected, found, strict=True))
+
+
+def test_rows_beside_the_only_ones_are_skipped() -> None:
+    (flag,) = merged(["--enable_kernel_passes_only=cse"], ["--disable_kernel_passes=cse-2"])
+    name, _, rows = flag.partition("=")
+    assert name == "--disable_kernel_passes"
+    assert {"inliner", "cse-2"} <= set(rows.split(","))
+    assert not {"cse", "cse-3", "lower-tensors"} & set(rows.split(","))

@@ -11,6 +11,7 @@ is pure; allocate_shared, sync_threads, atomic_rmw and calls are not. Ops with r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -19,15 +20,17 @@ from xdsl.passes import ModulePass
 
 from hlo_run.dialects.editing.functions import functions
 from hlo_run.dialects.editing.merging import merge_equal_ops
+from hlo_run.dialects.editing.rewriting import unlimited
 
 
 @dataclass(frozen=True)
 class Cse(ModulePass):
-    """Replaces a pure op by an equal earlier op that is visible to it."""
+    """Replaces a pure op by an equal earlier op that is visible to it. `take` allows a rewrite."""
 
     name = "cse"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Merge equal ops in every function."""
         for function in functions(op):
-            merge_equal_ops(function.body)
+            merge_equal_ops(function.body, self.take)

@@ -15,6 +15,7 @@ function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -26,6 +27,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.index_constants import IndexConstants
 from hlo_run.dialects.editing.loops import counted_trips, yield_of
+from hlo_run.dialects.editing.rewriting import unlimited
 from hlo_run.dialects.types import is_vector
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp
 
@@ -57,10 +59,11 @@ _SHORT_MATH = (
 
 @dataclass(frozen=True)
 class OptimizeLoops(ModulePass):
-    """Unrolls loops of few steps completely, and longer loops by up to `max_unroll_factor`."""
+    """Unrolls loops of few steps completely, and longer loops by up to `max_unroll_factor`. `take` allows to unroll."""
 
     name = "optimize-loops"
     max_unroll_factor: int = 4
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Unroll the loops of every function, inner loops first."""
@@ -75,6 +78,8 @@ class OptimizeLoops(ModulePass):
             if trips is None:
                 continue
             factor = self._factor(loop, trips, overheads.get(loop, 0))
+            if (factor == trips or factor > 1) and not self.take():
+                continue
             if factor == trips:
                 around = _loop_around(loop)
                 if around is not None:

@@ -12,7 +12,7 @@ steps are not emitted. Mirrors XLA's pass of this name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
@@ -22,7 +22,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import replace_op
+from hlo_run.dialects.editing.rewriting import replace_op, unlimited
 from hlo_run.dialects.xla_gpu import LoopOp
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
@@ -33,21 +33,22 @@ _MAX_STEPS = 64
 
 @dataclass(frozen=True)
 class PeelLoops(ModulePass):
-    """Peels the last step of a loop if only that step needs the bounds check."""
+    """Peels the last step of a loop if only that step needs the bounds check. `take` allows to peel."""
 
     name = "peel-loops"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Peel every `xla_gpu.loop`, then the loops that peeling made."""
         pending = [inner for inner in op.walk() if isinstance(inner, LoopOp)]
         while pending:
-            pending += _peel(pending.pop())
+            pending += _peel(pending.pop(), self.take)
 
 
-def _peel(loop: LoopOp) -> list[LoopOp]:
+def _peel(loop: LoopOp, take: Callable[[], bool]) -> list[LoopOp]:
     """Split one loop, and return the parts, which may be split further. Empty if the loop is not split."""
     parts = _split(loop.map)
-    if parts is None:
+    if parts is None or not take():
         return []
     made: list[LoopOp] = []
     values: Sequence[SSAValue] = loop.inits

@@ -12,7 +12,7 @@ vector loop, so that the loop can be vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -23,30 +23,32 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin, yield_of
+from hlo_run.dialects.editing.rewriting import unlimited
 from hlo_run.dialects.types import constant_int
 
 
 @dataclass(frozen=True)
 class UnswitchLoops(ModulePass):
-    """Moves an invariant `scf.if` out of the loop around it."""
+    """Moves an invariant `scf.if` out of the loop around it. `take` allows a move."""
 
     name = "unswitch-loops"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Unswitch every `scf.for`, inner loops first."""
         # Inner loops first: an unswitched loop can leave its scf.if as the whole body of the enclosing loop.
         pending = [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)][::-1]
         while pending:
-            pending += _unswitch(pending.pop())
+            pending += _unswitch(pending.pop(), self.take)
 
 
-def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
+def _unswitch(loop: scf.ForOp, take: Callable[[], bool]) -> list[scf.ForOp]:
     """Unswitch one loop, and return the loops that replace it. Their bodies may be an `scf.if` again."""
     body = loop.body.block
     choice = body.first_op
     if not isinstance(choice, scf.IfOp) or choice.next_op is not body.last_op:
         return []
-    if choice.cond.owner is body or constant_int(choice.cond) is not None:
+    if choice.cond.owner is body or constant_int(choice.cond) is not None or not take():
         return []
     other = _other_side(loop, choice)
     outer = scf.IfOp(choice.cond, [result.type for result in loop.results], Region(Block()), Region(Block()))

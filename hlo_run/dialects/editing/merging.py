@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from xdsl.dialects import arith
 from xdsl.ir import Attribute, Operation, Region
@@ -10,21 +10,22 @@ from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.effects import is_pure
 from hlo_run.dialects.editing.folding import COMMUTATIVE
-from hlo_run.dialects.editing.rewriting import is_dead, replace_op
+from hlo_run.dialects.editing.rewriting import is_dead, replace_op, unlimited
 from hlo_run.dialects.printer import HLO_OP
 
 _COMMUTATIVE = frozenset((*COMMUTATIVE, arith.AddfOp, arith.MulfOp, arith.MaximumfOp, arith.MinimumfOp))
 
 
-def merge_equal_ops(region: Region) -> None:
+def merge_equal_ops(region: Region, take: Callable[[], bool] = unlimited) -> None:
     """Replace each pure op by an equal op that is earlier in its block or in an enclosing block; drop dead ops.
 
-    In a region of several blocks, only ops of the first block replace ops of other blocks: it dominates all others.
+    In a region of several blocks, only ops of the first block replace ops of other blocks: it dominates all others. `take`
+    allows a replacement.
     """
-    _merge(region, {})
+    _merge(region, {}, take)
 
 
-def _merge(region: Region, known: dict[Hashable, Operation]) -> None:
+def _merge(region: Region, known: dict[Hashable, Operation], take: Callable[[], bool]) -> None:
     """Merge in a region. `known` holds the ops visible in the whole region; it is restored before returning."""
     in_first: list[Hashable] = []
     for number, block in enumerate(region.blocks):
@@ -36,13 +37,13 @@ def _merge(region: Region, known: dict[Hashable, Operation]) -> None:
                 Rewriter.erase_op(op)
             elif op.regions:
                 for nested in op.regions:
-                    _merge(nested, known)
+                    _merge(nested, known, take)
             elif op.results and is_pure(op):
                 key = _key(op)
                 first = known.setdefault(key, op)
                 if first is op:
                     added.append(key)
-                else:
+                elif take():
                     replace_op(op, first.results)
             op = following
         if number:
