@@ -1,4 +1,4 @@
-"""The ops of MLIR's nvvm dialect that kernels use: id registers, the barrier, shuffles."""
+"""The ops of MLIR's nvvm dialect that kernels use: id registers, the barrier, shuffles, dependent launches."""
 
 from __future__ import annotations
 
@@ -175,6 +175,43 @@ class ShuffleSyncOp(IRDLOperation):
         return op
 
 
+class GridDependencyAction(StrEnum):
+    """What a kernel does about the kernels around it: wait for those before it, or let those after it begin."""
+
+    WAIT = auto()
+    LAUNCH_DEPENDENTS = auto()
+
+
+@irdl_attr_definition
+class GridDependencyActionAttr(EnumAttribute[GridDependencyAction], SpacedOpaqueSyntaxAttribute):
+    """The action of griddepcontrol, `#nvvm<griddep_action wait>`."""
+
+    name = "nvvm.griddep_action"
+
+
+@irdl_op_definition
+class GridDependencyOp(IRDLOperation):
+    """`griddepcontrol.wait` or `griddepcontrol.launch_dependents` of PTX. Not pure."""
+
+    name = "nvvm.griddepcontrol"
+    kind = prop_def(GridDependencyActionAttr)
+
+    def __init__(self, action: GridDependencyAction) -> None:
+        super().__init__(properties={"kind": GridDependencyActionAttr(action)})
+
+    def print(self, printer: Printer) -> None:
+        """Print the action and the attributes."""
+        printer.print_string(f" {self.kind.data.value}")
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> GridDependencyOp:
+        """Parse the action, `wait` or `launch_dependents`, and an optional attribute dictionary."""
+        op = cls(parser.parse_str_enum(GridDependencyAction))
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
+
+
 Nvvm = Dialect(
     "nvvm",
     [
@@ -186,6 +223,7 @@ Nvvm = Dialect(
         BlockIdZOp,
         BarrierOp,
         ShuffleSyncOp,
+        GridDependencyOp,
     ],
-    [ShuffleKindAttr],
+    [ShuffleKindAttr, GridDependencyActionAttr],
 )

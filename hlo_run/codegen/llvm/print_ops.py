@@ -138,6 +138,11 @@ def _barrier(text: FunctionNames, op: nvvm.BarrierOp) -> str:
     return text.call_intrinsic(_BARRIER, llvm.LLVMVoidType(), ("i32 0",))
 
 
+def _grid_dependency(text: FunctionNames, op: nvvm.GridDependencyOp) -> str:
+    action = op.kind.data.value.replace("_", ".")
+    return text.call_intrinsic(f"llvm.nvvm.griddepcontrol.{action}", llvm.LLVMVoidType(), ())
+
+
 def _shuffle(text: FunctionNames, op: nvvm.ShuffleSyncOp) -> str:
     name = f"llvm.nvvm.shfl.sync.{op.kind.data.value}.{intrinsic_suffix(op.res.type)}"
     return text.call_intrinsic(name, op.res.type, map(text.typed, op.operands))
@@ -324,5 +329,6 @@ WRITERS: dict[type[Operation], Writer] = {
     **{kind: _register(f"tid.{axis}") for axis, kind in nvvm.THREAD_ID_OPS.items()},
     **{kind: _register(f"ctaid.{axis}") for axis, kind in nvvm.BLOCK_ID_OPS.items()},
     nvvm.BarrierOp: _barrier,
+    nvvm.GridDependencyOp: _grid_dependency,
     nvvm.ShuffleSyncOp: _shuffle,
 }

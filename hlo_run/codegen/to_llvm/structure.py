@@ -168,6 +168,7 @@ def _complex_part(number: int) -> Handler:
 
 
 COPIED = (
+    nvvm.GridDependencyOp,
     llvm_extra.LoadOp,
     llvm.StoreOp,
     llvm.ExtractValueOp,
