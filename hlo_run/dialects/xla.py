@@ -14,7 +14,7 @@ from enum import auto
 from typing import Any
 
 from xdsl.dialects import vector
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntegerAttr, ModuleOp, VectorType, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntegerAttr, ModuleOp, UnrealizedConversionCastOp, VectorType, i64
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Data, Dialect, OpaqueSyntaxAttribute, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -208,6 +208,23 @@ def become_ours(module: ModuleOp) -> None:
             _inline_threads(op)
         elif isinstance(op, FromElementsOp):
             _insert_elements(op)
+        elif isinstance(op, UnrealizedConversionCastOp):
+            _reconcile(op)
+    for op in reversed([*module.walk()]):
+        if isinstance(op, UnrealizedConversionCastOp) and not any(output.uses for output in op.outputs):
+            Rewriter.erase_op(op)
+
+
+def _reconcile(op: UnrealizedConversionCastOp) -> None:
+    """Let the users of a cast that undoes other casts use the value before those."""
+    if len(op.inputs) != 1 or len(op.outputs) != 1:
+        return
+    source: SSAValue = op.inputs[0]
+    while isinstance(cast := source.owner, UnrealizedConversionCastOp) and len(cast.inputs) == 1:
+        source = cast.inputs[0]
+        if source.type == op.outputs[0].type:
+            op.outputs[0].replace_all_uses_with(source)
+            return
 
 
 def _inline_threads(op: ForallOp) -> None:

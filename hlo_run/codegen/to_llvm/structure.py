@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects import cf, complex, func, llvm, vector
-from xdsl.dialects.builtin import DenseArrayBase, i32, i64
+from xdsl.dialects.builtin import DenseArrayBase, UnrealizedConversionCastOp, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from hlo_run.codegen.to_llvm.builder import Builder, Handler
@@ -167,6 +167,16 @@ def _complex_part(number: int) -> Handler:
     return lower
 
 
+def _cast(builder: Builder, op: UnrealizedConversionCastOp) -> None:
+    """Lower a cast between a type and its type in LLVM, as in dumps of XLA. A cast without users is dropped."""
+    if not any(result.uses for result in op.outputs):
+        return
+    (value,) = builder.operands(op)
+    if len(op.outputs) != 1 or builder.convert(op.outputs[0].type) != value.type:
+        raise InternalError(f"a cast from {op.inputs[0].type} to {op.outputs[0].type} has no lowering")
+    builder.values[op.outputs[0]] = value
+
+
 COPIED = (
     nvvm.GridDependencyOp,
     llvm_extra.LoadOp,
@@ -192,6 +202,7 @@ STRUCTURE: dict[type[Operation], Handler] = {
     vector.ExtractOp: _vector_extract,
     vector.InsertOp: _vector_insert,
     vector.BroadcastOp: _vector_broadcast,
+    UnrealizedConversionCastOp: _cast,
     func.CallOp: _call,
     func.ReturnOp: _return,
     cf.BranchOp: _branch,
