@@ -16,7 +16,7 @@ from typing import Any
 from xdsl.dialects import vector
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntegerAttr, ModuleOp, UnrealizedConversionCastOp, VectorType, i64
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, Data, Dialect, OpaqueSyntaxAttribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -48,7 +48,7 @@ class BackendKind(StrEnum):
 
 
 @irdl_attr_definition
-class BackendKindAttr(EnumAttribute[BackendKind], OpaqueSyntaxAttribute):
+class BackendKindAttr(EnumAttribute[BackendKind]):
     """The backend of a kernel, `#xla.backend_kind<gpu>`."""
 
     name = "xla.backend_kind"
@@ -243,12 +243,16 @@ def _inline_threads(op: ForallOp) -> None:
     last.detach()
     last.erase(safe_erase=False)
     for old, new in zip(block.args, [*ids, *op.inits], strict=True):
+        hint = new.name_hint
         old.replace_all_uses_with(new)
+        new.name_hint = hint  # xDSL gives it the name of the old value
     for inner in [*block.ops]:
         inner.detach()
         Rewriter.insert_op(inner, InsertPoint.before(op))
     for result, value in zip(op.res, values, strict=True):
+        hint = value.name_hint
         result.replace_all_uses_with(value)
+        value.name_hint = hint
     Rewriter.erase_op(op)
 
 

@@ -192,6 +192,10 @@ COPIED = (
     llvm.PtrToIntOp,
     llvm_extra.AddrSpaceCastOp,
     llvm_extra.PoisonOp,
+    # XLA's dumps have these before the lowering: masks of packed elements, words of an atomic.
+    *(llvm.AddOp, llvm.SubOp, llvm.MulOp, llvm.UDivOp, llvm.URemOp, llvm.AndOp, llvm.OrOp, llvm.XOrOp),
+    *(llvm.ShlOp, llvm.LShrOp, llvm.AShrOp, llvm.TruncOp, llvm.ZExtOp, llvm.SExtOp, llvm.BitcastOp, llvm.ICmpOp),
+    *(llvm.SelectOp, llvm.IntToPtrOp),
 )
 
 STRUCTURE: dict[type[Operation], Handler] = {
