@@ -10,11 +10,23 @@ know one form.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import auto
+from itertools import product
+from math import prod
 from typing import Any
 
 from xdsl.dialects import vector
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntegerAttr, ModuleOp, UnrealizedConversionCastOp, VectorType, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    ModuleOp,
+    UnrealizedConversionCastOp,
+    VectorType,
+    i64,
+)
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -257,13 +269,30 @@ def _inline_threads(op: ForallOp) -> None:
 
 
 def _insert_elements(op: FromElementsOp) -> None:
-    added: Operation = llvm_extra.PoisonOp(op.res.type)
-    Rewriter.insert_op(added, InsertPoint.before(op))
-    for position, element in enumerate(op.elements):
-        added = vector.InsertOp(element, added.results[0], [position])
-        Rewriter.insert_op(added, InsertPoint.before(op))
-    op.res.replace_all_uses_with(added.results[0])
+    """Write a vector of elements as insertions; a row of a vector of rank 2 that is extracted becomes a vector of its own."""
+    elements, shape = [*op.elements], op.type.get_shape()
+    row = prod(shape[1:])
+    for use in [*op.res.uses]:
+        user = use.operation
+        if len(shape) > 1 and isinstance(user, vector.ExtractOp):
+            first, *rest = user.get_mixed_position()
+            if not rest and isinstance(first, int):
+                value = _vector_of(elements[first * row : (first + 1) * row], user.result.type, user)
+                user.result.replace_all_uses_with(value)
+                Rewriter.erase_op(user)
+    if op.res.uses:
+        op.res.replace_all_uses_with(_vector_of(elements, op.type, op))
     Rewriter.erase_op(op)
+
+
+def _vector_of(elements: Sequence[SSAValue], type_: Attribute, before: Operation) -> SSAValue:
+    assert is_vector(type_), "a row of a vector is a vector"
+    added: Operation = llvm_extra.PoisonOp(type_)
+    Rewriter.insert_op(added, InsertPoint.before(before))
+    for position, element in zip(product(*map(range, type_.get_shape())), elements, strict=True):
+        added = vector.InsertOp(element, added.results[0], [*position])
+        Rewriter.insert_op(added, InsertPoint.before(before))
+    return added.results[0]
 
 
 @irdl_op_definition
@@ -274,6 +303,12 @@ class FromElementsOp(IRDLOperation):
     elements = var_operand_def()
     res = result_def(VectorType)
 
+    @property
+    def type(self) -> VectorType[Attribute]:
+        """The type of the vector."""
+        assert is_vector(self.res.type), "verified"
+        return self.res.type
+
     @classmethod
     def parse(cls, parser: Parser) -> FromElementsOp:
         """Parse the elements, of which there are as many as the vector has, and the type."""
@@ -282,7 +317,7 @@ class FromElementsOp(IRDLOperation):
         parser.parse_punctuation(":")
         position = parser.pos
         type_ = parser.parse_type()
-        if not is_vector(type_) or type_.get_shape() != (len(names),):
+        if not is_vector(type_) or prod(type_.get_shape()) != len(names):
             parser.raise_error(f"expected a vector of {len(names)} elements", position)
         elements = parser.resolve_operands(names, [type_.get_element_type()] * len(names), position)
         op = cls(operands=[elements], result_types=[type_])

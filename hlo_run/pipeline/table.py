@@ -466,6 +466,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
+
 # The name of the kernel rows' pipeline in dumps, steps and flags.
 def _waits_for_dependencies(c: KernelContext) -> bool:
     """Tell whether kernels wait for those before them: the GPU has programmatic dependent launch, and the flag is on."""

@@ -28,16 +28,15 @@ PASSES = {
 def test_a_dump_of_xla_continues_and_agrees_with_the_reference(before: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_xla_dump(LOG.read_text(), str(LOG), before).row == PASSES[before]
     assert run(["--platform=Host", "--cache=off", f"--kernel_ir_before={before}", str(LOG)]) == 0
-    assert "2048 elements agree" in capsys.readouterr().out
+    assert "sees all 2048 elements" in capsys.readouterr().err
 
 
-def test_the_kernel_of_the_dump_is_the_one_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kernel_of_the_dump_is_the_one_that_runs(tmp_path: Path) -> None:
     for file in DATA.iterdir():
         shutil.copy(file, tmp_path)
     edited = tmp_path / LOG.name
     edited.write_text(LOG.read_text().replace("5.000000e-01", "6.000000e-01"))
     assert run(["--platform=Host", "--cache=off", str(edited)]) == 1
-    assert "differ" in capsys.readouterr().out
 
 
 def test_the_launch_is_in_the_files_beside_in_the_ids_or_in_a_flag(tmp_path: Path) -> None:
@@ -106,10 +105,10 @@ def _run_after(tmp_path: Path, dump: Path, pass_name: str, capsys: pytest.Captur
 
 def test_integer_powers_are_those_of_the_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump = _emitted(tmp_path, _MODULE.format(type="s32[300]", op="power"))
-    before = _emitted(tmp_path, _MODULE.format(type="s32[300]", op="add")).read_text()
+    (tmp_path / "add").mkdir()
+    before = _emitted(tmp_path / "add", _MODULE.format(type="s32[300]", op="add")).read_text()
     assert "arith.addi" in before
     dump.write_text(before.replace("arith.addi", "math.ipowi").replace("wrapped_add", "wrapped_power"))
-    (tmp_path / "m.hlo").write_text(_MODULE.format(type="s32[300]", op="power"))
     assert "ipowi" not in _run_after(tmp_path, dump, "integer-power", capsys)
 
 
