@@ -2,9 +2,10 @@
 
     python3 scripts/venv.py python scripts/xla_kernel_dumps.py DUMPS [LOGS]
 
-DUMPS is a folder with XLA's dumps of modules, in which there are files `*.mlir-passes.log`; LOGS is the number of logs to take, evenly
-over the sorted names (default: 40). A dump is read if it parses and verifies, compiled if the rows after it make PTX, and right if
-the optimised module of XLA beside it, run on Host with this kernel, agrees with the reference. Equal dumps of a log run once.
+DUMPS is a folder with XLA's dumps of modules, in which there are files `*.mlir-passes.log`; LOGS is the number of logs to take,
+evenly over the sorted names (default: 40). A dump is read if it parses and verifies, compiled if the rows after it make PTX, and
+right if the optimised module of XLA beside it, run on Host with this kernel, agrees with the reference. Equal dumps of a log run
+once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _RUN_FLAGS = ("--platform=Host", "--cache=off")
 def main() -> None:
     """Print one line per log that is not all right, and the sums."""
     logs = sorted(Path(sys.argv[1]).rglob("*.mlir-passes.log"))
-    wanted = int(sys.argv[2]) if len(sys.argv) > 2 else 40  # noqa: PLR2004 - the second argument
+    wanted = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     chosen = [logs[number * len(logs) // wanted] for number in range(wanted)] if wanted < len(logs) else logs
     total: Counter[str] = Counter()
     for log in chosen:

@@ -80,6 +80,50 @@ class BlockIdZOp(SpecialRegisterOp):
     name = "nvvm.read.ptx.sreg.ctaid.z"
 
 
+@irdl_op_definition
+class BlockDimXOp(SpecialRegisterOp):
+    """Return the number of threads of a block along x, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.x"
+
+
+@irdl_op_definition
+class BlockDimYOp(SpecialRegisterOp):
+    """Return the number of threads of a block along y, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.y"
+
+
+@irdl_op_definition
+class BlockDimZOp(SpecialRegisterOp):
+    """Return the number of threads of a block along z, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.z"
+
+
+@irdl_op_definition
+class GridDimXOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along x, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.x"
+
+
+@irdl_op_definition
+class GridDimYOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along y, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.y"
+
+
+@irdl_op_definition
+class GridDimZOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along z, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.z"
+
+
+BLOCK_DIM_OPS = {"x": BlockDimXOp, "y": BlockDimYOp, "z": BlockDimZOp}
+GRID_DIM_OPS = {"x": GridDimXOp, "y": GridDimYOp, "z": GridDimZOp}
 THREAD_ID_OPS = {"x": ThreadIdXOp, "y": ThreadIdYOp, "z": ThreadIdZOp}
 BLOCK_ID_OPS = {"x": BlockIdXOp, "y": BlockIdYOp, "z": BlockIdZOp}
 
@@ -221,6 +265,8 @@ Nvvm = Dialect(
         BlockIdXOp,
         BlockIdYOp,
         BlockIdZOp,
+        *BLOCK_DIM_OPS.values(),
+        *GRID_DIM_OPS.values(),
         BarrierOp,
         ShuffleSyncOp,
         GridDependencyOp,

@@ -2,7 +2,8 @@
 
     // row: cse-2; kernel: wrapped_add; launch: grid 1x1x1 block 120x1x1; unroll: 4; target: h100_sxm; module: module_0000.small
 
-is the first line of a dump of kernel IR. Dumps and logs of XLA's kernel passes are read too. LLVM IR and PTX replace the kernel that they define.
+is the first line of a dump of kernel IR. Dumps and logs of XLA's kernel passes are read too. LLVM IR and PTX replace the kernel
+that they define.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class KernelText:
 class KernelIr:
     """A dump of kernel IR: the text after `row`, and the facts that the following rows and the launch need.
 
-    `target` is the name of the GPU, or "" if the dump does not have it; `module` the common prefix of the dump names of its module,
-    or "" if the dump fits every module.
+    `target` is the name of the GPU, or "" if the dump does not have it; `module` the common prefix of the dump names of its
+    module, or "" if the dump fits every module.
     """
 
     kernel: str

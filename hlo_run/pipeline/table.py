@@ -470,7 +470,7 @@ HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO
 # The name of the kernel rows' pipeline in dumps, steps and flags.
 def _waits_for_dependencies(c: KernelContext) -> bool:
     """Tell whether kernels wait for those before them: the GPU has programmatic dependent launch, and the flag is on."""
-    return c.options.xla_gpu_enable_pdl and c.target.sm >= 90  # noqa: PLR2004 - sm_90, Hopper
+    return c.options.xla_gpu_enable_pdl and c.target.sm >= 90
 
 
 KERNEL_GROUP = "kernel"

@@ -125,3 +125,34 @@ def test_exp2_has_the_values_of_the_exponential(tmp_path: Path, capsys: pytest.C
     text = _run_after(tmp_path, _emitted(tmp_path, hlo), "recover-exp2", capsys)
     assert "math.exp2" in text
     assert "math.exp " not in text
+
+
+def test_the_sizes_of_grid_and_block_are_read_from_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # 512 threads in four blocks: each adds its index, which is an id times a size, plus an id.
+    hlo = "HloModule m\nENTRY e {\n  ROOT r = s32[512] iota(), iota_dimension=0\n}\n"
+    dump = _emitted(tmp_path, hlo)
+    header = dump.read_text().partition("\n")[0]
+    kernel = tmp_path / "edited.mlir"
+    name = header.partition("kernel: ")[2].partition(";")[0]
+    kernel.write_text(
+        f"""{header}
+module attributes {{dlti.dl_spec = #dlti.dl_spec<index = 32 : i32>}} {{
+  func.func @{name}(%a: tensor<512xi32> {{xla.slice_index = 0 : index}}) -> tensor<512xi32> attributes {{xla.entry}} {{
+    %t = gpu.thread_id x {{xla.range = [0 : index, 127 : index]}}
+    %b = gpu.block_id x {{xla.range = [0 : index, 3 : index]}}
+    %threads = gpu.block_dim x
+    %blocks = gpu.grid_dim x
+    %first = arith.muli %b, %threads : index
+    %i = arith.addi %first, %t : index
+    %size = arith.muli %blocks, %threads : index
+    %last = arith.remui %i, %size : index
+    %value = arith.index_castui %last : index to i32
+    %r = tensor.insert %value into %a[%i] : tensor<512xi32>
+    return %r : tensor<512xi32>
+  }}
+}}
+"""
+    )
+    flags = ["--platform=Host", "--cache=off", f"--kernel_ir_file={kernel}"]
+    kernel.write_text(kernel.read_text().replace("grid 1x1x1 block 128x1x1", "grid 4x1x1 block 128x1x1"))
+    assert run([*flags, str(tmp_path / "m.hlo")]) == 0

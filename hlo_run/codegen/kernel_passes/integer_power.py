@@ -3,8 +3,8 @@
     %y = math.ipowi %x, %n : i32   =>   %s1 = arith.muli %x, %x : i32
                                         %r1 = %n & 1 ? %x : 1, and so on for six bits of %n
 
-A negative exponent gives 1 for base 1, 1 or -1 for base -1, else 0. Only the low six bits of the exponent count, as in XLA. No row of
-the kernel table: our emitters write the expansion. Mirrors XLA's pass `expand-integer-power`.
+A negative exponent gives 1 for base 1, 1 or -1 for base -1, else 0. Only the low six bits of the exponent count, as in XLA.
+It is not a row of the kernel table, because our emitters write the expansion. Mirrors XLA's pass `expand-integer-power`.
 """
 
 from __future__ import annotations

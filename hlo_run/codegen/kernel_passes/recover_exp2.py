@@ -3,9 +3,9 @@
     %m = arith.mulf %x, %log2 : f32     =>   %y = math.exp2 %x : f32
     %y = math.exp %m : f32
 
-The constant, rounded to f32, is log 2 as f32, tf32 or bf16 has it, or one of its two neighbours there: a constant of a narrower type
-was widened before. It is the second operand, where canonicalize puts it. No row of the kernel table, because XLA for NVIDIA GPUs does
-not run it. Mirrors XLA's pass.
+The constant, rounded to f32, is log 2 as f32, tf32 or bf16 has it, or one of its two neighbours there: a constant of a
+narrower type was widened before. It is the second operand, where canonicalize puts it. It is not a row of the kernel table,
+because XLA for NVIDIA GPUs does not run it. Mirrors XLA's pass.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import DenseArrayBase, UnrealizedConversionCastOp, i3
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from hlo_run.codegen.to_llvm.builder import Builder, Handler
-from hlo_run.dialects import gpu, llvm_extra, nvvm
+from hlo_run.dialects import gpu, gpu_launch, llvm_extra, nvvm
 from hlo_run.dialects.types import constant_int, is_vector
 from hlo_run.errors import InternalError
 
@@ -201,6 +201,8 @@ COPIED = (
 STRUCTURE: dict[type[Operation], Handler] = {
     gpu.ThreadIdOp: _id(nvvm.THREAD_ID_OPS),
     gpu.BlockIdOp: _id(nvvm.BLOCK_ID_OPS),
+    gpu_launch.BlockDimOp: _id(nvvm.BLOCK_DIM_OPS),
+    gpu_launch.GridDimOp: _id(nvvm.GRID_DIM_OPS),
     gpu.BarrierOp: _barrier,
     gpu.ShuffleOp: _shuffle,
     vector.ExtractOp: _vector_extract,
