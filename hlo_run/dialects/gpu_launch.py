@@ -118,7 +118,7 @@ class AllReduceOp(IRDLOperation):
         if (self.op is None) == (not self.body.blocks):
             raise VerifyException("all_reduce has either an operation or a body")
         if self.op is not None:
-            kind = self.op.data.value
+            kind = f"{self.op.data.value}"
             is_integer = isinstance(type_, IntegerType | IndexType)
             if kind in (_OF_FLOATS if is_integer else _OF_INTEGERS):
                 raise VerifyException(f"all_reduce cannot compute '{kind}' of this type")

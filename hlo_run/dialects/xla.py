@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     IndexType,
     IntegerAttr,
+    IntegerType,
     ModuleOp,
     UnrealizedConversionCastOp,
     VectorType,
@@ -74,7 +75,7 @@ class BackendKindAttr(EnumAttribute[BackendKind]):
     def print_parameter(self, printer: Printer) -> None:
         """Print the backend in angle brackets."""
         with printer.in_angle_brackets():
-            printer.print_string(self.data.value)
+            printer.print_string(f"{self.data.value}")
 
 
 class _XlaIndexingMap(Data[Any]):
@@ -117,12 +118,12 @@ class ForallOp(IRDLOperation):
     """
 
     name = "scf.forall"
-    bounds = prop_def(DenseArrayBase)
+    bounds = prop_def(DenseArrayBase.constr(i64))
     inits = var_operand_def()
     res = var_result_def()
     body = region_def("single_block")
 
-    def __init__(self, bounds: DenseArrayBase, inits: list[SSAValue], body: Region) -> None:
+    def __init__(self, bounds: DenseArrayBase[IntegerType], inits: list[SSAValue], body: Region) -> None:
         super().__init__(
             operands=[inits], result_types=[[init.type for init in inits]], properties={"bounds": bounds}, regions=[body]
         )
@@ -251,7 +252,8 @@ def _inline_threads(op: ForallOp) -> None:
     assert isinstance(last, InParallelOp), "a verified body"
     sources = {insert.dest: insert.source for insert in last.body.block.ops if isinstance(insert, ParallelInsertSliceOp)}
     written = [sources[output] for output in outputs]
-    values = [op.inits[outputs.index(value)] if value in outputs else value for value in written]
+    given = dict[SSAValue, SSAValue](zip(outputs, op.inits, strict=True))
+    values = [given.get(value, value) for value in written]
     last.detach()
     last.erase(safe_erase=False)
     for old, new in zip(block.args, [*ids, *op.inits], strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hlo_run.errors import UsageError
@@ -51,8 +52,9 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
     text = read_text(file, "kernel IR") if dump is None else dump.text
     rows = [_known_row(name) for name in _names(flags)]
     module = parse_module(text, file)
-    unroll = {} if dump is None else {"max_unroll_factor": dump.unroll_factor}
-    ctx = KernelContext(target, options.compile, (), **unroll)
+    ctx = KernelContext(target, options.compile)
+    if dump is not None:
+        ctx = replace(ctx, max_unroll_factor=dump.unroll_factor)
     for row in rows:
         row.make(ctx).apply(make_context(), module)
         module.verify()

@@ -98,7 +98,7 @@ func.func @f(%n: index) {
 // ERROR: the body of gpu.launch must end in gpu.terminator
 func.func @f(%n: index) {
   gpu.launch blocks(%bx, %by, %bz) in (%gx = %n, %gy = %n, %gz = %n) threads(%tx, %ty, %tz) in (%sx = %n, %sy = %n, %sz = %n) {
-    %s = arith.addi %bx, %tx : index
+    gpu.yield %bx : index
   }
   return
 }
