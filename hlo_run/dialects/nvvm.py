@@ -228,9 +228,9 @@ class GridDependencyAction(StrEnum):
 
 @irdl_attr_definition
 class GridDependencyActionAttr(EnumAttribute[GridDependencyAction], SpacedOpaqueSyntaxAttribute):
-    """The action of griddepcontrol, `#nvvm<griddep_action wait>`."""
+    """The action of griddepcontrol, `#nvvm<grid_dep_action wait>`."""
 
-    name = "nvvm.griddep_action"
+    name = "nvvm.grid_dep_action"
 
 
 @irdl_op_definition
