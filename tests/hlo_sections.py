@@ -1,7 +1,7 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print),
-`--stage=NAME` and any other flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference`
+`--stage=NAME` and any other flag of the command line, `--twice` (a second run must change nothing). `// NUMERIC: reference`
 evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
 """
 

@@ -18,6 +18,7 @@ from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 
+_FOLDERS = {"lower-to-llvm-gpu": "to_llvm", "insert-pdl": "kernel_passes.pdl", "lower-pdl-wait": "kernel_passes.pdl"}
 _SWITCHES = ("--twice", "--print_locations", "--print_ir_generic")
 
 
@@ -50,7 +51,7 @@ def _rows(text: str) -> list[ModulePass]:
     passes: list[ModulePass] = []
     for spec in parse_pipeline(text):
         name = re.sub(r"-\d+$", "", spec.name)
-        folder = "to_llvm" if name == "lower-to-llvm-gpu" else "kernel_passes"
+        folder = _FOLDERS.get(name, "kernel_passes")
         module = import_module(f"hlo_run.codegen.{folder}.{name.replace('-', '_')}")
         passes.append(getattr(module, "".join(word.capitalize() for word in name.split("-"))).from_spec(spec))
     return passes

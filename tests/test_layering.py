@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
         hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
-        codegen.kernel_passes codegen.emitters
+        codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
         backends backends.host.ptx backends.host.numerics pipeline.observers
         backends.library backends.host.emulator
         backends.host.jit

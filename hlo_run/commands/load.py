@@ -16,6 +16,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import HLO_INPUT, StopAtStage
 from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
+from hlo_run.hlo_passes.xla_kernel_dumps import optimized_module
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.stage import StageObserver
@@ -27,7 +28,8 @@ def load(task: Task) -> HloModule:
     Raises StopAtStage for `--stage=hlo-input` and for a stage of a kernel's dump, after it is printed.
     """
     if is_kernel_dump(task.file):
-        _resume(task, read_kernel_dump(task.file))
+        options = task.options
+        _resume(task, read_kernel_dump(task.file, options.kernel_ir_before, options.kernel_launch))
     options = task.options
     if is_executable_file(task.file):
         if options.stage or options.output or options.golden_dir or options.compile_only:
@@ -100,6 +102,10 @@ def _resume(task: Task, dump: KernelIr) -> None:
         task.console.err(f"nothing to print: '{options.stage}' does not come after row '{dump.row}'")
         raise StopAtStage
     module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
+    if (optimized := None if dump.target else optimized_module(dump.file, dump.module)) is not None:
+        # XLA's own module: our passes could form other fusions.
+        module = optimized
+        task.options = options = replace(options, xla_disable_all_hlo_passes=True)
     if not module.exists():
         hint = f"give the HLO file with --kernel_ir_file={dump.file}, or compile only the kernel with --stage=ptx"
         raise UsageError(f"'{dump.file}' is kernel IR, and the file of its module, '{module}', does not exist", hint=hint)

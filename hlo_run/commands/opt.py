@@ -28,6 +28,7 @@ from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 from hlo_run.pipeline.asked_passes import AskedPass, parse_asked, split_passes, with_options
+from hlo_run.pipeline.named_kernel_passes import is_kernel_ir, opt_kernel
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
@@ -62,6 +63,9 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
 
         for warning in check_row_names(replace(options, stage="")):
             console.err(f"warning: {warning}")
+    if is_kernel_ir(files[0], flags) and not options.stage:
+        _write([opt_kernel(options, flags, files[0], choose_target(options)).rstrip("\n")], options, console)
+        return 0
     work = _work(flags, platform, options)
     if problem := choose_cache(options.cache):
         console.err(f"warning: {problem}")
@@ -69,12 +73,16 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     texts = [
         _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
     ]
+    _write(texts, options, console)
+    return 0
+
+
+def _write(texts: Sequence[str], options: Options, console: Console) -> None:
     if options.output_file in ("", "-"):
         for text in texts:
             console.artefact(text)
     else:
         write_output(options.output_file, "".join(f"{text}\n" for text in texts).encode())
-    return 0
 
 
 def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from xdsl.dialects import affine, arith, builtin, cf, complex, dlti, func, llvm, math, scf, tensor, vector
 from xdsl.ir import Attribute, Dialect, Operation
 
-from hlo_run.dialects import arith_extra, gpu, llvm_extra, nvvm, xla_gpu
+from hlo_run.dialects import arith_extra, gpu, llvm_extra, nvvm, xla, xla_gpu
+from hlo_run.dialects.gpu_launch import LAUNCH_ATTRIBUTES, LAUNCH_OPS
+from hlo_run.dialects.pdl import PDL_OPS
 from hlo_run.dialects.upstream_syntax import SYNTAX_OPS
 
 
@@ -17,13 +19,15 @@ def _extended(dialect: Dialect, ops: tuple[type[Operation], ...], attributes: tu
 
 
 def _with_our_syntax(dialect: Dialect) -> Dialect:
-    return _extended(dialect, tuple(op for op in SYNTAX_OPS if op.dialect_name() == dialect.name), ())
+    return _extended(dialect, tuple(op for op in (*SYNTAX_OPS, *xla.EXTRA_SYNTAX) if op.dialect_name() == dialect.name), ())
 
 
 def _all() -> tuple[Dialect, ...]:
     complete = (
-        *(builtin.Builtin, affine.Affine, cf.Cf, complex.Complex, dlti.DLTI, func.Func, gpu.Gpu, math.Math, nvvm.Nvvm),
-        *(xla_gpu.XlaGpu, scf.Scf, tensor.Tensor, vector.Vector),
+        *(builtin.Builtin, affine.Affine, cf.Cf, complex.Complex, dlti.DLTI, func.Func, math.Math, nvvm.Nvvm),
+        *(xla.Xla, xla.Ub, scf.Scf, tensor.Tensor, vector.Vector),
+        _extended(xla_gpu.XlaGpu, PDL_OPS, ()),
+        _extended(gpu.Gpu, LAUNCH_OPS, LAUNCH_ATTRIBUTES),
         _extended(arith.Arith, arith_extra.EXTRA_OPS, ()),
         _extended(llvm.LLVM, llvm_extra.EXTRA_OPS, ()),
     )

@@ -56,7 +56,7 @@ class ShuffleModeAttr(EnumAttribute[ShuffleMode], SpacedOpaqueSyntaxAttribute):
     name = "gpu.shuffle_mode"
 
 
-class _IdOp(IRDLOperation):
+class IdOp(IRDLOperation):
     """Base of the ops that read an id. The attribute `xla.range` gives the closed interval of the result."""
 
     dimension = prop_def(DimensionAttr)
@@ -67,26 +67,28 @@ class _IdOp(IRDLOperation):
         super().__init__(result_types=[IndexType()], properties={"dimension": DimensionAttr(Dimension(dimension))})
 
     def print(self, printer: Printer) -> None:
+        """Print the dimension and the attributes."""
         # Two spaces, as MLIR's printer writes: one before the enum and one before its value.
         printer.print_string(f"  {self.dimension.data.value}")
         printer.print_op_attributes(self.attributes)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
+        """Parse `x {..}`."""
         op = cls(parser.parse_str_enum(Dimension))
         op.attributes |= parser.parse_optional_attr_dict()
         return op
 
 
 @irdl_op_definition
-class ThreadIdOp(_IdOp):
+class ThreadIdOp(IdOp):
     """Return the index of the thread in its block along one dimension, as an index."""
 
     name = "gpu.thread_id"
 
 
 @irdl_op_definition
-class BlockIdOp(_IdOp):
+class BlockIdOp(IdOp):
     """Return the index of the block in the grid along one dimension, as an index."""
 
     name = "gpu.block_id"

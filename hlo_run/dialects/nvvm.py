@@ -1,4 +1,4 @@
-"""The ops of MLIR's nvvm dialect that kernels use: id registers, the barrier, shuffles."""
+"""The ops of MLIR's nvvm dialect that kernels use: id registers, the barrier, shuffles, dependent launches."""
 
 from __future__ import annotations
 
@@ -80,6 +80,50 @@ class BlockIdZOp(SpecialRegisterOp):
     name = "nvvm.read.ptx.sreg.ctaid.z"
 
 
+@irdl_op_definition
+class BlockDimXOp(SpecialRegisterOp):
+    """Return the number of threads of a block along x, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.x"
+
+
+@irdl_op_definition
+class BlockDimYOp(SpecialRegisterOp):
+    """Return the number of threads of a block along y, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.y"
+
+
+@irdl_op_definition
+class BlockDimZOp(SpecialRegisterOp):
+    """Return the number of threads of a block along z, as i32."""
+
+    name = "nvvm.read.ptx.sreg.ntid.z"
+
+
+@irdl_op_definition
+class GridDimXOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along x, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.x"
+
+
+@irdl_op_definition
+class GridDimYOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along y, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.y"
+
+
+@irdl_op_definition
+class GridDimZOp(SpecialRegisterOp):
+    """Return the number of blocks of the grid along z, as i32."""
+
+    name = "nvvm.read.ptx.sreg.nctaid.z"
+
+
+BLOCK_DIM_OPS = {"x": BlockDimXOp, "y": BlockDimYOp, "z": BlockDimZOp}
+GRID_DIM_OPS = {"x": GridDimXOp, "y": GridDimYOp, "z": GridDimZOp}
 THREAD_ID_OPS = {"x": ThreadIdXOp, "y": ThreadIdYOp, "z": ThreadIdZOp}
 BLOCK_ID_OPS = {"x": BlockIdXOp, "y": BlockIdYOp, "z": BlockIdZOp}
 
@@ -175,6 +219,43 @@ class ShuffleSyncOp(IRDLOperation):
         return op
 
 
+class GridDependencyAction(StrEnum):
+    """What a kernel does about the kernels around it: wait for those before it, or let those after it begin."""
+
+    WAIT = auto()
+    LAUNCH_DEPENDENTS = auto()
+
+
+@irdl_attr_definition
+class GridDependencyActionAttr(EnumAttribute[GridDependencyAction], SpacedOpaqueSyntaxAttribute):
+    """The action of griddepcontrol, `#nvvm<grid_dep_action wait>`."""
+
+    name = "nvvm.grid_dep_action"
+
+
+@irdl_op_definition
+class GridDependencyOp(IRDLOperation):
+    """`griddepcontrol.wait` or `griddepcontrol.launch_dependents` of PTX. Not pure."""
+
+    name = "nvvm.griddepcontrol"
+    kind = prop_def(GridDependencyActionAttr)
+
+    def __init__(self, action: GridDependencyAction) -> None:
+        super().__init__(properties={"kind": GridDependencyActionAttr(action)})
+
+    def print(self, printer: Printer) -> None:
+        """Print the action and the attributes."""
+        printer.print_string(f" {self.kind.data.value}")
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> GridDependencyOp:
+        """Parse the action, `wait` or `launch_dependents`, and an optional attribute dictionary."""
+        op = cls(parser.parse_str_enum(GridDependencyAction))
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
+
+
 Nvvm = Dialect(
     "nvvm",
     [
@@ -184,8 +265,11 @@ Nvvm = Dialect(
         BlockIdXOp,
         BlockIdYOp,
         BlockIdZOp,
+        *BLOCK_DIM_OPS.values(),
+        *GRID_DIM_OPS.values(),
         BarrierOp,
         ShuffleSyncOp,
+        GridDependencyOp,
     ],
-    [ShuffleKindAttr],
+    [ShuffleKindAttr, GridDependencyActionAttr],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -34,6 +35,7 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
     try:
         module = Parser(context or make_context(), text, file).parse_module()
         module.verify()
+        _read_xlas_form(module)
     except XdslParseError as error:
         raise ParseError(error.msg, _where(error.span.start, text, file)) from error
     except VerifyException as error:
@@ -46,6 +48,12 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError(f"invalid IR: an operand of '{user.name}' is not defined before it", Where(file, 1, 1))
     _drop_default_hints(module)
     return module
+
+
+def _read_xlas_form(module: ModuleOp) -> None:
+    """Replace the ops of a dump of XLA that have no single counterpart. Their definitions are loaded if the text names one."""
+    if (xla := sys.modules.get("hlo_run.dialects.xla")) is not None:
+        xla.become_ours(module)
 
 
 def _last_line(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
     // row: cse-2; kernel: wrapped_add; launch: grid 1x1x1 block 120x1x1; unroll: 4; target: h100_sxm; module: module_0000.small
 
-is the first line of a dump of kernel IR. LLVM IR and PTX replace the kernel that they define.
+is the first line of a dump of kernel IR. Dumps and logs of XLA's kernel passes are read too. LLVM IR and PTX replace the kernel
+that they define.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.errors import ParseError, UsageError, Where
+from hlo_run.hlo_passes.xla_kernel_dumps import is_xla_dump, read_xla_dump
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
 
@@ -39,7 +41,8 @@ class KernelText:
 class KernelIr:
     """A dump of kernel IR: the text after `row`, and the facts that the following rows and the launch need.
 
-    `target` is the name of the GPU, `module` the common prefix of the dump names of its module.
+    `target` is the name of the GPU, or "" if the dump does not have it; `module` the common prefix of the dump names of its
+    module, or "" if the dump fits every module.
     """
 
     kernel: str
@@ -88,31 +91,43 @@ def is_kernel_dump(path: str) -> bool:
         if not os.path.isfile(path):
             return False
         with open(path, "rb") as file:
-            return file.read(8) == b"// row: "
+            beginning = file.read(64)
+        return beginning.startswith(b"// row: ") or is_xla_dump(beginning.decode(errors="replace"))
     except OSError:
         return False
 
 
-def read_kernel_dump(path: str) -> KernelIr:
-    """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a valid header."""
-    return parse_kernel_dump(read_text(path, "kernel IR"), path)
+def read_kernel_dump(path: str, before: str = "", launch: str = "") -> KernelIr:
+    """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a valid header.
+
+    `before` and `launch` are for dumps of XLA: the pass before which a log continues, and the launch dimensions.
+    """
+    return parse_kernel_dump(read_text(path, "kernel IR"), path, before, launch)
 
 
-def parse_kernel_dump(text: str, path: str) -> KernelIr:
+def parse_kernel_dump(text: str, path: str, before: str = "", launch: str = "") -> KernelIr:
     """Return the dump in a text, which is from the file `path`; raises ParseError if its first line is not a valid header."""
+    if is_xla_dump(text[:64]):
+        dump = read_xla_dump(text, path, before, launch)
+        _check_launch(dump.launch, Where(path, 1, 1))
+        return KernelIr(dump.kernel, dump.text, path, dump.row, dump.launch, dump.unroll_factor, "", dump.module)
     first = text.partition("\n")[0]
     found = _HEADER.fullmatch(first.strip())
     if found is None:
         hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
         raise ParseError("the file is not a dump of kernel IR", Where(path, 1, 1, first), hint)
-    launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    dimensions = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    _check_launch(dimensions, Where(path, 1, 1, first))
+    return KernelIr(
+        found["kernel"], text, path, found["row"], dimensions, int(found["unroll"]), found["target"], found["module"].strip()
+    )
+
+
+def _check_launch(launch: LaunchDimensions, where: Where) -> None:
     from hlo_run.artifact.structure import launch_problem  # imports the thunks, and few runs read a dump
 
     if problem := launch_problem(launch.grid, launch.block):
-        raise ParseError(f"the kernel has {problem}", Where(path, 1, 1, first))
-    return KernelIr(
-        found["kernel"], text, path, found["row"], launch, int(found["unroll"]), found["target"], found["module"].strip()
-    )
+        raise ParseError(f"the kernel has {problem}", where)
 
 
 def _sizes(text: str) -> tuple[int, int, int]:
@@ -127,9 +142,9 @@ def read_replacements(options: CompileOptions, module: str) -> Replacements:
     for files that cannot be read or define no kernel, ParseError for an invalid dump of kernel IR.
     """
     module = file_name(module)
-    dumps = [read_kernel_dump(path) for path in _paths(options.kernel_ir_file)]
+    dumps = [read_kernel_dump(path, options.kernel_ir_before, options.kernel_launch) for path in _paths(options.kernel_ir_file)]
     return Replacements(
-        {dump.kernel: dump for dump in dumps if _MODULE_PREFIX.sub("", dump.module) == module},
+        {dump.kernel: dump for dump in dumps if _MODULE_PREFIX.sub("", dump.module) in ("", module)},
         _texts(options.xla_gpu_llvm_ir_file, module, _LLVM_KERNEL),
         _texts(options.xla_gpu_ptx_file, module, _PTX_ENTRY),
     )

@@ -81,8 +81,18 @@ class CompileOptions(XlaFlags):
     )
     kernel_ir_file: str = flag(
         "",
-        "Replace kernels by these dumps of kernel IR (comma-separated) and continue after the row that wrote each dump.",
+        "Replace kernels by these dumps of kernel IR (comma-separated) and continue after the row that wrote each dump. "
+        "XLA's logs of kernel passes (*.mlir-passes.log) are such files too.",
         "FILES",
+    )
+    kernel_ir_before: str = flag(
+        "", "Of XLA's log of kernel passes, take the dump before this pass (xla-lower-tensors, ..). Default: the first.", "PASS"
+    )
+    kernel_launch: str = flag(
+        "", "The launch of a kernel whose dump by XLA does not show it, as grid and block: 16x1x1,128x1x1.", "GRID,BLOCK"
+    )
+    xla_gpu_enable_pdl: bool = flag(
+        True, "Let kernels for sm_90 and later begin with griddepcontrol.wait, as XLA does for dependent launches."
     )
     xla_gpu_llvm_ir_file: str = flag("", "Replace the kernels that these LLVM IR files (.ll, comma-separated) define.", "FILES")
     xla_gpu_ptx_file: str = flag("", "Replace the kernels that these PTX files (comma-separated) define.", "FILES")

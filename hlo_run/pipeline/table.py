@@ -484,7 +484,13 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
+
 # The name of the kernel rows' pipeline in dumps, steps and flags.
+def _waits_for_dependencies(c: KernelContext) -> bool:
+    """Tell whether kernels wait for those before them: the GPU has programmatic dependent launch, and the flag is on."""
+    return c.options.xla_gpu_enable_pdl and c.target.sm >= 90
+
+
 KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", _kernel("kernel_passes.simplify_arith")),
@@ -509,8 +515,10 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("optimize-loops", _counted("optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
     KernelRow("canonicalize-4", _kernel("kernel_passes.canonicalize")),
     KernelRow("cse-4", _counted("cse")),
+    KernelRow("insert-pdl", _kernel("kernel_passes.pdl.insert_pdl"), when=_waits_for_dependencies),
     KernelRow("convert-pure-call-ops", _kernel("kernel_passes.convert_pure_call_ops"), required=True),
     KernelRow("lower-tensors", _kernel("kernel_passes.lower_tensors"), required=True),
+    KernelRow("lower-pdl-wait", _kernel("kernel_passes.pdl.lower_pdl_wait"), required=True),
     KernelRow("convert-complex-to-standard", _kernel("kernel_passes.convert_complex_to_standard"), required=True),
     KernelRow("merge-pointers-to-same-slice", _kernel("kernel_passes.merge_pointers_to_same_slice"), required=True),
     KernelRow("canonicalize-5", _kernel("kernel_passes.canonicalize")),
@@ -525,6 +533,12 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("expand-float-ops", _kernel("kernel_passes.expand_float_ops"), required=True),
     KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
     KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
+)
+
+# Kernel passes of XLA that its pipeline for NVIDIA GPUs does not run; hlo-opt runs them by name.
+OTHER_KERNEL_PASSES: tuple[KernelRow, ...] = (
+    KernelRow("recover-exp2", _kernel("kernel_passes.recover_exp2")),
+    KernelRow("integer-power", _kernel("kernel_passes.integer_power")),
 )
 
 # (row, later row, reason). A test checks the tables against them.

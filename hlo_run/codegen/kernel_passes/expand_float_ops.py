@@ -130,6 +130,11 @@ def _expand_small(op: Operation) -> None:
         case arith.CmpfOp():
             left, right = (extend(formula.add, operand, f32) for operand in (op.lhs, op.rhs))
             result = formula.add(arith.CmpfOp(left, right, op.predicate.value.data))
+        case arith.SIToFPOp() | arith.UIToFPOp():
+            # As in XLA: an integer of more than 24 bits is rounded twice.
+            result = truncate(formula.add, formula.add(type(op)(op.operands[0], f32)), op.results[0].type)
+        case arith.FPToSIOp() | arith.FPToUIOp():
+            result = formula.add(type(op)(extend(formula.add, op.operands[0], f32), op.results[0].type))
         case _:
             raise AssertionError(f"{op.name} is not an op of small floats")
     for new in formula.ops:
@@ -163,7 +168,7 @@ def _absolute_bf16(formula: _Formula, x: SSAValue) -> SSAValue:
     return formula.add(arith.BitcastOp(formula.add(arith.AndIOp(bits, mask)), bf16))
 
 
-_SMALL_FLOAT_OPS = (arith.ExtFOp, arith.TruncFOp, arith.CmpfOp)
+_SMALL_FLOAT_OPS = (arith.ExtFOp, arith.TruncFOp, arith.CmpfOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp)
 _EXPANSIONS: dict[type[Operation], tuple[Attribute, Callable[[_Formula, SSAValue], SSAValue]]] = {
     math.TanhOp: (f32, _tanh),
     math.ErfOp: (f32, _erf),

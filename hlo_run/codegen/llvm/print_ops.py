@@ -134,8 +134,20 @@ def _register(register: str) -> Writer:
     return write
 
 
+def _dimension(register: str) -> Writer:
+    def write(text: FunctionNames, op: Any) -> str:
+        return text.call_intrinsic(f"llvm.nvvm.read.ptx.sreg.{register}", op.results[0].type, ())
+
+    return write
+
+
 def _barrier(text: FunctionNames, op: nvvm.BarrierOp) -> str:
     return text.call_intrinsic(_BARRIER, llvm.LLVMVoidType(), ("i32 0",))
+
+
+def _grid_dependency(text: FunctionNames, op: nvvm.GridDependencyOp) -> str:
+    action = op.kind.data.value.replace("_", ".")
+    return text.call_intrinsic(f"llvm.nvvm.griddepcontrol.{action}", llvm.LLVMVoidType(), ())
 
 
 def _shuffle(text: FunctionNames, op: nvvm.ShuffleSyncOp) -> str:
@@ -323,6 +335,9 @@ WRITERS: dict[type[Operation], Writer] = {
     llvm_extra.TruncOp: _intrinsic("trunc"),
     **{kind: _register(f"tid.{axis}") for axis, kind in nvvm.THREAD_ID_OPS.items()},
     **{kind: _register(f"ctaid.{axis}") for axis, kind in nvvm.BLOCK_ID_OPS.items()},
+    **{op: _dimension(f"ntid.{axis}") for axis, op in nvvm.BLOCK_DIM_OPS.items()},
+    **{op: _dimension(f"nctaid.{axis}") for axis, op in nvvm.GRID_DIM_OPS.items()},
     nvvm.BarrierOp: _barrier,
+    nvvm.GridDependencyOp: _grid_dependency,
     nvvm.ShuffleSyncOp: _shuffle,
 }

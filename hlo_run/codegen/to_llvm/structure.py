@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects import cf, complex, func, llvm, vector
-from xdsl.dialects.builtin import DenseArrayBase, i32, i64
+from xdsl.dialects.builtin import DenseArrayBase, UnrealizedConversionCastOp, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from hlo_run.codegen.to_llvm.builder import Builder, Handler
-from hlo_run.dialects import gpu, llvm_extra, nvvm
+from hlo_run.dialects import gpu, gpu_launch, llvm_extra, nvvm
 from hlo_run.dialects.types import constant_int, is_vector
 from hlo_run.errors import InternalError
 
@@ -167,7 +167,18 @@ def _complex_part(number: int) -> Handler:
     return lower
 
 
+def _cast(builder: Builder, op: UnrealizedConversionCastOp) -> None:
+    """Lower a cast between a type and its type in LLVM, as in dumps of XLA. A cast without users is dropped."""
+    if not any(result.uses for result in op.outputs):
+        return
+    (value,) = builder.operands(op)
+    if len(op.outputs) != 1 or builder.convert(op.outputs[0].type) != value.type:
+        raise InternalError(f"a cast from {op.inputs[0].type} to {op.outputs[0].type} has no lowering")
+    builder.values[op.outputs[0]] = value
+
+
 COPIED = (
+    nvvm.GridDependencyOp,
     llvm_extra.LoadOp,
     llvm.StoreOp,
     llvm.ExtractValueOp,
@@ -181,16 +192,23 @@ COPIED = (
     llvm.PtrToIntOp,
     llvm_extra.AddrSpaceCastOp,
     llvm_extra.PoisonOp,
+    # XLA's dumps have these before the lowering: masks of packed elements, words of an atomic.
+    *(llvm.AddOp, llvm.SubOp, llvm.MulOp, llvm.UDivOp, llvm.URemOp, llvm.AndOp, llvm.OrOp, llvm.XOrOp),
+    *(llvm.ShlOp, llvm.LShrOp, llvm.AShrOp, llvm.TruncOp, llvm.ZExtOp, llvm.SExtOp, llvm.BitcastOp, llvm.ICmpOp),
+    *(llvm.SelectOp, llvm.IntToPtrOp),
 )
 
 STRUCTURE: dict[type[Operation], Handler] = {
     gpu.ThreadIdOp: _id(nvvm.THREAD_ID_OPS),
     gpu.BlockIdOp: _id(nvvm.BLOCK_ID_OPS),
+    gpu_launch.BlockDimOp: _id(nvvm.BLOCK_DIM_OPS),
+    gpu_launch.GridDimOp: _id(nvvm.GRID_DIM_OPS),
     gpu.BarrierOp: _barrier,
     gpu.ShuffleOp: _shuffle,
     vector.ExtractOp: _vector_extract,
     vector.InsertOp: _vector_insert,
     vector.BroadcastOp: _vector_broadcast,
+    UnrealizedConversionCastOp: _cast,
     func.CallOp: _call,
     func.ReturnOp: _return,
     cf.BranchOp: _branch,

@@ -515,11 +515,15 @@ _CASTS = (
     *"arith.index_castui arith.fptosi arith.fptoui arith.bitcast llvm.zext llvm.sext llvm.trunc llvm.uitofp llvm.sitofp".split(),
     *"llvm.fpext llvm.fptrunc llvm.fptosi llvm.fptoui llvm.bitcast llvm.addrspacecast".split(),
 )
+_WAITS = (
+    *"xla_gpu.sync_threads gpu.barrier nvvm.barrier".split(),
+    *"xla_gpu.pdl_wait xla_gpu.pdl_launch_dependents nvvm.griddepcontrol".split(),
+)
 _WORK: dict[str, Callable[..., Sequence[Any]]] = {
     **dict.fromkeys(("xla_gpu.pure_call", "func.call", "llvm.call"), _Kernel.do_called),
     **dict.fromkeys(("gpu.thread_id", "gpu.block_id"), _Kernel.do_id),
     **dict.fromkeys(("arith.constant", "llvm.mlir.constant", "complex.constant"), _Kernel.do_constant),
-    **dict.fromkeys(("xla_gpu.sync_threads", "gpu.barrier", "nvvm.barrier"), _Kernel.do_nothing),
+    **dict.fromkeys(_WAITS, _Kernel.do_nothing),
     **dict.fromkeys(("vector.extract", "llvm.extractelement"), _Kernel.do_vector_extract),
     **dict.fromkeys(("vector.insert", "llvm.insertelement"), _Kernel.do_vector_insert),
     **dict.fromkeys(("arith.cmpi", "arith.cmpf", "llvm.icmp", "llvm.fcmp"), _Kernel.do_compare),

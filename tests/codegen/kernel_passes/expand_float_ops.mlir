@@ -60,3 +60,14 @@ func.func @f(%x: f32, %a: f8E3M4, %b: f8E3M4) -> (f8E3M4, i1) {
 // CHECK: arith.bitcast %a : f8E3M4 to i8
 // CHECK: arith.cmpf olt, {{%[a-z0-9_]+}}, {{%[a-z0-9_]+}} : f32
 // CHECK-NOT: truncf
+// -----
+// RUN: --only=expand-float-ops --twice
+// Integers and floats of 8 bits convert by way of f32. XLA emits such conversions.
+// CHECK: %[[WIDE:.*]] = arith.sitofp %n : i8 to f32
+// CHECK-NOT: arith.fptoui %{{.*}} : f8E5M2FNUZ
+// CHECK: arith.fptoui %{{.*}} : f32 to i16
+func.func @main(%n: i8, %x: i8) -> i16 {
+  %f = arith.sitofp %n : i8 to f8E5M2FNUZ
+  %r = arith.fptoui %f : f8E5M2FNUZ to i16
+  return %r : i16
+}
