@@ -366,6 +366,8 @@ class FusionGraph:
                 self._module.add_named_computation(node.instruction.fused_computation)
         for instruction in (*self._gone, *pairs):
             instruction.operands = ()
+        for old in pairs:
+            self._drop_body(old)
         self.computation.root = self.root.instruction
         self.computation.substitute(pairs)
         self.computation.remove_all(set(self._gone))
@@ -373,6 +375,14 @@ class FusionGraph:
             node.instruction.users = [user.instruction for user in node.users]
         places = {node.instruction: node.number for node in self._alive}
         self.computation.instructions.sort(key=places.__getitem__)
+
+    def _drop_body(self, old: HloInstruction) -> None:
+        """Remove the former body of a fusion that changed, whose name the new one has. Those of merged producers stay for dce."""
+        if old.opcode == "fusion":
+            body = old.fused_computation
+            old.called = {}
+            if not body.callers:
+                self._module.remove_computation(body)
 
 
 def _elements_of_results(node: Node) -> dict[Op, list[Node]]:
