@@ -325,7 +325,9 @@ class _Supervisor:
         doing: list[str] = []
         for worker in self.workers:
             file = f"{os.path.basename(self.files[worker.file])}: " if worker.file >= 0 else ""
-            doing.append(file + (worker.board.activity(0) or "preparing"))
+            activity = worker.board.activity(0) or "preparing"
+            # A line has no room for the details of several workers.
+            doing.append(file + (activity if len(self.workers) == 1 else activity.partition(",")[0]))
         files = f"{len(self.results)} of {len(self.files)} files; " if len(self.files) > 1 else ""
         return files + "; ".join(doing)
 

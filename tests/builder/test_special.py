@@ -50,9 +50,9 @@ def test_broadcasts_that_do_not_fit(left: tuple[int, ...], right: tuple[int, ...
 
 @pytest.mark.parametrize(("name", "reference"), [("lgamma", special.gammaln), ("digamma", special.psi)])
 @pytest.mark.parametrize(("dtype", "bound"), [(np.float64, 1e-12), (np.float32, 1e-5), (ml_dtypes.bfloat16, 1e-2)])
-def test_functions_of_the_gamma_function(name: str, reference: Any, dtype: type, bound: float) -> None:
+def test_functions_of_the_gamma_function(name: str, reference: Any, dtype: Any, bound: float) -> None:
     places = [*np.linspace(-9.7, 20, 301), 1e-3, -1e-3, 0.5, 1, 2, -1, -2, 1e5, 1e30, np.inf, np.nan]
-    x: Any = np.array(places).astype(dtype)
+    x = np.asarray(places, dtype)
     b = HloBuilder("m")
     module = b.build(getattr(b, name)(b.parameter(0, x)))
     with np.errstate(all="ignore"):

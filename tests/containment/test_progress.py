@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def test_a_terminal_shows_progress_and_keeps_only_the_output(jobs: int, tmp_path
     files = [str(tmp_path / name) for name in ("first.hlo", "second.hlo")]
     flags = ["--platform=Host", f"--jobs={jobs}", f"--custom_calls={tmp_path / 'waits.py'}"]
     screen, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 400))
     command = [sys.executable, "-c", PROGRAM, *flags, *files]
     marked = {**environment(tmp_path), "TERM": "xterm"}
     with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:

@@ -146,7 +146,7 @@ def _barrier(text: FunctionNames, op: nvvm.BarrierOp) -> str:
 
 
 def _grid_dependency(text: FunctionNames, op: nvvm.GridDependencyOp) -> str:
-    action = op.kind.data.value.replace("_", ".")
+    action = str(op.kind.data.value).replace("_", ".")
     return text.call_intrinsic(f"llvm.nvvm.griddepcontrol.{action}", llvm.LLVMVoidType(), ())
 
 
