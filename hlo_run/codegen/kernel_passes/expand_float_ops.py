@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, IntegerType, ModuleOp, bf16, f32, i16
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, bf16, f32, i16
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -134,8 +135,7 @@ def _expand_small(op: Operation) -> None:
             # As in XLA: an integer of more than 24 bits is rounded twice.
             result = truncate(formula.add, formula.add(type(op)(op.operands[0], f32)), op.results[0].type)
         case arith.FPToSIOp() | arith.FPToUIOp():
-            target = op.results[0].type
-            assert isinstance(target, IntegerType), "the verifier checks it"
+            target: Any = op.results[0].type  # an integer type, says the verifier
             result = formula.add(type(op)(extend(formula.add, op.operands[0], f32), target))
         case _:
             raise AssertionError(f"{op.name} is not an op of small floats")
