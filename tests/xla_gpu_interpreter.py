@@ -23,6 +23,7 @@ from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.dialects import xla_gpu
 from hlo_run.dialects.arith_extra import IndexCastUIOp, RemFOp
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
+from hlo_run.dialects.pdl import PdlWaitOp
 
 Array = np.ndarray[Any, Any]
 _DTYPES: dict[str, Any] = {
@@ -116,6 +117,8 @@ class Interpreter:
                 return [self._insert(values[0], values[1], values[2:], mask)]
             case arith.ConstantOp():
                 return [_constant(op)]
+            case PdlWaitOp():
+                return []
             case _:
                 with np.errstate(all="ignore"):
                     return [_scalar(op, [np.asarray(value) for value in values])]

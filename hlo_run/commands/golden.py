@@ -54,7 +54,7 @@ def check_golden_flags(options: Options) -> None:
 
 def golden_stages(options: Options) -> tuple[str, ...]:
     """Return the stages to compare, each once; raises UsageError for an unknown one."""
-    from hlo_run.pipeline.table import check_row_names
+    from hlo_run.pipeline.row_names import check_row_names
 
     stages: list[str] = []
     for name in names(options.golden_stages):

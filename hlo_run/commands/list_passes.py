@@ -8,7 +8,7 @@ from hlo_run.options import Options
 
 def list_passes() -> str:
     """Return the rows of both pass tables as lines: pipeline, name, `required`, and the first line of the pass's docstring."""
-    from hlo_run.pipeline.table import describe_rows
+    from hlo_run.pipeline.row_names import describe_rows
 
     return describe_rows()
 
@@ -16,7 +16,7 @@ def list_passes() -> str:
 def check_names(options: Options) -> tuple[str, ...]:
     """Return warnings about unknown rows in flags; raises UsageError for an unknown stage. Imports nothing without such flags."""
     if options.names_passes or options.stage not in ("", HLO_INPUT):
-        from hlo_run.pipeline.table import check_row_names
+        from hlo_run.pipeline.row_names import check_row_names
 
         return check_row_names(options)
     return ()

@@ -59,7 +59,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
     if options.names_passes:
-        from hlo_run.pipeline.table import check_row_names
+        from hlo_run.pipeline.row_names import check_row_names
 
         for warning in check_row_names(replace(options, stage="")):
             console.err(f"warning: {warning}")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 
-_MONOIDS = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 _OPEN = frozenset(
     """rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert sparse-dot
     ragged-dot set-dimension-size dynamic-reshape""".split()
@@ -93,7 +93,7 @@ def _monoids(computation: HloComputation) -> tuple[str, ...]:
 
 def _is_monoid(result: HloInstruction, operands: set[HloInstruction]) -> bool:
     """True for an associative and commutative op on these two operands."""
-    return result.opcode in _MONOIDS and len(operands) == 2 and set(result.operands) == operands
+    return result.opcode in ASSOCIATIVE and len(operands) == 2 and set(result.operands) == operands
 
 
 def _is_identity(monoid: str, start: HloInstruction) -> bool:

@@ -7,23 +7,16 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 
 from __future__ import annotations
 
-import difflib
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hlo_run.analysis.float_support import WIDE_TYPES
-from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
-from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.hlo_passes.observer import STAGES
-from hlo_run.options import CompileOptions, Options
 from hlo_run.options.compile import RowSelection
-from hlo_run.pipeline.table_rows import Group, PassAt, Row, RowFlags, base_name, check_names, numbered, spelling, spellings
-from hlo_run.target import DEFAULT_TARGET, preset
+from hlo_run.pipeline.table_rows import Group, PassAt, Row, numbered
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -563,63 +556,3 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )
-
-
-def describe_rows() -> str:
-    """Return a table of all rows: group, name, `required` or nothing, and the first line of the pass's docstring."""
-    ctx = KernelContext(preset(DEFAULT_TARGET), CompileOptions())
-    hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
-    rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
-    rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
-    lines = [
-        f"{group:<36}{name:<36}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
-    ]
-    return "\n".join(lines)
-
-
-def _first_line(made: object) -> str:
-    module = sys.modules[type(made).__module__]
-    return (module.__doc__ or "").strip().splitlines()[0]
-
-
-def _named_by(rows: Iterable[tuple[str, tuple[str, ...], bool]], what: str) -> dict[str, str]:
-    return {known: f"it is {what}" for name, groups, _ in rows for known in (*groups, *spellings(name, groups))}
-
-
-def _check_limited(flag: str, table: str, limited: Iterable[str], passes: set[str]) -> None:
-    """Raise UsageError for a pass of a flag of fuel that is not in `passes`."""
-    for name in limited:
-        if name not in passes:
-            close = difflib.get_close_matches(name, sorted(passes), n=1)
-            raise UsageError(f"--{flag}: no {table} pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
-
-
-def check_row_names(options: Options) -> tuple[str, ...]:
-    """Return a warning for each unknown row in the flags that select rows.
-
-    Raises UsageError for an unknown stage, an unknown pass in a flag of fuel, and a required row that is disabled or limited.
-    """
-    hlo = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
-    kernel = [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
-    passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
-    hlo_flags = RowFlags("xla_enable_hlo_passes_only", "xla_disable_hlo_passes", options.hlo_rows, "HLO")
-    kernel_flags = RowFlags("enable_kernel_passes_only", "disable_kernel_passes", options.kernel_rows, "kernel")
-    warnings = (
-        *check_names(hlo_flags, hlo, _named_by(kernel, "a kernel row, for --disable_kernel_passes")),
-        *check_names(kernel_flags, kernel, _named_by(hlo, "an HLO row, for --xla_disable_hlo_passes")),
-    )
-    _check_limited("xla_fuel", "HLO", Fuel(options.fuel_limits).passes, passes)
-    limited = kernel_fuel(options.kernel_fuel_limits).passes
-    _check_limited("kernel_fuel", "kernel", limited, {base_name(row.name) for row in KERNEL_PIPELINE})
-    for name in sorted({base_name(row.name) for row in KERNEL_PIPELINE if row.required}.intersection(limited)):
-        raise UsageError(f"--kernel_fuel: pass '{name}' is required", hint="--list_passes marks the required rows")
-    stages = [
-        *STAGES,
-        *(name for name, _, _ in (*hlo, *kernel)),
-        *(f"{groups[-1]}/{name}" for name, groups, _ in (*hlo, *kernel)),
-    ]
-    if options.stage and options.stage not in stages:
-        close = difflib.get_close_matches(options.stage, stages, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"
-        raise UsageError(f"no stage is called '{options.stage}'", hint=hint)
-    return warnings

@@ -367,7 +367,7 @@ def _changed_operations(before: str, after: str) -> list[str]:
 def _dumps(run: RunPredicate, path: str, flags: Sequence[str], is_kernel: bool) -> dict[str, str]:
     """Run hlo-run and return the module, or each kernel, after each row that changed it, by the name of its dump. In a fork."""
     folder = Path(own_file("dumps"))
-    kind = "--xla_dump_emitter_re=mlir-fusion" if is_kernel else "--xla_dump_hlo_pass_re=.*"
+    kind = "--dump_kernel_rows" if is_kernel else "--xla_dump_hlo_pass_re=.*"
     run.ask(path, (*flags, f"--xla_dump_to={folder}", kind))
     files = folder.glob("*.mlir" if is_kernel else "*.txt")
     found = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in files}

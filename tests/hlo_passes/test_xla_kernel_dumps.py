@@ -87,7 +87,7 @@ ENTRY e {{
 
 def _emitted(tmp_path: Path, hlo: str) -> Path:
     (tmp_path / "m.hlo").write_text(hlo)
-    assert run(["--stage=ptx", f"--xla_dump_to={tmp_path}/d", "--xla_dump_hlo_pass_re=.*", str(tmp_path / "m.hlo")]) == 0
+    assert run(["--stage=ptx", f"--xla_dump_to={tmp_path}/d", "--dump_kernel_rows", str(tmp_path / "m.hlo")]) == 0
     return next((tmp_path / "d").glob("*.000.after_emit-kernels.mlir"))
 
 

@@ -9,14 +9,11 @@ from hlo_run.fuzz.mutations.places import change_users, fit, is_plain, not_after
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
-from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE, MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 
 _MOST = 8
-_FUSED = ELEMENTWISE | frozenset(
-    """broadcast reshape transpose slice pad reverse concatenate iota constant reduce dynamic-slice gather copy select clamp
-    bitcast convert compare""".split()
-)
+_FUSED = ELEMENTWISE | MOVES_ELEMENTS | frozenset("pad concatenate iota constant reduce dynamic-slice gather".split())
 _NEVER = frozenset(("parameter", "get-tuple-element", "tuple", "while", "conditional", "fusion", "call", "copy-start"))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import hlo_run
 from hlo_run.artifact import Executable, KernelThunk
+from hlo_run.artifact.thunks import every_thunk
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
@@ -76,8 +77,9 @@ def test_any_comparator(types: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("engine", ["emulator", "jit"])
 def test_rows_of_several_tiles(engine: str) -> None:
     executable = check(module_of("2,9000", 1, ("s32",), OTHER, attributes=""), engine)
-    names = [thunk.kernel for thunk in executable.thunks if isinstance(thunk, KernelThunk)]
-    assert names == ["s_1", "s_1__1", "s_1__2", "s_1__3", "s_1__4", "s_1__2"], (
+    names = [thunk.kernel for thunk in every_thunk(executable.thunks) if isinstance(thunk, KernelThunk)]
+    tile_kernel = names[0]
+    assert names == [tile_kernel, *(f"{tile_kernel}__{number}" for number in (1, 2, 3, 4, 2))], (
         "the second merge of tiles is the first one's kernel"
     )
     assert [kernel.name for kernel in executable.kernels] == sorted(set(names))
@@ -93,7 +95,7 @@ def test_pairs_alone() -> None:
     values = make_fake_arguments(module, 5)
     options = Options(host_engine="emulator", host_check="all")
     executable = compile_module(PassContext(target, options), module.clone())
-    assert len(executable.thunks) == 10
+    assert sum(isinstance(thunk, KernelThunk) for thunk in every_thunk(executable.thunks)) == 10
     found = open_backend("Host", options).run(executable, values)
     assert not disagreements(evaluate(module, values), found, module.entry.root.shape)
 
@@ -109,7 +111,9 @@ ENTRY e { x = s32[50] parameter(0)
   ROOT o = s32[50] not(s) }
 """
     executable = check(text, "emulator", check_kernels="all")
-    sort = next(thunk for thunk in executable.thunks if isinstance(thunk, KernelThunk) and thunk.kernel == "s")
+    sort = next(
+        thunk for thunk in every_thunk(executable.thunks) if isinstance(thunk, KernelThunk) and thunk.kernel.startswith("s")
+    )
     assert len({argument.slice for argument in sort.arguments}) == 1
     assert all(argument.written for argument in sort.arguments)
 
