@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import NoReturn, TypeAlias
 
 from hlo_run.backends.interpreter import InterpreterBackend
@@ -205,9 +206,9 @@ class Execution:
             done.later_tries.append(LaterTry(source, total(found)))
             if not all_draws or any(map(is_poor, best)):
                 self._console.err(f"{source}: agree, {total(found)}")
-            best = [
-                new if new.seen * old.elements > old.seen * new.elements else old for old, new in zip(best, found, strict=True)
-            ]
+            # A branch may send to an outfeed with these arguments alone; the first arrays are the same.
+            seen = zip_longest(best, found[: len(best)])
+            best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in seen]
             if not all_draws and not any(map(is_poor, best)):
                 break
         if all_draws and done.later_tries:

@@ -69,10 +69,12 @@ def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
 
 
 def is_topk_call(instruction: HloInstruction) -> bool:
-    """Return True for the custom call `TopK`; its computation compares the elements."""
+    """Return True for the custom call `TopK`: values of its operand, and their places. Its computation compares the elements."""
     if instruction.opcode != "custom-call" or instruction.custom_call_target != "TopK":
         return False
-    return len(instruction.operands) == 1 and instruction.shape.is_tuple
+    if len(instruction.operands) != 1 or len(instruction.shape.tuple_shapes) != 2:
+        return False
+    return instruction.shape.tuple_shapes[0].element_type == instruction.operands[0].shape.element_type
 
 
 def library_call(
