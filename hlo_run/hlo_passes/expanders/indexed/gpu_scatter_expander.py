@@ -18,7 +18,7 @@ import numpy as np
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, ELEMENTWISE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -26,7 +26,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import simple_scatter
 
 _WIDEST_ATOMIC_BITS = 64
 # Combiners with which the order of updates does not matter, for integers.
-_ORDERLESS = frozenset("add multiply maximum minimum and or xor".split())
+_ORDERLESS = ASSOCIATIVE
 
 
 @dataclass(frozen=True)
