@@ -109,7 +109,7 @@ def compute_constant(value: HloValue) -> Literal:
     needed = needed_for(value.instruction, ())
     varying = next((i for i in needed if i.opcode == "parameter" or i.opcode in VARYING), None)
     if varying is not None:
-        raise UsageError(f"'{value.name}' is no constant: it depends on the {varying.opcode} '{varying.name}'")
+        raise UsageError(f"'{value.name}' is not a constant: it depends on the {varying.opcode} '{varying.name}'")
     return evaluate_reference(isolate_between(value.instruction, (), value.name), [])
 
 

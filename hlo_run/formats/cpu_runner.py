@@ -99,7 +99,7 @@ class _Aval:
 def main() -> int:
     """Serve requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what XLA prints is no answer
+    os.dup2(2, 1)  # what XLA prints is not part of the answer
     runner = _Runner()
     while True:
         try:

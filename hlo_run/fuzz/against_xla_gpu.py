@@ -22,7 +22,7 @@ NAME = "xla-gpu-compile"
 # Values are open, or come from elsewhere. XLA's passes take no bitcasts, and few asynchronous operations.
 _ELSEWHERE = frozenset("custom-call infeed outfeed rng bitcast".split()) | ASYNC_START
 _LIMITS = ("UNIMPLEMENTED", "unimplemented", "not supported", "unsupported", "Unsupported", "not implemented")
-# Rounding that the module does not ask for is no fault. The reference needs all elements of constants.
+# Rounding that the module does not ask for is not a fault. The reference needs all elements of constants.
 _FLAGS = (*EMITTERS_ONLY, "--xla_allow_excess_precision=false", "--xla_dump_large_constants=true")
 
 

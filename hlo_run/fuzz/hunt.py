@@ -36,7 +36,7 @@ _BUGS = (HloRunError, ArithmeticError, AssertionError, AttributeError, LookupErr
 class Plan:
     """The parameters of a hunt: the seeds, the number of processes, seconds per module, and the options of each run.
 
-    Without `count` there is no last seed. After `seconds` (0: no limit) the hunt ends, and modules that run are not counted.
+    Without `count` the seeds do not end. After `seconds` (0: no limit) the hunt ends, and modules that run are not counted.
     `against` are the names of the judges.
     """
 

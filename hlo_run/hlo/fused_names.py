@@ -1,7 +1,7 @@
 """The names inside a fusion, and the order in which XLA makes its instructions.
 
 XLA fuses one instruction at a time: it copies it into the fusion, replaces the parameter by the copy, makes the later parameters
-anew with the next numbers, and adds parameters for new operands. Every step takes names from the module, and the order of the
+again with the next numbers, and adds parameters for new operands. Every step takes names from the module, and the order of the
 parameters and of the instructions follows from the steps. This file takes the same steps, on names alone.
 """
 
@@ -54,7 +54,7 @@ class FusedNames(Generic[K]):
         self.parameters[self.parameters.index(old)] = new
 
     def remove_parameter(self, source: K) -> None:
-        """Remove a parameter that no instruction uses; later ones are made anew."""
+        """Remove a parameter that no instruction uses; later ones are made again."""
         place = self.parameters.index(source)
         del self.names[source], self.parameters[place]
         for number in range(place, len(self.parameters)):
@@ -77,7 +77,7 @@ class FusedNames(Generic[K]):
             self.append(copy, clones[op], operands, parameter=op)
 
     def rename(self, op: K, name: str) -> None:
-        """Make an instruction anew: it gets another name, and is the last one."""
+        """Make an instruction again: it gets another name, and is the last one."""
         made = self._unique(name)
         self.names.pop(op, None)
         self.names[op] = made

@@ -50,7 +50,7 @@ def read_insertions(texts: Sequence[str]) -> list[Insertion]:
     for text in texts:
         parts = text.split(":")
         if len(parts) != 3 or parts[1] not in ("before", "after"):
-            raise UsageError(f"--insert_passes: '{text}' is no insertion", hint="write NAME:before:ROW or NAME:after:ROW")
+            raise UsageError(f"--insert_passes: '{text}' is not an insertion", hint="write NAME:before:ROW or NAME:after:ROW")
         name, where, anchor = parts
         if name not in plugin_rows():
             known = ", ".join(sorted(plugin_rows())) or "none is registered"

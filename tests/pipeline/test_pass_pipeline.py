@@ -103,7 +103,7 @@ def test_a_package_adds_a_pass(package: Path) -> None:
 
 def test_insertions_that_do_not_fit(package: Path) -> None:
     for flag, message in (
-        ("absolute-values", "is no insertion"),
+        ("absolute-values", "is not an insertion"),
         ("absolute-value:after:cse", "no package registers a pass 'absolute-value'"),
         ("absolute-values:after:csee", "no HLO row or pipeline is called 'csee'"),
     ):

@@ -1,4 +1,4 @@
-"""Make copies of parameters and constants anew after the schedule: they lose their metadata and get the next names.
+"""Make copies of parameters and constants again after the schedule: they lose their metadata and get the next names.
 
     copy = f32[8] copy(p), metadata={scheduling_name="copy"}   =>   copy.1 = f32[8] copy(p)
 
