@@ -94,7 +94,7 @@ class _XlaIndexingMap(Data[Any]):
 
     def print_parameter(self, printer: Printer) -> None:
         """Print nothing: an instance of this class does not exist."""
-        raise NotImplementedError
+        raise AssertionError("the class makes instances of another class")
 
 
 def _spelled(ours: type[Any], name: str) -> type[Any]:
