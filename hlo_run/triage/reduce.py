@@ -212,8 +212,9 @@ class Reducer:
         def keeps(ended: Ended) -> bool:
             return _is_same(self._bucket(ended), self.state.wanted)
 
-        enough = keeps if only_first else lambda ended: False
-        ends = run_forks(works, self._plan.jobs, min(self._limit_seconds, left), enough, self._progress)
+        limit_seconds = min(self._limit_seconds, left)
+        stops = keeps if only_first else _never
+        ends = run_forks(works, self._plan.jobs, limit_seconds, stops, self._progress)
         result: list[str | None] = []
         for path, ended in zip(paths, ends, strict=True):
             text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -304,3 +305,8 @@ def default_output(file: str) -> str:
     """Return the path of the result: FILE.reduced.hlo for FILE.hlo (.mlir for .mlir), in the working directory for stdin."""
     stem, ending = os.path.splitext(file)
     return "reduced.hlo" if file == "-" else f"{stem}.reduced{ending if ending == '.mlir' else '.hlo'}"
+
+
+def _never(ended: Ended) -> bool:
+    del ended
+    return False
