@@ -157,7 +157,8 @@ def _usage_rows(allocation: PlannedAllocation) -> Iterator[str]:
         cumulative += sizes[offset]
         shapes = Counter(value.shape.to_string(layout=False) for value in places[offset])
         names = ", ".join(f"{n}×{name}" if n > 1 else name for n, name in sorted((n, name) for name, n in shapes.items()))
-        percent = round(100 * cumulative / total) if total else 0
+        # XLA divides 0 by 0 if all values are empty.
+        percent = str(round(100 * cumulative / total)) if total else "-nan"
         yield (
             f"  {_readable(cumulative):>9}({percent:>3}%);{_readable(sizes[offset]):>11};"
             f"{offset:>13};{len(places[offset]):>17}; {names}"
