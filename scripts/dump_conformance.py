@@ -49,6 +49,7 @@ _PASS_NUMBER = re.compile(r"\.\d{4}\.(?=.*after_)")
 _OPTIMIZED = "gpu_after_optimizations.txt"
 _LOG = ".mlir-passes.log"
 _FUNCTION = re.compile(r"^ +func\.func (?:private )?@([\w.$-]+)", re.MULTILINE)
+_DEAD_FUNCTIONS = re.compile("EraseDeadFunctions|erase-dead-functions")
 _DUMP_OF_ROW = "// -----// IR Dump Before"
 _FUSION_DUMP = "priority_fusion_dump.txt"
 # Lines that depend on where files lie, and those that jaxlib adds: it renames parameters and sets two flags.
@@ -129,8 +130,10 @@ def _plain(name: str) -> str:
 def compared(name: str, text: str) -> tuple[str, str] | None:
     """Return the kind of a dump and the part of its text that is compared; None for a dump that is not compared."""
     if name.endswith(_LOG):
-        first = text.split(_DUMP_OF_ROW)[1:2]
-        return "names of functions in kernels", "\n".join(_FUNCTION.findall(first[0])) if first else ""
+        # The IR without dead functions, which only XLA emits.
+        _, *dumps = text.split(_DUMP_OF_ROW)
+        live = [after for row, after in itertools.pairwise(dumps) if _DEAD_FUNCTIONS.search(row.split("\n", 1)[0])]
+        return "names of functions in kernels", "\n".join(_FUNCTION.findall(live[0])) if live else ""
     if _PASS_DUMP.search(name) or name.endswith((".ll", ".ptx", ".hlo.pb")):
         return None
     if name.endswith(_FUSION_DUMP):

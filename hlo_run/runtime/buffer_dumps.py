@@ -134,8 +134,13 @@ def memory_usage_text(buffers: BufferAssignment) -> str:
     lines: list[str] = []
     for color, allocations in sorted(spaces.items()):
         lines += [f"Memory Space: {_SPACES.get(color, f'color_{color}')} (color={color})", _total(allocations)]
-        for allocation in allocations:
+        rest = sum(allocation.size_bytes for allocation in allocations)
+        smallest = _SMALL_PART * rest
+        for number, allocation in enumerate(allocations, 1):
             lines += [_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation), ""]
+            rest -= allocation.size_bytes
+            if number > _SHOWN_ROWS and rest < smallest:
+                break
         lines.append("")
     return "\n".join(lines) + "\n"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+
+import numpy as np
 
 from hlo_run.hlo.values.escape import escape
 from hlo_run.target import TargetSpec, to_text_proto
@@ -111,11 +112,12 @@ def _step_lines(step: FusionStep) -> list[str]:
         case Weighed():
             consumers = [f'  consumer_names: "{name}"' for name in step.all_consumers or step.consumers]
             fused, unfused = step.dumped or (step.fused, step.unfused)
-            times = [f"  us_fused: {double_text(fused)}", f"  us_unfused: {double_text(unfused)}"]
+            times = [f"  us_fused: {_float_text(fused)}", f"  us_unfused: {_float_text(unfused)}"]
             return ["update_priority {", f'  producer_name: "{step.producer}"', *consumers, *times, "}"]
 
 
-def double_text(value: float) -> str:
-    """Return a double as a text proto has it: 15 digits if these suffice, else 17."""
-    short = f"{value:.15g}"
-    return short if float(short) == value or math.isnan(value) else f"{value:.17g}"
+def _float_text(value: float) -> str:
+    """Return an f32 as a text proto has it: 6 digits if these suffice, else 9."""
+    single = np.float32(value)
+    short = f"{single:.6g}"
+    return short if np.float32(short) == single else f"{single:.9g}"

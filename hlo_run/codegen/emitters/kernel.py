@@ -163,13 +163,9 @@ class EntryFunction:
 
 
 def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstruction, index: Values) -> Values:
-    """Emit an element of a parameter, or of the root of a subgraph, in the entry function. One value per result."""
+    """Emit an element of the root of a subgraph in the entry function. One value per result."""
     b = entry.builder
     b.locate(instruction)
-    if instruction.opcode == "parameter":
-        number = instruction.parameter_number
-        type_ = element_type(instruction.shape.element_type, instruction.where)
-        return (b.create(tensor.ExtractOp, (entry.parameters[number], *index), type_),)
     signature = module.signature(module.fused, module.fused.subgraph_of[instruction])
     return pure_call(b, signature, (*entry.parameters, *index))
 
