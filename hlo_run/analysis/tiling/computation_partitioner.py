@@ -104,7 +104,7 @@ def _use_operands(
         elif own is None or step is None:
             indexing = None
         else:
-            indexing = own if _is_identity(step) else compose(own, step).simplify()
+            indexing = own if _is_identity(step) else _without_unused(compose(own, step).simplify())
         uses[operand].add(subgraph, indexing)
 
 
@@ -117,7 +117,11 @@ def _operand_map(instruction: HloInstruction, number: int) -> IndexingMap | None
     if is_elementwise(instruction) and operand.shape.dims == instruction.shape.dims:
         return _identity(instruction.shape.dims)
     found = operand_map(instruction, number)
-    return found if found is None or not found.symbols else found.remove_unused_symbols()[0]
+    return None if found is None else _without_unused(found)
+
+
+def _without_unused(indexing_map: IndexingMap) -> IndexingMap:
+    return indexing_map.remove_unused_symbols()[0] if indexing_map.symbols else indexing_map
 
 
 @lru_cache(maxsize=1024)

@@ -191,13 +191,6 @@ class DumpObserver(Observer):
             if self._dumps_hlo:
                 self._dump_module(self._optimized_name)
             return
-        if step.row == PIPELINE_START and step.pipeline == _AFTER_PARTITIONER and self._dumps_hlo:
-            # XLA's pipelines before this one end first.
-            dumps = list(self._order.after_step(step))
-            self._pass_dumps(dumps[:-1])
-            self._dump_module("after_spmd_partitioner")
-            self._pass_dumps(dumps[-1:])
-            return
         self._pass_dumps(self._order.after_step(step))
 
     def _changes_text(self, step: Step) -> bool:
@@ -225,6 +218,8 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            if (dump.pipeline, dump.after) == (_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
+                self._dump_module("after_spmd_partitioner")
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:
