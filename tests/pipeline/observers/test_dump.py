@@ -167,6 +167,14 @@ def test_command_buffers_are_on(tmp_path: Path) -> None:
     assert not list(_dump(off, *flags, text=CHAIN).glob("*after_thunk_passes*"))
 
 
+def test_files_without_hlo_passes(tmp_path: Path) -> None:
+    text = MODULE.replace("ENTRY e {", "fused { a = f32[64] parameter(0) ROOT n = f32[64] negate(a) }\nENTRY e {").replace(
+        "exponential(a)", "fusion(a), kind=kLoop, calls=fused"
+    )
+    names = _names(_dump(tmp_path, "--xla_disable_all_hlo_passes", text=text.replace("add(b, a)", "copy(b)")))
+    assert "after_spmd_partitioner.txt" in names
+
+
 def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:
     found = _names(_dump(tmp_path, text=MODULE.replace("HloModule small", "HloModule small, is_scheduled=true")))
     assert not {"after_spmd_partitioner.txt", "autotune_results.pbtxt", "config.pbtxt"} & found
