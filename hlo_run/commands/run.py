@@ -36,7 +36,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
-    if not options.use_spmd_partitioning and arguments.grid.partitions > 1:
+    if not (options.use_spmd_partitioning or options.is_spmd_partitioned_module) and arguments.grid.partitions > 1:
         reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
         raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
     execution = Execution(options, task.console, module, arguments, task.place, result)

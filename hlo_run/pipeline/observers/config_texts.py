@@ -21,6 +21,8 @@ def given_flags(options: Options) -> dict[str, str]:
         for field in fields(Options)
         if getattr(options, field.name) != field.default and field.name in debug_options()
     }
+    if options.is_spmd_partitioned_module:
+        own["xla_disable_all_hlo_passes"] = "true"
     return own | dict(options.other_xla_flags)
 
 
