@@ -41,6 +41,10 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
     execution = Execution(options, task.console, module, arguments, task.place, result)
     execution.prepare()
+    if options.dumps_snapshots:
+        from hlo_run.execution.snapshots import Snapshots  # few command lines dump them
+
+        execution.snapshots = Snapshots.of(options, module, arguments.grid, task.place.number, platform)
     if platform == INTERPRETER:
         interpreter = InterpreterBackend(arguments.grid)
         result.device = interpreter.description
@@ -67,6 +71,8 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
             executable = compile_or_load(ctx, working)
+            if execution.snapshots is not None:
+                execution.snapshots.optimized = working
     if options.report_html:
         task.result.executable = executable
     check_memory(executable)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted
@@ -32,6 +32,9 @@ from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
+
+if TYPE_CHECKING:
+    from hlo_run.execution.snapshots import Snapshots
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
 _ROUNDED_SAMPLES = 4
@@ -89,6 +92,7 @@ class Execution:
         self._reference_run: ReferenceRun | None = None
         self._read_ahead: Literal | None = None
         self._recorder = Recorder(options, place)
+        self.snapshots: Snapshots | None = None
 
     def prepare(self) -> None:
         """Read the first iteration's files, and check that the files of the others can be read; raises UsageError."""
@@ -249,7 +253,10 @@ class Execution:
                 return actual
 
     def _actual(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
-        result = self._returned(runner.run(arguments, seed, feeds))
+        whole = runner.run(arguments, seed, feeds)
+        if self.snapshots is not None:
+            self.snapshots.add(arguments, self._arguments.shapes, whole, self._arguments.grid.result_shape(self._module))
+        result = self._returned(whole)
         actual, self._shape = _with_outfeed(result, self._result_shape, runner.outfeed())
         return actual
 

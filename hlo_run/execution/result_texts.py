@@ -25,7 +25,7 @@ def write_result_texts(options: Options, console: Console, grid: DeviceGrid, res
     if not options.log_output and not options.dump_output_literal_to:
         return
     is_one = grid.size == 1 or options.output_mode == FIRST_RETURNED
-    for device, (value, own) in enumerate([(result, shape)] if is_one else _of_devices(result, shape)):
+    for device, (value, own) in enumerate([(result, shape)] if is_one else of_devices(result, shape)):
         texts = [literal_to_string(element, inner) for element, inner in _elements(value, own)]
         if options.log_output:
             console.err("\n".join([f"Outputs for device_id: {device}", *texts]))
@@ -40,7 +40,7 @@ def _split(grid: DeviceGrid, shapes: Sequence[Shape]) -> Iterator[Sequence[Shape
     return (shapes[device * each : (device + 1) * each] for device in range(grid.size))
 
 
-def _of_devices(result: Literal, shape: Shape) -> Iterator[tuple[Literal, Shape]]:
+def of_devices(result: Literal, shape: Shape) -> Iterator[tuple[Literal, Shape]]:
     """Yield the result of each device with its shape."""
     assert isinstance(result, tuple), "several devices give a tuple"
     yield from zip(result, shape.tuple_shapes, strict=True)

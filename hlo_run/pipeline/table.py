@@ -437,8 +437,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "post-scheduler-xla-transforms",
-        # Ours: in XLA no pass, but a step before this pipeline.
+        "scheduled-gpu-module",
+        # Ours: in XLA no pass, but a step after this pipeline.
         (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
     ),
     HloGroup(

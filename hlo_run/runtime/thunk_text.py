@@ -9,8 +9,8 @@ writes memory that the other accesses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, assert_never
 
 from hlo_run.artifact import (
     Accesses,
@@ -43,20 +43,31 @@ def thunk_sequence_text(program: Executable) -> str:
 
 def thunk_metadata_text(program: Executable) -> str:
     """Return a text proto with the number, instruction and kind of every thunk."""
+    return "".join(map(_metadata, thunk_records(program)))
+
+
+class ThunkRecord(NamedTuple):
+    """What the metadata say about a thunk: its instruction ("" if it has none), its number, its kind."""
+
+    name: str
+    number: int
+    kind: str
+
+
+def thunk_records(program: Executable) -> Iterator[ThunkRecord]:
+    """Yield a record per thunk, each before those of the thunks inside it."""
     numbers = thunk_numbers(program.thunks)
-    records: list[str] = []
     for thunk in every_thunk(program.thunks):
-        records.append(_metadata(thunk.name, numbers[id(thunk)], thunk.kind))
+        yield ThunkRecord(thunk.name, numbers[id(thunk)], thunk.kind)
         if isinstance(thunk, CommandBufferThunk):
             # XLA keeps the recorded thunks in a sequence without a name.
-            records.append(_metadata("", NO_NUMBER, "kSequential"))
-    return "".join(records)
+            yield ThunkRecord("", NO_NUMBER, "kSequential")
 
 
-def _metadata(name: str, number: int, kind: str) -> str:
-    annotation = f'    profile_annotation: "{name}"\n' if name else ""
-    identifier = f"    thunk_id: {number}\n" if number else ""
-    return f'thunk_metadata {{\n  thunk_info {{\n{annotation}{identifier}  }}\n  thunk_kind: "{kind}"\n}}\n'
+def _metadata(record: ThunkRecord) -> str:
+    annotation = f'    profile_annotation: "{record.name}"\n' if record.name else ""
+    identifier = f"    thunk_id: {record.number}\n" if record.number else ""
+    return f'thunk_metadata {{\n  thunk_info {{\n{annotation}{identifier}  }}\n  thunk_kind: "{record.kind}"\n}}\n'
 
 
 class _Printer:

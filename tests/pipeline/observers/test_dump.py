@@ -89,7 +89,19 @@ def test_files(flags: str, expected: set[str], tmp_path: Path) -> None:
 def test_protos(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib")
     found = _names(_dump(tmp_path, "--xla_dump_hlo_as_proto", "--xla_dump_compress_protos"))
-    assert found == KERNELS | SETTINGS | THUNKS | {f"{name}.hlo.pb.gz" for name in HLO}
+    own = {f"{AFTER}-memory-usage-report.pb.gz", "thunk_metadata.pb"}
+    assert found == KERNELS | SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
+
+
+def test_protos_about_buffers_and_thunks(tmp_path: Path) -> None:
+    pytest.importorskip("jaxlib")
+    folder = _dump(tmp_path, "--xla_dump_hlo_as_proto")
+    # The bytes that XLA writes, up to the text of the report.
+    metadata = (folder / "module_0000.small.thunk_metadata.pb").read_bytes()
+    assert metadata == b"\x0a$\x0a\x13\x0a\x0floop_add_fusion\x18\x01\x12\x0dkCustomKernel"
+    report = (folder / f"module_0000.small.{AFTER}-memory-usage-report.pb").read_bytes()
+    assert b"\x08\x80\x04\x10\x00\x1a" in report, "512 bytes in memory space 0"
+    assert b"\x10\x80\x02\x18\x80\x02!" + b"\x00" * 6 + b"\xe0?*\x0floop_add_fusion2" in report, "half of them are the result"
 
 
 def test_names_with_the_time(tmp_path: Path) -> None:
