@@ -29,6 +29,21 @@ class XlaFlags:
     xla_gpu_experimental_disable_binary_libraries: bool = flag(
         False, "Run no pass that calls cuDNN, pads for cuBLAS, or solves triangular systems by cuBLAS."
     )
+    xla_gpu_enable_while_loop_double_buffering: bool = flag(
+        False, "loop-double-buffer-transformer: let one iteration of a loop with a known trip count do the work of two."
+    )
+    xla_gpu_enable_while_loop_unrolling: str = flag(
+        "WHILE_LOOP_UNROLLING_AUTO_UNROLL",
+        "loop-double-buffer-transformer: DOUBLE_BUFFER lets one iteration do the work of two, FULL_UNROLL that of all. The other "
+        "strategies do nothing at XLA's default effort.",
+        "STRATEGY",
+        tuple(f"WHILE_LOOP_UNROLLING_{name}" for name in "NO_UNROLL DOUBLE_BUFFER FULL_UNROLL AUTO_UNROLL MANUAL_UNROLL".split()),
+    )
+    xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
+    xla_gpu_force_conv_nhwc: bool = flag(False, "layout-assignment: let features of convolutions be innermost.")
+    xla_gpu_default_to_alg_dot_bf16_bf16_f32: bool = flag(
+        False, "dot-algorithm-rewriter: compute f32 products without an algorithm or a precision from operands in bf16."
+    )
     xla_gpu_ftz: bool = flag(False, "Flush denormal numbers of f32 to zero in kernels.")
     xla_gpu_deterministic_ops: bool = flag(
         False,
@@ -55,6 +70,21 @@ class XlaFlags:
     def requires_determinism(self) -> bool:
         """True if a run must have the same result each time."""
         return self.xla_gpu_deterministic_ops or self.xla_gpu_exclude_nondeterministic_ops
+
+    @property
+    def loop_unrolling(self) -> str:
+        """How loops are unrolled: `double_buffer`, `full`, or "" for not at all."""
+        chosen = self.xla_gpu_enable_while_loop_unrolling.removeprefix("WHILE_LOOP_UNROLLING_")
+        if chosen == "FULL_UNROLL":
+            return "full"
+        return "double_buffer" if chosen == "DOUBLE_BUFFER" or self.xla_gpu_enable_while_loop_double_buffering else ""
+
+    @property
+    def convolution_features_innermost(self) -> bool | None:
+        """True or False if flags choose the layouts of convolutions; None for XLA's heuristic."""
+        if self.xla_gpu_force_conv_nchw:
+            return False
+        return True if self.xla_gpu_force_conv_nhwc else None
 
     @property
     def rows_off(self) -> tuple[str, ...]:
