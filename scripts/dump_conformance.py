@@ -54,7 +54,7 @@ _DUMP_OF_ROW = "// -----// IR Dump Before"
 _FUSION_DUMP = "priority_fusion_dump.txt"
 # Lines that depend on where files lie, and those that jaxlib adds: it renames parameters and sets two flags.
 _LOCAL = re.compile(
-    r'^\s*(?:xla_dump_to|xla_gpu_cuda_data_dir|parameter_names|xla_cpu_enable_fast_min_max|xla_pjrt_allow_auto_layout_in_hlo): '
+    r"^\s*(?:xla_dump_to|xla_gpu_cuda_data_dir|parameter_names|xla_cpu_enable_fast_min_max|xla_pjrt_allow_auto_layout_in_hlo): "
     r".*\n",
     re.MULTILINE,
 )

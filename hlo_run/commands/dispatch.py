@@ -170,7 +170,6 @@ class _Command:
         if options.report_jsonl:
             self._write_line(to_json_line(reports, VERSION))
 
-
     def _append_times(self, path: str) -> None:
         times = {self.files[n]: record[TIMES] for n, (_, _, record) in self.entries.items() if record and TIMES in record}
         if times:

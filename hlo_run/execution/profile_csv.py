@@ -1,7 +1,7 @@
 """`--append_profile_to_csv_file`: the times of the runs of a command as a row of a table, as XLA's hlo_runner_main writes it.
 
-    Datetime,a.hlo,b.hlo
-    2026-05-04 09:03:02, 1.234ms, 0.0123ms
+Datetime,a.hlo,b.hlo
+2026-05-04 09:03:02, 1.234ms, 0.0123ms
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def append_times(path: str, times_ns: Mapping[str, Sequence[int]]) -> None:
     files = sorted(times_ns)
     table = csv_file(path)
     if not os.path.exists(table):
-        shared = os.path.commonprefix(files) if len(files) > 1 else files[0]
-        folder = shared[: shared.rfind("/") + 1]
-        append_line(table, ",".join(["Datetime", *(file[len(folder) :] for file in files)]))
+        shared = os.path.commonpath([os.path.abspath(os.path.dirname(file)) for file in files])
+        names = [os.path.relpath(file, shared) for file in files]
+        append_line(table, ",".join(["Datetime", *names]))
     row = [f", {_mean_ns(times_ns[file]) / 1e6:.4g}ms" for file in files]
     append_line(table, time.strftime("%Y-%m-%d %H:%M:%S") + "".join(row))
 

@@ -24,8 +24,8 @@ _EXECUTIONS: Counter[str] = Counter()
 class Snapshots:
     """Writes the files of one module. `number` is the place of its file from 0, `platform` where it runs.
 
-    `HloSnapshot` has the module that ran (`optimized`: set it once the module is compiled) and the result, one file per device. `HloUnoptimizedSnapshot` has the
-    module as read and the arguments of each device. Both can be read as input files.
+    `HloSnapshot` has the module that ran (`optimized`: set it once the module is compiled) and the result, one file per device.
+    `HloUnoptimizedSnapshot` has the module as read and the arguments of each device. Both can be read as input files.
     """
 
     def __init__(self, options: Options, module: HloModule, grid: DeviceGrid, number: int, platform: str) -> None:
@@ -75,4 +75,3 @@ class Snapshots:
         _EXECUTIONS[name] += 1
         data = snapshot(self.optimized, arguments, result, self._platform)
         self._files.named_file(f"module_{name}.execution_{number:04d}.hlo_snapshot.pb", data)
-

@@ -52,6 +52,9 @@ class DumpOptions:
         False, "Print all elements of constants. false: elide constants of more than 10 elements."
     )
     xla_dump_disable_metadata: bool = flag(False, "Omit metadata from HLO text.")
+    xla_hlo_print_inline_stack_frames: bool = flag(
+        False, "Print file, line and column of an instruction's stack frame in its metadata, not the number of the frame."
+    )
     xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
     xla_dump_compact_gte: bool = flag(False, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
 

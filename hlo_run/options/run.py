@@ -71,7 +71,7 @@ class RunOptions:
     compile_only: bool = flag(False, "Compile the module, with all dumps, and stop.", acts="file")
     output_mode: str = flag(
         "return_outputs",
-        "Which results come back from the devices. return_device_0_outputs: compare, print and write only the result of device 0. "
+        "Which results come back from the devices. return_device_0_outputs: compare, print and write only that of device 0. "
         "not_return_outputs: run, and do none of these.",
         "MODE",
         ("return_outputs", "return_device_0_outputs", "not_return_outputs"),
@@ -84,7 +84,10 @@ class RunOptions:
         False, "Simulate other hosts by collectives that do nothing. Refused: results would be meaningless.", acts=""
     )
     run_single_shard_id: int = flag(
-        -1, "Run one shard of a module for several devices, with collectives that do nothing. Refused, as mock NCCL.", "N", acts=""
+        -1,
+        "Run one shard of a module for several devices, by collectives that do nothing. Refused, as mock NCCL.",
+        "N",
+        acts="",
     )
     use_spmd_partitioning: bool = flag(
         True, "Partition modules with several partitions. Always on: false is refused for them.", acts="file"

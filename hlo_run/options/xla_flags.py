@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hlo_run.errors import UsageError
 from hlo_run.options.flag import flag
 
 # The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
@@ -11,6 +12,9 @@ _LIBRARY_ROWS = (
     "conv-rewriter cudnn-fused-convolution-rewriter conv-padding-legalization cudnn_pad_for_convolutions cudnn_simplify_padding "
     "cublas-pad-for-gemms triangular-solve-rewriter"
 ).split()
+
+_UNROLLING = "WHILE_LOOP_UNROLLING_"
+_STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -37,7 +41,6 @@ class XlaFlags:
         "loop-double-buffer-transformer: DOUBLE_BUFFER lets one iteration do the work of two, FULL_UNROLL that of all. The other "
         "strategies do nothing at XLA's default effort.",
         "STRATEGY",
-        tuple(f"WHILE_LOOP_UNROLLING_{name}" for name in "NO_UNROLL DOUBLE_BUFFER FULL_UNROLL AUTO_UNROLL MANUAL_UNROLL".split()),
     )
     xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
     xla_gpu_force_conv_nhwc: bool = flag(False, "layout-assignment: let features of convolutions be innermost.")
@@ -73,8 +76,11 @@ class XlaFlags:
 
     @property
     def loop_unrolling(self) -> str:
-        """How loops are unrolled: `double_buffer`, `full`, or "" for not at all."""
-        chosen = self.xla_gpu_enable_while_loop_unrolling.removeprefix("WHILE_LOOP_UNROLLING_")
+        """How loops are unrolled: `double_buffer`, `full`, or "" for not at all. Raises UsageError for an unknown strategy."""
+        chosen = self.xla_gpu_enable_while_loop_unrolling.upper().removeprefix(_UNROLLING)
+        if chosen not in _STRATEGIES:
+            hint = f"choose from {', '.join(_UNROLLING + name for name in _STRATEGIES)}"
+            raise UsageError(f"--xla_gpu_enable_while_loop_unrolling: unknown strategy '{chosen}'", hint=hint)
         if chosen == "FULL_UNROLL":
             return "full"
         return "double_buffer" if chosen == "DOUBLE_BUFFER" or self.xla_gpu_enable_while_loop_double_buffering else ""

@@ -18,10 +18,10 @@ from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
-    MEMORY_USAGE_PROTO,
     CONSTANTS,
     FUSION_ANALYSIS,
     GPU_DIALECT,
+    MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
     THUNK_METADATA,
     THUNK_METADATA_PROTO,

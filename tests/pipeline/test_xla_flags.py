@@ -85,6 +85,12 @@ def test_scatters_of_floats_are_loops_if_results_must_be_deterministic(
     assert run(["--platform=Host", flag, str(tmp_path / "m.hlo")]) == 0
 
 
+def test_unknown_strategy_of_unrolling(tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(LOOP)
+    assert run(["--xla_gpu_enable_while_loop_unrolling=twice", "--compile_only", str(file)]) == 2
+
+
 def test_the_block_of_running_reductions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flag = "--xla_reduce_window_rewrite_base_length"
     assert "f32[13,16]" in _stage(tmp_path, capsys, RUNNING, "reduce-window-rewriter")
@@ -148,7 +154,7 @@ ENTRY e { x = f32[2,16,16,8] parameter(0)
 @pytest.mark.parametrize(
     ("flag", "trips"),
     [
-        ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_NO_UNROLL", "7"),
+        ("--xla_gpu_enable_while_loop_unrolling=no_unroll", "7"),
         ("--xla_gpu_enable_while_loop_double_buffering", "3"),
         ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_DOUBLE_BUFFER", "3"),
         ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_FULL_UNROLL", "1"),

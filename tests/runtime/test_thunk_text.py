@@ -135,8 +135,8 @@ def test_texts_of_command_buffers() -> None:
         f"        005: kCustomKernel   [source       | sink        ] loop_add_fusion {ONE_THREAD}",
     ]
     nameless = 'thunk_metadata {\n  thunk_info {\n  }\n  thunk_kind: "kSequential"\n}\n'
-    name = 'thunk_metadata {\n  thunk_info {\n    profile_annotation: "command_buffer_5"\n  }\n  thunk_kind: "kCommandBuffer"\n}\n'
-    assert f"{name}{nameless}" in thunk_metadata_text(made)
+    named = '    profile_annotation: "command_buffer_5"\n  }\n  thunk_kind: "kCommandBuffer"\n}\n'
+    assert f"{named}{nameless}" in thunk_metadata_text(made)
 
 
 def test_static_shared_memory_is_not_printed() -> None:

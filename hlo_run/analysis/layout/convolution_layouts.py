@@ -32,8 +32,8 @@ def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, Ope
 def liked_orders(call: HloInstruction, target: TargetSpec, innermost: bool | None = None) -> tuple[list[Order], Order]:
     """Return the minor-to-major orders of all operands and of the result. XLA's `HeuristicLayoutAssignment`.
 
-    Features are innermost or not as `innermost` says. Without it they are innermost where tensor cores need them so. Else the order is
-    batch, features, window dimensions, major to minor.
+    Features are innermost or not as `innermost` says. Without it they are innermost where tensor cores need them so. Else the
+    order is batch, features, window dimensions, major to minor.
     """
     one, two, result = call_labels(call)
     if innermost is None:

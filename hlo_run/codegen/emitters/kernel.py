@@ -21,7 +21,7 @@ from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, index_range, pure_call, result_shapes
-from hlo_run.codegen.elemental.types import element_type, tensor_type
+from hlo_run.codegen.elemental.types import tensor_type
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
 from hlo_run.dialects.xla_gpu import LoopOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction

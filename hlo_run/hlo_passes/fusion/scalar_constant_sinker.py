@@ -25,8 +25,8 @@ class ScalarConstantSinker:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit fusions in place. The constants stay for other users, and for dce."""
         del ctx
-        for computation in list(module.computations):
-            if not computation.is_fusion and any(i.opcode == "fusion" for i in computation.instructions):
+        for computation in dict.fromkeys(fusion.parent for fusion in module.instructions_of("fusion")):
+            if computation is not None and not computation.is_fusion:
                 _sink(computation)
 
 

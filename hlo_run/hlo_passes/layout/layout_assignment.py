@@ -17,7 +17,7 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
-from hlo_run.analysis.layout.convolution_layouts import Order, is_convolution_call, liked_orders
+from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout

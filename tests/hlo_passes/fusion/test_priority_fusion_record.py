@@ -74,7 +74,8 @@ def test_producers_that_no_kernel_can_hold_are_recorded() -> None:
 
 
 def test_times_have_the_digits_of_f32() -> None:
-    text = "ENTRY e { x = f32[4096,4096] parameter(0) n = f32[4096,4096] erf(x) m = f32[4096,4096] tanh(n) ROOT l = f32[4096,4096] log(m) }"
+    text = """ENTRY e { x = f32[4096,4096] parameter(0) n = f32[4096,4096] erf(x) m = f32[4096,4096] tanh(n)
+      ROOT l = f32[4096,4096] log(m) }"""
     numbers = re.findall(r"us_(?:un)?fused: (\S+)", record(text))
     assert numbers
     assert all(len(number.replace(".", "")) <= 9 for number in numbers)
