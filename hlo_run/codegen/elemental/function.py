@@ -1,6 +1,6 @@
 """Emits the functions of a kernel: one per called subgraph of a computation, in the order of the subgraphs.
 
-    func.func private @gelu(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k: index) -> bf16
+    func.func private @gelu_multiply_0(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k: index) -> bf16
 
 A function takes all parameters of its computation and an index into its root, and returns the root's element. Functions
 of computations on scalars (reducers) take and return scalars.
