@@ -46,6 +46,11 @@ class CompileOptions(XlaFlags):
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
     )
     run_xla_backend_only: bool = flag(False, "The same as --run_test_hlo_passes=false.")
+    is_spmd_partitioned_module: bool = flag(
+        False,
+        "The module is the result of partitioning: mark its parameters and result as manually sharded, and run no HLO passes "
+        "(--xla_disable_all_hlo_passes).",
+    )
     xla_disable_all_hlo_passes: bool = flag(False, "Run only the HLO rows that --list_passes marks required.")
     xla_disable_hlo_passes: str = flag("", "Skip these HLO rows of --list_passes (comma-separated).", "ROWS")
     xla_enable_hlo_passes_only: str = flag("", "Run only these HLO rows (comma-separated) and the required ones.", "ROWS")
@@ -172,7 +177,10 @@ class CompileOptions(XlaFlags):
         return RowSelection(
             names(self.xla_enable_hlo_passes_only),
             (*names(self.xla_disable_hlo_passes), *self.rows_off),
-            required_only=self.xla_disable_all_hlo_passes or self.run_xla_backend_only or not self.run_test_hlo_passes,
+            required_only=self.xla_disable_all_hlo_passes
+            or self.is_spmd_partitioned_module
+            or self.run_xla_backend_only
+            or not self.run_test_hlo_passes,
         )
 
     @property

@@ -103,6 +103,32 @@ _FLOAT_NORMALIZATION = (
     ),
 )
 
+
+def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
+    return lambda c: c.options.loop_unrolling in strategies
+
+
+# Off unless a flag asks for it.
+_UNROLLED = _unrolls("double_buffer", "full")
+_LOOP_UNROLLING = (
+    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
+    HloRow(
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
+        for_opcodes=("while",),
+        when=_unrolls("double_buffer"),
+    ),
+    HloRow(
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="full"),
+        for_opcodes=("while",),
+        when=_unrolls("full"),
+    ),
+    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), when=_UNROLLED),
+    HloRow("dce", _pass("simplifiers.dce"), when=_UNROLLED),
+    HloRow("scalar-constant-sinker", _pass("fusion.scalar_constant_sinker"), for_opcodes=("fusion",), when=_UNROLLED),
+)
+
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
@@ -384,6 +410,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            *_LOOP_UNROLLING,
         ),
     ),
     HloGroup(
@@ -442,8 +469,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "post-scheduler-xla-transforms",
-        # Ours: in XLA no pass, but a step before this pipeline.
+        "scheduled-gpu-module",
+        # Ours: in XLA no pass, but a step after this pipeline.
         (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
     ),
     HloGroup(

@@ -15,6 +15,9 @@ from hlo_run.pipeline.table_rows import selects, spelling
 _LIST = Path(__file__).with_suffix(".txt")
 # The first pipeline of a module that comes with a schedule, and the one that such a module does without.
 _FIRST_SCHEDULED = "pre-scheduling-passes"
+# What XLA adds to a pipeline if a flag asks for the unrolling of loops.
+_UNROLLING_PIPELINE = "post-fusion optimization"
+_UNROLLING = ("simplify-while-loops", "loop-double-buffer-transformer", "tuple-simplifier", "dce", "scalar-constant-sinker")
 _SCHEDULER = "latency-hiding-scheduler"
 
 
@@ -41,6 +44,9 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
         return not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,))
 
     found = xla_pipelines()
+    if ctx.options.loop_unrolling:
+        longer = (replace(p, items=(*p.items, *_UNROLLING)) if p.name == _UNROLLING_PIPELINE else p for p in found)
+        found = tuple(longer)
     if module.schedule is not None:
         names = [pipeline.name for pipeline in found]
         found = tuple(pipeline for pipeline in found[names.index(_FIRST_SCHEDULED) :] if pipeline.name != _SCHEDULER)

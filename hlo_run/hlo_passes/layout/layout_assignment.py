@@ -64,16 +64,17 @@ class LayoutAssignment:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
         order = _callees_first(module)
+        innermost = ctx.options.convolution_features_innermost
         called = CalledLayouts.of(order)
         for computation in order:
             instructions = computation.post_order()
             for instruction in instructions:
                 called.agree(instruction)
             if not computation.is_entry and not called.is_settled(computation):
-                called.learn(computation, _propagate(module, computation, instructions, called, ctx.target))
+                called.learn(computation, _propagate(module, computation, instructions, called, ctx.target, innermost))
         for computation in order:
             instructions = computation.post_order()
-            layouts = _propagate(module, computation, instructions, called, ctx.target)
+            layouts = _propagate(module, computation, instructions, called, ctx.target, innermost)
             if not computation.is_entry and not called.is_settled(computation):
                 called.learn(computation, layouts)
             _assign(layouts, instructions)
@@ -94,7 +95,12 @@ def _callees_first(module: HloModule) -> list[HloComputation]:
 
 
 def _propagate(
-    module: HloModule, computation: HloComputation, instructions: list[HloInstruction], called: CalledLayouts, target: TargetSpec
+    module: HloModule,
+    computation: HloComputation,
+    instructions: list[HloInstruction],
+    called: CalledLayouts,
+    target: TargetSpec,
+    innermost: bool | None,
 ) -> LayoutPropagation:
     layouts = LayoutPropagation(computation)
     # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
@@ -107,7 +113,7 @@ def _propagate(
     _pin_result(layouts, module, called)
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
-            _pin_convolution(layouts, instruction, target)
+            _pin_convolution(layouts, instruction, liked_orders(instruction, target, innermost))
         elif instruction.opcode not in _CALLERS:
             _pin(layouts, instruction, target)
     layouts.run()
@@ -150,8 +156,8 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: Target
         _pin_transposed_dot(layouts, instruction)
 
 
-def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
-    operands, result = liked_orders(call, target)
+def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tuple[list[Order], Order]) -> None:
+    operands, result = liked
     for number, order in enumerate(operands):
         layouts.pin_use(call, number, {(): order})
         if number == 1:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.edit import Editor, has_side_effect
+from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
@@ -45,16 +45,16 @@ class ConstantFolding:
             if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
                 continue
             ordered = {p for i in computation.instructions for p in i.control_predecessors}
-            folded: set[HloInstruction] = set()
+            folded: list[HloInstruction] = []
             for instruction in computation.post_order():
                 if instruction in ordered or not _may_fold(instruction):
                     continue
                 if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
                     shape = instruction.shape
                     module.replace(instruction, Editor(instruction).add("constant", shape, literal=value))
-                    folded.add(instruction)
+                    folded.append(instruction)
             if folded:
-                computation.remove_all(folded)
+                remove_unused(folded)
 
 
 def _may_fold(i: HloInstruction) -> bool:
