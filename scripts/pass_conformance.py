@@ -33,7 +33,7 @@ from filecheck.parser import Parser
 import hlo_run
 from hlo_run.cli import run_opt
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.asked_passes import split_passes
 
 _Row = dict[str, str]
@@ -174,21 +174,31 @@ def _without_shapes(text: str) -> str:
 
 def judge(cases: Path, row: _Row) -> str:
     """Return agree, missed, extra, differs, refused, invalid or crash."""
-    base, passes = cases / row["case"], with_options(row)
-    file = f"{base}.hlo"
+    passes, file = with_options(row), f"{cases / row['case']}.hlo"
     code, after = optimized(file, passes)
     if code:
         return "crash" if code == 70 else "refused"
     earlier = ",".join(split_passes(passes)[:-1])
     before = optimized(file, earlier)[1] if earlier and row["changed"] != "?" else Path(file).read_text(encoding="utf-8")
+    return expected(cases, row, before, after, optimized(file, passes, compact=True)[1])
+
+
+def _body(module: HloModule) -> str:
+    """Return the text without the header, where only the passes of headers write."""
+    return module.to_string().partition("\n")[2] + str(module.attrs)
+
+
+def expected(cases: Path, row: _Row, before: str, after: str, *others: str) -> str:
+    """Return agree, missed, extra, differs or invalid for a module after the passes; `others` are other prints of it."""
+    base = cases / row["case"]
     try:
         module = hlo_run.parse(after)
-        moved = module.to_string() != hlo_run.parse(before, verified=False).to_string()
+        moved = _body(module) != _body(hlo_run.parse(before, verified=False))
     except HloRunError:
         return "invalid"
     if row["changed"] != "?" and moved != (row["changed"] == "true"):
         return "extra" if moved else "missed"
-    texts = (after, _without_shapes(after), optimized(file, passes, compact=True)[1])
+    texts = (after, _without_shapes(after), *others)
     for path in base.parent.glob(f"{base.name}.check*") if row["changed"] != "false" else ():
         if any(_matches(text, path) for text in texts) == path.name.endswith(".not"):
             return "differs"
@@ -201,7 +211,8 @@ def judge(cases: Path, row: _Row) -> str:
     return "agree"
 
 
-def _is_plain(row: _Row) -> bool:
+def is_plain(row: _Row) -> bool:
+    """Return True for a case that the passes here can be asked about: with no options but constructor arguments, not edited."""
     notes = row["notes"]
     return (
         row["ours"] == "yes"
@@ -226,7 +237,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if _is_plain(row)]
+        rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if is_plain(row)]
     chosen = {name for name in str(args.names).split(",") if name}
     rows = [row for row in rows if not chosen or row["pass"] in chosen]
     with ProcessPoolExecutor(args.jobs) as pool:
