@@ -33,7 +33,7 @@ from filecheck.parser import Parser
 import hlo_run
 from hlo_run.cli import run_opt
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.pipeline.asked_passes import split_passes
 
 _Row = dict[str, str]
@@ -145,6 +145,7 @@ def _asked(row: _Row, name: str, made: str) -> str:
     given = [part.strip() for part in rest.rstrip(")").split(",")]
     pairs = [f"{o}={a}" for o, a in zip(OPTIONS.get(kind, ()), given, strict=False) if re.fullmatch(r"true|false|[\d.]+", a)]
     pairs += [f"unroll_strategy={_STRATEGIES[a]}" for a in given if a in _STRATEGIES]
+    pairs += ["aggressive=true"] if "kAggressive" in given else []
     pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
         pairs.append("always=true")  # the test's fixture sets the mode
@@ -183,17 +184,12 @@ def judge(cases: Path, row: _Row) -> str:
     return expected(cases, row, before, after, optimized(file, passes, compact=True)[1])
 
 
-def _body(module: HloModule) -> str:
-    """Return the text without the header, where only the passes of headers write."""
-    return module.to_string().partition("\n")[2] + str(module.attrs)
-
-
 def expected(cases: Path, row: _Row, before: str, after: str, *others: str) -> str:
     """Return agree, missed, extra, differs or invalid for a module after the passes; `others` are other prints of it."""
     base = cases / row["case"]
     try:
         module = hlo_run.parse(after)
-        moved = _body(module) != _body(hlo_run.parse(before, verified=False))
+        moved = module.to_string() != hlo_run.parse(before, verified=False).to_string()
     except HloRunError:
         return "invalid"
     if row["changed"] != "?" and moved != (row["changed"] == "true"):
