@@ -73,16 +73,13 @@ def _has(pipeline: Pipeline, wanted: set[str]) -> bool:
 
 
 def released(file: Path, names: list[str], kept: Path) -> str | None:
-    """Return the module after the first pass (of several: the last) that changed it; None if none ran.
-
-    The text is that of the start of the pipeline if the passes changed nothing.
-    """
+    """Return the module after the first pass (of several: the last) that changed it, "" if none did, None if none ran."""
     found = sorted((m["number"], m["pipeline"], m["row"], text) for n, text in _dumps(file, names, kept).items() if (m := _DUMP.search(n)))
     after = [text for _, _, row, text in found if row in names]
     if after:
         return after[-1] if len(names) > 1 else after[0]
     places = {pipeline.name for pipeline in xla_pipelines() if _has(pipeline, set(names))}
-    return next((text for _, pipeline, _, text in found if pipeline in places), None)
+    return "" if any(pipeline in places for _, pipeline, _, _ in found) else None
 
 
 def _same(ours: str, theirs: str) -> bool:
@@ -105,8 +102,12 @@ def compare(cases: Path, cache: Path, row: _Row) -> Outcome:
     if theirs is None:
         return Outcome(case, "not run")
     code, ours = optimized(str(file), passes)
+    before = file.read_text(encoding="utf-8")
+    if not theirs:
+        kept = not code and hlo_run.parse(ours).to_string() == hlo_run.parse(before, verified=False).to_string()
+        return Outcome(case, "equal" if kept else "other", row["changed"] != "true")
     try:
-        before = hlo_run.parse(file.read_text(encoding="utf-8"), verified=False).to_string()
+        before = hlo_run.parse(before, verified=False).to_string()
         as_test = expected(cases, row, _BARE.sub("HloModule m\n", before), _BARE.sub("HloModule m\n", theirs)) == "agree"
         return Outcome(case, "equal" if not code and _same(ours, theirs) else "other", as_test)
     except HloRunError:
