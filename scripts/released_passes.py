@@ -54,7 +54,12 @@ def _dumps(file: Path, names: Iterable[str], kept: Path) -> dict[str, str]:
     """Return XLA's dumps of a module that sees only these passes, by name, from the file `kept` if it is there."""
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        flags = [f"--xla_enable_hlo_passes_only={','.join(names)}", "--xla_dump_hlo_pass_re=.*", "--xla_dump_hlo_as_text", _NO_TRITON]
+        flags = [
+            f"--xla_enable_hlo_passes_only={','.join(names)}",
+            "--xla_dump_hlo_pass_re=.*",
+            "--xla_dump_hlo_as_text",
+            _NO_TRITON,
+        ]
         with tempfile.TemporaryDirectory() as folder:
             text, target = file.read_text(encoding="utf-8"), to_text_proto(preset(DEFAULT_TARGET))
             try:
@@ -74,7 +79,9 @@ def _has(pipeline: Pipeline, wanted: set[str]) -> bool:
 
 def released(file: Path, names: list[str], kept: Path) -> str | None:
     """Return the module after the first pass (of several: the last) that changed it, "" if none did, None if none ran."""
-    found = sorted((m["number"], m["pipeline"], m["row"], text) for n, text in _dumps(file, names, kept).items() if (m := _DUMP.search(n)))
+    found = sorted(
+        (m["number"], m["pipeline"], m["row"], text) for n, text in _dumps(file, names, kept).items() if (m := _DUMP.search(n))
+    )
     after = [text for _, _, row, text in found if row in names]
     if after:
         return after[-1] if len(names) > 1 else after[0]

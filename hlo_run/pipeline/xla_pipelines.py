@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipeli
 from hlo_run.pipeline.table import PIPELINE, HloRow
 from hlo_run.pipeline.table_rows import selects, spelling
 
+# The pipeline of XLA's hlo-opt for the passes that it is asked to run.
+PASSES_ALONE = "transforms_pipeline"
 _LIST = Path(__file__).with_suffix(".txt")
 # The first pipeline of a module that comes with a schedule, and the one that such a module does without.
 _FIRST_SCHEDULED = "pre-scheduling-passes"
@@ -23,6 +26,11 @@ _SCHEDULER = "latency-hiding-scheduler"
 def xla_pipelines() -> tuple[Pipeline, ...]:
     """Return all pipelines of XLA:GPU in their order."""
     return read_pipelines(_LIST.read_text(encoding="utf-8"))
+
+
+def order_of_passes(names: Sequence[str]) -> XlaOrder:
+    """Return the order of passes that hlo-opt runs alone, in the pipeline that XLA's tool puts them in."""
+    return XlaOrder((Pipeline(PASSES_ALONE, tuple(names)),))
 
 
 def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:

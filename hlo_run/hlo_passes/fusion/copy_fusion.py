@@ -50,7 +50,12 @@ class CopyFusion:
 
 def _may_write_twice(fusion: HloInstruction) -> bool:
     body, roots = fusion.fused_computation, fusion_roots(fusion)
-    if fusion.fusion_kind == "kCustom" or len(body.callers) > 1 or "output_to_operand_aliasing" in fusion.attrs or not _reads_element_by_element(fusion):
+    if (
+        fusion.fusion_kind == "kCustom"
+        or len(body.callers) > 1
+        or "output_to_operand_aliasing" in fusion.attrs
+        or not _reads_element_by_element(fusion)
+    ):
         return False
     if any(root.opcode in ("scatter", "reduce") for root in roots):
         return False
