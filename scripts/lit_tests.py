@@ -5,9 +5,9 @@
 XLA_TREE is XLA's source tree; `FOLDERS` names the folders of the tests. Each line runs in a shell whose `hlo-opt` and
 `FileCheck` are ours (the latter of the `filecheck` package), in the order of the file. Of the emitters' tools,
 `gpu_test_correctness FILE` runs the fusion on Host and compares it with the reference; `fusion_to_mlir FILE | emitters_opt`
-prints kernel IR: as emitted, after the first simplification (`-xla-test-optimize`), or in the LLVM dialect
-(`-xla-gpu-test-to-llvm`). XLA moved most operations of its dialect `xla_gpu` to `xla`; the IR is also checked with the newer names.
-Lines of other platforms, tools and test passes are out of scope.
+prints kernel IR: as emitted, after the first simplification (`-xla-test-optimize`), or in the LLVM dialect (`-xla-gpu-test-to-
+llvm`). XLA moved most operations of its dialect `xla_gpu` to `xla`; the IR is also checked with the newer names. Lines of other
+platforms, tools and test passes are out of scope.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def correct(file: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, file.name)
         path.write_text(module.to_string(FULL), encoding="utf-8")
-        flags = ["--platform=Host", "--xla_disable_all_hlo_passes", "--quiet"]
+        flags = ["--platform=Host", "--xla_disable_all_hlo_passes"]
         return subprocess.run([str(Path(sys.prefix) / "bin" / "hlo-run"), *flags, str(path)], check=False).returncode
 
 

@@ -4,9 +4,9 @@
 
 CASES is a folder as `pass_conformance.py` takes it; without `--all` only the cases that differ there are compared. XLA compiles
 each module for an H100 with `--xla_enable_hlo_passes_only`, so that its dumps show what the case's passes make of the module.
-The tests are those of a newer source tree, and many make a pass with options that XLA:GPU does not set. The outcomes: equal (the
-same text but for names and metadata, or no change in both), other, and not run (XLA:GPU does not run the pass, or refuses the
-module before it does). The rows tell whether XLA's own result is what the test expects.
+The tests are those of a newer source tree, and many make a pass with options that XLA:GPU does not set. The outcomes: equal
+(the same text but for names, metadata and dead code, or no change in both), other, and not run (XLA:GPU does not run the pass,
+or refuses the module before it does). The rows tell whether XLA's own result is what the test expects.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ from text_goldens import canonical
 import hlo_run
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.formats.xla_gpu import write_dumps
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.simplifiers.dce import Dce
+from hlo_run.options import Options
 from hlo_run.pipeline.observers.xla_order import Pipeline
 from hlo_run.pipeline.xla_pipelines import xla_pipelines
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
@@ -62,10 +66,8 @@ def _dumps(file: Path, names: Iterable[str], kept: Path) -> dict[str, str]:
         ]
         with tempfile.TemporaryDirectory() as folder:
             text, target = file.read_text(encoding="utf-8"), to_text_proto(preset(DEFAULT_TARGET))
-            try:
+            with suppress(Unsupported):  # most modules cannot be compiled without the other passes
                 write_dumps(text, str(file), target, flags, None, Path(folder), _LIMIT_SECONDS)
-            except Unsupported:
-                pass  # most modules cannot be compiled without the other passes
             with zipfile.ZipFile(kept, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(Path(folder).glob("*.txt")):
                     archive.write(path, path.name)
@@ -96,6 +98,7 @@ def _same(ours: str, theirs: str) -> bool:
 
 def _form(text: str) -> str:
     module = hlo_run.parse(text, verified=False)
+    Dce().apply(PassContext(preset(DEFAULT_TARGET), Options()), module)  # passes leave dead code behind
     lines = canonical(module.to_string(), metadata=False).splitlines()[1:]
     return "\n".join(re.sub(r", (?:frontend_attributes|origin)=\{.*?\}(?=,|$)", "", line) for line in lines)
 

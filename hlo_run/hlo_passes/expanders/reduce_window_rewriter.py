@@ -7,7 +7,8 @@
 
 A window as long as the array has quadratic cost; recursive blocks make it almost linear. Handles inclusive and exclusive
 reductions, forward and backward; other dimensions than the last are transposed before and after. The init value must be an
-identity of the reducer, as in XLA. XLA's `reduce_window_rewriter.cc`.
+identity of the reducer, as in XLA. Other windows over arrays of rank 1 get a second dimension, as by `reduce-window-resizer`.
+XLA's `reduce_window_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class ReduceWindowRewriter:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         block = ctx.options.xla_reduce_window_rewrite_base_length
+        narrow = [i for i in module.instructions_of("reduce-window") if has_one_dim(i) and _scanned_dim(i, block) is None]
+        add_second_dim(module, narrow)
         expand(module, ("reduce-window",), partial(_in_blocks, block), lambda old: _scanned_dim(old, block) is not None)
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hlo_run.errors import HloRunError
 from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction

@@ -3,8 +3,9 @@
     scatter(f32[8,16] p, s32[5] i, f32[5,16] u), update_window_dims={1}, inserted_window_dims={0}
         =>   scatter(p, reshape s32[5,1] (i), reshape f32[5,1,16] (u)), update_window_dims={1,2}, index_vector_dim=1
 
-A scatter of one scalar into a scalar becomes its computation of both. Scatters with batching dimensions stay; `batched_gather_scatter_normalizer` removes those before. With `sees_layouts` (layouts
-are assigned), scatters whose operands are not all in the default layout stay. XLA's `ScatterSimplifier`.
+A scatter of one scalar into a scalar becomes its computation of both. Scatters with batching dimensions stay;
+`batched_gather_scatter_normalizer` removes those before. With `sees_layouts` (layouts are assigned), scatters whose operands
+are not all in the default layout stay. XLA's `ScatterSimplifier`.
 """
 
 from __future__ import annotations
