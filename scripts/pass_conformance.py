@@ -49,8 +49,11 @@ OPTIONS = {
     "WhileLoopUnroller": ("unroll_factor", "wrap_in_trivial_loop"),
 }
 _STRATEGIES = {"kAuto": "auto", "kFullUnroll": "full", "kDoubleBuffer": "double_buffer", "kManual": "manual"}
-# Flags that the fixtures of tests set.
-FLAGS = {"gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",)}
+# What the fixtures of tests set, as flags.
+FLAGS = {
+    "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
+    "gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
+}
 # Why cases differ: (reason, patterns of cases). The first that matches counts.
 REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the test expects an error, and gets one", ("call-outliner/Error*",)),
