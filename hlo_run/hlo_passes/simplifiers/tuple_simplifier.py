@@ -39,9 +39,8 @@ class TupleSimplifier:
 
 def _element(get: HloInstruction) -> HloInstruction | None:
     """Return the operand of a `tuple`, perhaps of one inside others, that a get-tuple-element returns; None if there is none."""
-    source: HloInstruction | None = get.operands[0]
-    if source is not None and source.opcode == "get-tuple-element":
-        source = _element(source)
+    operand = get.operands[0]
+    source = _element(operand) if operand.opcode == "get-tuple-element" else operand
     return source.operands[get.tuple_index] if source is not None and source.opcode == "tuple" else None
 
 

@@ -115,7 +115,10 @@ def _row_keys(b: HloBuilder, old: HloInstruction, indices: HloValue, full: list[
 
 
 def _sorted(b: HloBuilder, keys: HloValue, values: HloValue) -> tuple[HloValue, HloValue]:
-    found = b.sort([keys, values], 0, lambda one, two, *_: one < two)
+    def less(one: HloValue, two: HloValue, *_values: HloValue) -> HloValue:
+        return one < two
+
+    found = b.sort([keys, values], 0, less)
     return found[0], found[1]
 
 
