@@ -189,6 +189,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 for_opcodes=("select-and-scatter",),
             ),
             HloRow("cholesky_expander", _pass("expanders.linalg.cholesky_expander"), for_opcodes=("cholesky",)),
+            HloRow(
+                "scatter_determinism_expander",
+                _pass("expanders.indexed.scatter_determinism_expander"),
+                for_opcodes=("scatter",),
+                when=lambda c: c.options.orders_scatters,
+            ),
             HloRow("gpu_scatter_expander", _pass("expanders.indexed.gpu_scatter_expander"), for_opcodes=("scatter",)),
             HloRow("lu_expander", _pass("expanders.linalg.lu_expander"), for_opcodes=("custom-call",)),
             HloRow("qr_expander", _pass("expanders.linalg.qr_expander"), for_opcodes=("custom-call",)),
