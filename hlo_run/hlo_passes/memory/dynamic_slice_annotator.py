@@ -157,7 +157,10 @@ def _all_iterations(index: HloInstruction, loop: _Loop) -> HloModule:
     one, entry = module.entry, HloComputation("all")
     counter = entry.add(
         HloInstruction(
-            "counter", "parameter", Shape.array(loop.variable.shape.element_type, (loop.trip_count,)), attrs={"parameter_number": 0}
+            "counter",
+            "parameter",
+            Shape.array(loop.variable.shape.element_type, (loop.trip_count,)),
+            attrs={"parameter_number": 0},
         )
     )
     shape = Shape.array(index.shape.element_type, (loop.trip_count,))

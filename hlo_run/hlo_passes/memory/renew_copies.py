@@ -72,9 +72,13 @@ def _renew_results(module: HloModule) -> None:
     elements: list[HloInstruction] = []
     made: list[HloInstruction] = []
     for number, value in enumerate(root.operands):
-        element = HloInstruction("get-tuple-element", "get-tuple-element", value.shape, [root], {"index": number}, where=root.where)
+        element = HloInstruction(
+            "get-tuple-element", "get-tuple-element", value.shape, [root], {"index": number}, where=root.where
+        )
         elements.append(entry.add(element))
-        made.append(entry.add(HloInstruction("copy", "copy", value.shape, [element], where=root.where)) if number in needed else element)
+        made.append(
+            entry.add(HloInstruction("copy", "copy", value.shape, [element], where=root.where)) if number in needed else element
+        )
     entry.root = entry.add(HloInstruction("tuple", "tuple", root.shape, made, where=root.where))
     order = (module.schedule or {}).get(entry)
     if order is not None:
