@@ -344,7 +344,8 @@ class HloComputation:
     def post_order(self) -> list[HloInstruction]:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
 
-        Starts from each instruction without users in order of creation. Control predecessors come before operands, the last one first.
+        Starts from each instruction without users in order of creation. Control predecessors come before operands, the last of
+        them first.
         """
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
