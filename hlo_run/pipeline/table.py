@@ -476,6 +476,16 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                 ),
             ),
             HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-dynamic-memcpy-rewriter",
+                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
+                        for_opcodes=("fusion",),
+                    ),
+                ),
+            ),
+            HloGroup(
                 "sanitize-constant-names",
                 (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
             ),
