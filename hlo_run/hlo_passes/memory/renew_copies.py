@@ -26,27 +26,29 @@ class RenewCopies:
     name: ClassVar[str] = "renew-copies"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the entry in place."""
+        """Edit in place."""
         del ctx
         results = set(module.entry.root.operands) if module.entry.root.opcode == "tuple" else set[HloInstruction]()
         for instruction in module.instructions_of("copy"):
-            if instruction.parent is module.entry and instruction not in results and _is_of_input(instruction.operands[0]):
+            if instruction not in results and _is_read_only(instruction.operands[0], instruction.parent is module.entry):
                 _renew(module, instruction)
         if results:
             _renew_results(module)
 
 
-def _is_of_input(value: HloInstruction) -> bool:
+def _is_read_only(value: HloInstruction, is_in_entry: bool) -> bool:
+    """True for a constant, and for a parameter of the entry."""
     while value.opcode in ("bitcast", "get-tuple-element"):
         value = value.operands[0]
-    return value.opcode in ("parameter", "constant")
+    return value.opcode == "constant" or (is_in_entry and value.opcode == "parameter")
 
 
 def _renew(module: HloModule, copy: HloInstruction) -> None:
     copy.name = module.unique_instruction_name("copy")
     copy.attrs.pop("metadata", None)
     copy.touch()
-    order, source = (module.schedule or {}).get(module.entry), copy.operands[0]
+    assert copy.parent is not None, "the copy is in a computation"
+    order, source = (module.schedule or {}).get(copy.parent), copy.operands[0]
     if order is None or copy.control_predecessors or source.opcode not in ("parameter", "constant") or source.users != [copy]:
         return
     order.remove(copy)
