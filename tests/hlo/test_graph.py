@@ -37,6 +37,7 @@ ENTRY e {
   p = f32[] parameter(0)
   a = f32[] negate(p)
   b = f32[] abs(p)
-  ROOT c = f32[] sine(p), control-predecessors={a, b}
+  c = f32[] sine(p), control-predecessors={a, b}
+  ROOT t = (f32[], f32[], f32[]) tuple(c, a, b)
 }""")
-    assert [instruction.name for instruction in module.entry.post_order()] == ["p", "b", "a", "c"]
+    assert [instruction.name for instruction in module.entry.post_order()] == ["p", "b", "a", "c", "t"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.result_copies import results_to_copy
 
@@ -28,11 +29,17 @@ class RenewCopies:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        results = set(module.entry.root.operands) if module.entry.root.opcode == "tuple" else set[HloInstruction]()
-        for instruction in module.instructions_of("copy"):
+        copies = module.instructions_of("copy")
+        if not copies:
+            return
+        # A result in the buffer of a parameter may only be written after the parameter's other readers: such copies stay.
+        moves = not aliases(module)
+        root = module.entry.root
+        results = set(root.operands) if moves and root.opcode == "tuple" else set[HloInstruction]()
+        for instruction in copies:
             if instruction not in results and _is_read_only(instruction.operands[0], instruction.parent is module.entry):
-                _renew(module, instruction)
-        if results:
+                _renew(module, instruction, moves)
+        if any(value.opcode == "copy" for value in results):
             _renew_results(module)
 
 
@@ -43,13 +50,15 @@ def _is_read_only(value: HloInstruction, is_in_entry: bool) -> bool:
     return value.opcode == "constant" or (is_in_entry and value.opcode == "parameter")
 
 
-def _renew(module: HloModule, copy: HloInstruction) -> None:
+def _renew(module: HloModule, copy: HloInstruction, moves: bool) -> None:
     copy.name = module.unique_instruction_name("copy")
     copy.attrs.pop("metadata", None)
     copy.touch()
     assert copy.parent is not None, "the copy is in a computation"
     order, source = (module.schedule or {}).get(copy.parent), copy.operands[0]
-    if order is None or copy.control_predecessors or source.opcode not in ("parameter", "constant") or source.users != [copy]:
+    if not moves or order is None or copy.control_predecessors:
+        return
+    if source.opcode not in ("parameter", "constant") or source.users != [copy]:
         return
     order.remove(copy)
     order.insert(order.index(source) + 1, copy)
@@ -61,7 +70,7 @@ def _renew_results(module: HloModule) -> None:
     root = entry.root
     given = list(root.operands)
     copies = {number for number, operand in enumerate(given) if _is_only_result(operand)}
-    if not copies:
+    if not copies or any(given[number].operands[0].opcode == "copy" for number in copies):
         return
     root.operands = [value.operands[0] if number in copies else value for number, value in enumerate(given)]
     needed = {index[0] for index in results_to_copy(module, root) if len(index) == 1}
