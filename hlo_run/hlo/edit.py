@@ -27,6 +27,8 @@ class Editor:
     """
 
     origin: HloInstruction
+    # Whether new instructions get the metadata of `origin`.
+    derives: bool = True
 
     @property
     def computation(self) -> HloComputation:
@@ -44,7 +46,7 @@ class Editor:
         **attributes: AttributeValue,
     ) -> HloInstruction:
         """Add an instruction at the end of the computation; its default name is the opcode."""
-        if "metadata" in self.origin.attrs:
+        if self.derives and "metadata" in self.origin.attrs:
             attributes["metadata"] = self.origin.attrs["metadata"]
         groups = {key: tuple(group) for key, group in (called or {}).items()}
         made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
@@ -92,6 +94,16 @@ class Editor:
         if list(dimensions) == list(range(len(dimensions))):
             return value
         shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[d] for d in dimensions))
+        return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
+
+    def transpose_view(self, value: HloInstruction, dimensions: Sequence[int]) -> HloInstruction:
+        """Transpose as `transpose` does, to the layout in which no byte moves (XLA's `MakeTransposeHlo`)."""
+        if list(dimensions) == list(range(len(dimensions))):
+            return value
+        order = tuple(list(dimensions).index(d) for d in value.shape.minor_to_major)
+        sizes = tuple(value.shape.dims[d] for d in dimensions)
+        extra = value.shape.layout.extra if value.shape.layout else ""
+        shape = replace(value.shape, dims=sizes, layout=Layout(order, extra))
         return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
 
     def broadcast(self, value: HloInstruction, dims: Sequence[int], dimensions: Sequence[int] = ()) -> HloInstruction:

@@ -369,6 +369,26 @@ class HloComputation:
                     order.append(top)
         return order
 
+    def visit_order(self) -> list[HloInstruction]:
+        """Return all instructions, operands (then control predecessors) before users, as XLA's `HloComputation::Accept`.
+
+        Starts from each unused instruction in order of creation; the root is the last start.
+        """
+        ordered = {p for i in self.instructions for p in i.control_predecessors}
+        order: dict[HloInstruction, None] = {}
+        for start in (*[i for i in self.instructions if not i.users and i is not self._root and i not in ordered], self.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                before = (*top.operands, *top.control_predecessors) if top.control_predecessors else top.operands
+                waiting = [i for i in before if i not in order] if top not in order else []
+                if waiting:
+                    waiting.reverse()
+                    stack += waiting
+                else:
+                    order.setdefault(stack.pop())
+        return list(order)
+
     def __repr__(self) -> str:
         return f"HloComputation({self.name})"
 

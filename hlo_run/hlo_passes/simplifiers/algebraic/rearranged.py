@@ -160,16 +160,8 @@ def broadcast_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     kept = [d for d, size in enumerate(value.shape.dims) if size != 1]
     if len(kept) == value.shape.rank:
         return None
-    narrow = rw.reshape(value, [value.shape.dims[d] for d in kept])
+    narrow = rw.at(value).reshape(value, [value.shape.dims[d] for d in kept])
     return rw.add("broadcast", i.shape, [narrow], dimensions=tuple(i.dimensions[d] for d in kept))
-
-
-def broadcast_that_permutes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast f32[3,2] (f32[2,3] A), dimensions={1,0} => transpose(A)."""
-    value, dims = i.operands[0], list(i.dimensions)
-    if value.shape.rank != i.shape.rank or dims == sorted(dims):
-        return None
-    return rw.transpose(value, [dims.index(d) for d in range(len(dims))])
 
 
 def reverse_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -208,7 +200,7 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 FREE_RULES: Rules = {
-    "broadcast": (broadcast_that_permutes, broadcast_of_ones),
+    "broadcast": (broadcast_of_ones,),
     "reshape": (chain_of_nothing, reshape_of_moved_chunks, reshape_of_transposed_reshape, reshape_of_counting, reshape_of_update),
     "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
     "transpose": (chain_of_nothing,),
