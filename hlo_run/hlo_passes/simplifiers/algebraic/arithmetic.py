@@ -134,7 +134,9 @@ def multiply_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def multiply_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """-A * -B => A * B."""
     one, two = i.operands
-    return rw.mul(one.operands[0], two.operands[0]) if one.opcode == two.opcode == "negate" else None
+    if one.opcode != "negate" or two.opcode != "negate":
+        return None
+    return rw.with_operands(i, [one.operands[0], two.operands[0]])
 
 
 def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -143,7 +145,7 @@ def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if one.opcode != "abs" or two.opcode != "abs" or one.operands[0] is not two.operands[0]:
         return None
     value = one.operands[0]
-    return None if value.shape.dtype.is_complex else rw.mul(value, value)
+    return None if value.shape.dtype.is_complex else rw.with_operands(i, [value, value])
 
 
 def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -154,9 +154,9 @@ def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
         return None
     if one.opcode == "maximum" and two in one.operands:
         other = one.operands[1 if one.operands[0] is two else 0]
-        return rw.like(i, [other, two])
+        return rw.with_operands(i, [other, two])
     if two.opcode == "minimum" and one in two.operands:
-        return rw.like(i, [one, two.operands[1 if two.operands[0] is one else 0]])
+        return rw.with_operands(i, [one, two.operands[1 if two.operands[0] is one else 0]])
     return None
 
 

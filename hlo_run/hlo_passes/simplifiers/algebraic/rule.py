@@ -45,6 +45,13 @@ class Rewriter(Editor):
         assert module is not None, "the computation is in a module"
         module.replace_uses(old, new)
 
+    def with_operands(self, i: HloInstruction, operands: Sequence[HloInstruction]) -> HloInstruction | None:
+        """Give an instruction other operands and return it; None if the pass has no fuel."""
+        if not self.fuel.take("algsimp"):
+            return None
+        i.operands = operands
+        return i
+
     def splat(self, value: Any, shape: Shape) -> HloInstruction:
         """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)

@@ -177,16 +177,20 @@ def broadcast_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def broadcast_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(reshape(A)) => broadcast(A) if the reshape only adds dimensions of size 1."""
+    """broadcast(reshape(A)) => broadcast(A) if the reshape at most adds dimensions of size 1."""
     inner = i.operands[0]
     if inner.opcode != "reshape":
         return None
     source = inner.operands[0]
-    kept = [d for d, size in enumerate(inner.shape.dims) if size != 1]
-    if tuple(inner.shape.dims[d] for d in kept) != source.shape.dims or inner.shape.rank == source.shape.rank:
+    kept: list[int] = []
+    for d, size in enumerate(inner.shape.dims):
+        if source.shape.dims[len(kept) : len(kept) + 1] == (size,):
+            kept.append(d)
+        elif size != 1:
+            return None
+    if len(kept) != source.shape.rank:
         return None
-    dims = tuple(i.dimensions[d] for d in kept)
-    return rw.add("broadcast", i.shape, [source], dimensions=dims)
+    return rw.add("broadcast", i.shape, [source], dimensions=tuple(i.dimensions[d] for d in kept))
 
 
 def iota_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
