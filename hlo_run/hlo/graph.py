@@ -466,6 +466,11 @@ class HloModule:
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
         return [instruction for _, instruction in numbered]
 
+    def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
+        """Return the instructions of `instructions_of` in the post-order of each computation."""
+        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
+        return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
+
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
         computation.name = self._computation_names.unique(computation.name)

@@ -31,7 +31,7 @@ class DotStrengthReduction:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.instructions_of("dot") if _has_a_vector(dot)]
+        replaced = [dot for dot in module.in_post_order("dot") if _has_a_vector(dot)]
         for dot in replaced:
             module.replace(dot, _reduced(module, dot))
         remove_unused(replaced)

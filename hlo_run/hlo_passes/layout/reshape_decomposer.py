@@ -27,14 +27,16 @@ class ReshapeDecomposer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        reshapes = [r for r in module.instructions_of("reshape") if not any(r.shape.dynamic_dims)]
+        reshapes = [r for r in module.in_post_order("reshape") if not any(r.shape.dynamic_dims)]
         for reshape in reshapes:
             module.replace(reshape, _decomposed(reshape))
         remove_unused(reshapes)
 
 
 def _decomposed(reshape: HloInstruction) -> HloInstruction:
-    editor, shape, (operand,) = Editor(reshape), reshape.shape, reshape.operands
+    shape, (operand,) = reshape.shape, reshape.operands
+    # The new instructions have the operand's metadata, or that of the reshape if it has none.
+    editor = Editor(operand)
     source = operand.shape
     if reshape_is_bitcast(source, shape):
         return editor.add("bitcast", shape, [operand])

@@ -70,7 +70,9 @@ def _pattern(i: HloInstruction) -> HloInstruction | None:
 
 
 def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
-    """Return True if undoing `pattern` on a value costs nothing: constants, and broadcasts that stay broadcasts."""
+    """Return True if undoing `pattern` on a value costs nothing: constants, broadcasts that stay so, a pattern without effect."""
+    if pattern.shape == pattern.operands[0].shape if pattern.opcode == "reshape" else _is_identity(pattern.dimensions):
+        return True
     if value.opcode != "broadcast":
         return value.opcode == "constant"
     dims = list(value.dimensions)
@@ -83,6 +85,10 @@ def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
     if sum(size != 1 for size in source.dims) <= 1:
         return True
     return 0 not in pattern.shape.dims and set(dims) <= set(_kept(pattern))
+
+
+def _is_identity(permutation: tuple[int, ...]) -> bool:
+    return permutation == tuple(range(len(permutation)))
 
 
 def _kept(reshape: HloInstruction) -> dict[int, int]:

@@ -87,7 +87,7 @@ def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     permutation, reduced = inner.dimensions, set(i.dimensions)
     kept = [permutation[d] for d in range(inner.shape.rank) if d not in reduced]
     (made,) = rw.reduce_again(i, inner.operands, sorted(permutation[d] for d in reduced))
-    return rw.transpose(made, [sorted(kept).index(d) for d in kept])
+    return rw.at(made).transpose_view(made, [sorted(kept).index(d) for d in kept])
 
 
 def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
