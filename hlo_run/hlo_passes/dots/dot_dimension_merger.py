@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.dot_dims import dot_side
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -30,10 +30,8 @@ class DotDimensionMerger:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        merged = [dot for dot in module.instructions_of("dot") if _has_dims_to_merge(dot)]
-        for dot in merged:
-            module.replace(dot, _merged_dot(dot))
-        remove_unused(merged)
+        merged = [dot for dot in module.in_post_order("dot") if _has_dims_to_merge(dot)]
+        replace_each(module, merged, _merged_dot)
 
 
 def _has_dims_to_merge(dot: HloInstruction) -> bool:

@@ -46,11 +46,13 @@ def _merge_all(module: HloModule, computation: HloComputation, most_bytes: int) 
     while clusters:
         # Two clusters may each be valid but form a cycle together: then merge one and search again.
         chosen = clusters if _has_order(computation, clusters) else clusters[:1]
+        replaced: list[HloInstruction] = []
         for cluster in chosen:
             merged = cluster.dots[0]
             for dot in cluster.dots[1:]:
+                replaced += [merged, dot]
                 merged = _merge(module, merged, dot, cluster.shared)
-        remove_unused([dot for cluster in chosen for dot in cluster.dots])
+        remove_unused(replaced)
         clusters = _clusters(computation, most_bytes) if len(chosen) < len(clusters) else []
 
 
@@ -161,8 +163,8 @@ def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstructi
 def _merge(module: HloModule, one: HloInstruction, two: HloInstruction, shared: int) -> HloInstruction:
     """Replace the uses of two dots by slices of a new one, which is returned."""
     editor, side = Editor(one), dot_side(one, 1 - shared)
-    plain = replace(editor, derives=False)
-    joined = plain.concatenate([one.operands[1 - shared], two.operands[1 - shared]], side.free[0])
+    others = [one.operands[1 - shared], two.operands[1 - shared]]
+    joined = Editor(others[0]).concatenate(others, side.free[0])
     operands = [one.operands[0], joined] if shared == 0 else [joined, one.operands[1]]
     dim = one.shape.rank - 1 if shared == 0 else len(side.batch)
     middle, end = one.shape.dims[dim], one.shape.dims[dim] + two.shape.dims[dim]
@@ -170,7 +172,7 @@ def _merge(module: HloModule, one: HloInstruction, two: HloInstruction, shared: 
     attributes: dict[str, Any] = {name: value for name, value in one.attrs.items() if name not in ("metadata", "sharding")}
     merged = editor.add("dot", replace(one.shape, dims=dims), operands, **attributes)
     starts, limits = [0] * len(dims), list(dims)
-    module.replace_uses(one, plain.slice(merged, starts, [middle if d == dim else size for d, size in enumerate(dims)]))
+    module.replace_uses(one, editor.slice(merged, starts, [middle if d == dim else size for d, size in enumerate(dims)]))
     starts[dim] = middle
-    module.replace_uses(two, plain.slice(merged, starts, limits))
+    module.replace_uses(two, Editor(two).slice(merged, starts, limits))
     return merged

@@ -10,10 +10,11 @@ they are multiplied. The library keeps a matrix of ten million elements or more.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -32,9 +33,7 @@ class DotStrengthReduction:
         """Edit in place."""
         del ctx
         replaced = [dot for dot in module.in_post_order("dot") if _has_a_vector(dot)]
-        for dot in replaced:
-            module.replace(dot, _reduced(module, dot))
-        remove_unused(replaced)
+        replace_each(module, replaced, partial(_reduced, module))
 
 
 def _has_a_vector(dot: HloInstruction) -> bool:

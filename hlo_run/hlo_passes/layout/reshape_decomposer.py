@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
-from hlo_run.hlo.edit import Editor, descending, remove_unused
+from hlo_run.hlo.edit import Editor, descending, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -28,9 +28,7 @@ class ReshapeDecomposer:
         """Edit in place."""
         del ctx
         reshapes = [r for r in module.in_post_order("reshape") if not any(r.shape.dynamic_dims)]
-        for reshape in reshapes:
-            module.replace(reshape, _decomposed(reshape))
-        remove_unused(reshapes)
+        replace_each(module, reshapes, _decomposed)
 
 
 def _decomposed(reshape: HloInstruction) -> HloInstruction:

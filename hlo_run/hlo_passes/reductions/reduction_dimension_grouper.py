@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -28,9 +28,7 @@ class ReductionDimensionGrouper:
         """Edit in place."""
         del ctx
         replaced = [r for r in module.in_post_order("reduce") if _has_neighbours(r)]
-        for reduce in replaced:
-            module.replace(reduce, _grouped(reduce))
-        remove_unused(replaced)
+        replace_each(module, replaced, _grouped)
 
 
 def _has_neighbours(reduce: HloInstruction) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,9 +27,7 @@ class ReductionLayoutNormalizer:
         """Edit in place; several inputs must all have the same layout."""
         del ctx
         replaced = [r for r in module.in_post_order("reduce") if _lies_otherwise(r)]
-        for reduce in replaced:
-            module.replace(reduce, _normalized(reduce))
-        remove_unused(replaced)
+        replace_each(module, replaced, _normalized)
 
 
 def _lies_otherwise(reduce: HloInstruction) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.hlo.edit import is_removable, remove_unused
+from hlo_run.hlo.edit import Leftovers, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo.values.shape import Shape
@@ -115,7 +115,7 @@ class _Walk:
     sees_layouts: bool
     fuel: Fuel
     changed: bool = False
-    dead: set[HloInstruction] = field(default_factory=set[HloInstruction])
+    dead: Leftovers = field(default_factory=Leftovers)
     ordered: set[HloInstruction] = field(default_factory=set[HloInstruction])
     # New instructions that replaced unused ones.
     kept: set[HloInstruction] = field(default_factory=set[HloInstruction])
@@ -143,8 +143,9 @@ class _Walk:
                 stack += [i for i in reversed(before) if i not in done]
         if not self.changed:
             return False
-        self.computation.remove_all(self.dead)
-        remove_unused([i for i in self.computation.instructions[count - len(self.dead) :] if not i.users and i not in self.kept])
+        fresh = self.computation.instructions[count:]
+        self.dead.remove()
+        remove_unused([i for i in fresh if not i.users and i not in self.kept])
         return True
 
     def _visit(self, instruction: HloInstruction) -> None:
@@ -187,20 +188,7 @@ class _Walk:
         if not old.users and not old.is_root:
             self.kept.add(new)
         self.module.replace(old, new)
-        if is_removable(old):
-            self._bury(old)
-
-    def _bury(self, instruction: HloInstruction) -> None:
-        """Remove an unused instruction, and operands that only it used, from the use lists."""
-        waiting = [instruction]
-        while waiting:
-            gone = waiting.pop()
-            if gone.users or gone in self.dead or not is_removable(gone) or gone.control_predecessors:
-                continue
-            self.dead.add(gone)
-            operands = dict.fromkeys(gone.operands)
-            gone.operands, gone.called = (), {}
-            waiting += operands
+        self.dead.add(old)
 
 
 # Opcodes whose rules move whole values.

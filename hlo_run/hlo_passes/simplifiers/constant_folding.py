@@ -16,7 +16,7 @@ import numpy as np
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
@@ -46,7 +46,7 @@ class ConstantFolding:
             if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
                 continue
             ordered = {p for i in computation.instructions for p in i.control_predecessors}
-            folded: list[HloInstruction] = []
+            folded = Leftovers()
             for instruction in computation.post_order():
                 is_dead = not instruction.users and not instruction.is_root
                 if is_dead or instruction in ordered or not _may_fold(instruction):
@@ -54,8 +54,8 @@ class ConstantFolding:
                 if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
                     shape = instruction.shape
                     module.replace_uses(instruction, Editor(instruction).add("constant", shape, literal=value))
-                    folded.append(instruction)
-            remove_unused(folded)
+                    folded.add(instruction)
+            folded.remove()
 
 
 def _may_fold(i: HloInstruction) -> bool:

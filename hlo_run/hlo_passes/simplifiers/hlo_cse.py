@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.value_keys import ValueKeys
-from hlo_run.hlo.edit import has_side_effect, remove_unused
+from hlo_run.hlo.edit import Leftovers, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, CONTROL_FLOW, DEVICE_ID
 from hlo_run.hlo.unchanged import is_settled, mark_settled
@@ -56,8 +56,10 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
     iotas: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
     ordered = {p for i in computation.instructions for p in i.control_predecessors}
-    unused: list[HloInstruction] = []
+    unused = Leftovers()
     for instruction in computation.post_order():
+        if instruction in unused:
+            continue
         numbers[instruction] = len(numbers)
         if instruction.opcode == "iota":
             same = iotas.setdefault(keys.of(instruction, ()), instruction)
@@ -66,12 +68,15 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
         if same is instruction:
-            unused += _merge_iotas(instruction, numbers)
+            for iota in _merge_iotas(instruction, numbers):
+                unused.add(iota)
+                changed = True
         elif fuel.take("cse"):
             module.replace_uses(instruction, same)
-            unused.append(instruction)
-    remove_unused(unused)
-    return changed or bool(unused)
+            unused.add(instruction)
+            changed = True
+    unused.remove()
+    return changed
 
 
 def _merge_constants(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:

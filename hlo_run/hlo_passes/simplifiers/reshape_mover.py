@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_element_operation
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -34,9 +34,11 @@ class ReshapeMover:
         for computation in computations:
             assert computation is not None, "the instruction is in a computation"
             candidates = _candidates(computation)
+            unused = Leftovers()
             for candidate in candidates:
                 _sink(module, candidate)
-            remove_unused(candidates)
+                unused.add(candidate)
+            unused.remove()
 
 
 def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:

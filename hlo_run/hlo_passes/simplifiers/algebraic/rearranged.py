@@ -201,7 +201,7 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 FREE_RULES: Rules = {
     "broadcast": (broadcast_of_ones,),
-    "reshape": (chain_of_nothing, reshape_of_moved_chunks, reshape_of_transposed_reshape, reshape_of_counting, reshape_of_update),
+    "reshape": (chain_of_nothing, reshape_of_moved_chunks, reshape_of_counting, reshape_of_update),
     "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
     "transpose": (chain_of_nothing,),
 }
