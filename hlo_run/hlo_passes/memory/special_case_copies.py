@@ -11,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.buffers.copy_chains import by_schedule
 from hlo_run.analysis.defining_value import ShapeIndex, defining_value
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.straight_copies import elide_copies
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class SpecialCaseCopies:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the entry in place; new instructions are at its end."""
         del ctx
+        schedule = module.schedule
+        if schedule is not None and executed_computations(module) == [module.entry]:
+            # The schedule may make copies superfluous.
+            elide_copies(module, module.entry, by_schedule(schedule[module.entry]))
         root = module.entry.root
         shared = _leaves_to_copy(module, root)
         if shared:
