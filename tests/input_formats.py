@@ -438,7 +438,7 @@ _WORDS = (
     ),
 )
 # Their values decide how long a command runs, or which programs it starts.
-_REPEATS = frozenset(("iterations", "num_replicas", "num_partitions", "compile_processes"))
+_REPEATS = frozenset(("iterations", "num_repeats", "num_replicas", "num_partitions", "compile_processes"))
 _NOT_TRIED = frozenset(("xla_diff", "custom_calls", "cache"))
 
 

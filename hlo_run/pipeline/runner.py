@@ -136,6 +136,8 @@ class _HloRun:
                 self.ctx.fuel.ran(row.pass_name, self.module.version != version)
             if row.settles_layouts:
                 self.strictness = self.settled
+            if row.settles_broadcasts:
+                self.strictness = replace(self.strictness, broadcasts=True)
             if self.ctx.options.verify == "every":
                 self._verify(row.name)
 
