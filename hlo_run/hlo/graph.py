@@ -344,7 +344,8 @@ class HloComputation:
     def post_order(self) -> list[HloInstruction]:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
 
-        Starts from each instruction without users in order of creation; control predecessors come before operands.
+        Starts from each instruction without users in order of creation. Control predecessors come before operands, the last of
+        them first.
         """
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
@@ -357,7 +358,7 @@ class HloComputation:
                 if top in done:
                     stack.pop()
                     continue
-                before = (*top.control_predecessors, *top.operands) if top.control_predecessors else top.operands
+                before = (*reversed(top.control_predecessors), *top.operands) if top.control_predecessors else top.operands
                 waiting = [i for i in before if i not in done]
                 if waiting:
                     # Reversed, because the last one pushed is visited first.

@@ -361,7 +361,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "nvptx post-layout_assignment part 2",
         (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
-    HloGroup("dynamic-slice", ()),
+    HloGroup(
+        "dynamic-slice",
+        (
+            HloRow(
+                "dynamic-slice-annotator",
+                _pass("memory.dynamic_slice_annotator"),
+                for_opcodes=("dynamic-slice", "dynamic-update-slice"),
+            ),
+        ),
+    ),
     HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
     HloGroup(
         "fusion",
@@ -468,6 +477,16 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                         _pass("simplifiers.cse_barrier_expander"),
                         for_opcodes=("opt-barrier",),
                         required=True,
+                    ),
+                ),
+            ),
+            HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-dynamic-memcpy-rewriter",
+                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
+                        for_opcodes=("fusion",),
                     ),
                 ),
             ),

@@ -31,7 +31,7 @@ from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE
-from hlo_run.hlo.tuple_edits import copy_leaves
+from hlo_run.hlo.tuple_edits import copy_leaves, elements
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.straight_copies import insert_copies, is_straight
@@ -56,6 +56,11 @@ class CopyInsertion:
         if is_straight(module):
             insert_copies(module)
             return
+        if module.schedule is None:
+            for computation in computations:
+                for loop in computation.instructions:
+                    if loop.opcode == "while":
+                        _read_state_again(module, loop)
         given = module.schedule or {}
         dataflow = analyze_dataflow(module)
         orders = {c: list(given[c]) if c in given else _post_order(dataflow, c) for c in computations}
@@ -98,6 +103,27 @@ def _part_scattered_arrays(fusion: HloInstruction) -> None:
 
 def _may_need_copies(instruction: HloInstruction) -> bool:
     return instruction.opcode in ("while", "conditional", "copy") or bool(in_place_pairs(instruction))
+
+
+def _read_state_again(module: HloModule, loop: HloInstruction) -> None:
+    """Read the elements of a loop's state by new instructions.
+
+    XLA copies the whole state at the begin of the body, and then removes the copies that are not needed. The order of users that
+    this leaves decides between instructions that the schedulers like equally.
+    """
+    body = loop.while_body
+    parameter, root, olds = body.parameters[0], body.root, list(body.parameters[0].users)
+    if root.opcode != "tuple" or any(i.opcode != "get-tuple-element" or i.is_root or i.control_predecessors for i in olds):
+        return
+    if all(value in olds and value.tuple_index == place for place, value in enumerate(root.operands)):
+        return
+    news = elements(body, parameter)
+    for old in olds:
+        module.replace(old, news[old.tuple_index])
+        body.remove(old)
+    for new in news:
+        if not new.users:
+            body.remove(new)
 
 
 def _post_order(dataflow: Dataflow, computation: HloComputation) -> list[HloInstruction]:

@@ -8,16 +8,18 @@ A result in the buffer of a parameter or constant would be freed or overwritten 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.buffers.copy_chains import by_schedule
-from hlo_run.analysis.defining_value import ShapeIndex, defining_value
+from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.tuple_edits import copy_leaves
-from hlo_run.hlo.verify.config import aliases
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.result_copies import results_to_copy
 from hlo_run.hlo_passes.subgraphs.straight_copies import elide_copies
 
 
@@ -35,21 +37,18 @@ class SpecialCaseCopies:
             # The schedule may make copies superfluous.
             elide_copies(module, module.entry, by_schedule(schedule[module.entry]))
         root = module.entry.root
-        shared = _leaves_to_copy(module, root)
-        if shared:
-            module.entry.root = copy_leaves(module.entry, root, shared).value
+        shared = results_to_copy(module, root)
+        if not shared:
+            return
+        _count_elements(module, root.shape, (), shared)
+        module.entry.root = copy_leaves(module.entry, root, shared).value
+        if root.opcode == "tuple" and not root.users:
+            module.entry.remove(root)
 
 
-def _leaves_to_copy(module: HloModule, root: HloInstruction) -> set[ShapeIndex]:
-    seen: set[tuple[HloInstruction, ShapeIndex]] = set()
-    found: set[ShapeIndex] = set()
-    parameters = module.entry.parameters
-    kept = {output: [(parameters[number], place)] for output, number, place, _ in aliases(module)}
-    for index, _ in root.shape.leaves():
-        source = defining_value(root, index)
-        if source in kept.get(index, ()):
-            continue
-        if source in seen or source[0].opcode in ("parameter", "constant"):
-            found.add(index)
-        seen.add(source)
-    return found
+def _count_elements(module: HloModule, shape: Shape, index: ShapeIndex, shared: Collection[ShapeIndex]) -> None:
+    """Use the names of the get-tuple-elements that XLA makes, and removes again, for each tuple with a copied leaf."""
+    if shape.is_tuple and any(leaf[: len(index)] == index for leaf in shared):
+        for number, element in enumerate(shape.tuple_shapes):
+            module.unique_instruction_name("get-tuple-element")
+            _count_elements(module, element, (*index, number), shared)
