@@ -9,7 +9,7 @@ dependencies, or that of a schedule. Mirrors XLA's `CopyRemover`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
@@ -82,13 +82,17 @@ def by_schedule(order: Sequence[HloInstruction]) -> RunsBefore:
     return lambda one, two: places[one] < places[two]
 
 
-def removable_copies(dataflow: Dataflow, computation: HloComputation, runs_before: RunsBefore) -> Iterator[HloInstruction]:
-    """Yield copies that can go, in the order of creation, until none is left. The caller edits the module afterwards."""
-    return _Chains(dataflow, computation, runs_before).remove()
+def removable_copies(
+    dataflow: Dataflow, computation: HloComputation, runs_before: RunsBefore, kept: Container[HloInstruction] = ()
+) -> Iterator[HloInstruction]:
+    """Yield copies that can go, except `kept`, in the order of creation, until none is left. The caller removes them afterwards."""
+    return _Chains(dataflow, computation, runs_before, kept).remove()
 
 
 class _Chains:
-    def __init__(self, dataflow: Dataflow, computation: HloComputation, runs_before: RunsBefore) -> None:
+    def __init__(
+        self, dataflow: Dataflow, computation: HloComputation, runs_before: RunsBefore, kept: Container[HloInstruction]
+    ) -> None:
         self._computation = computation
         self._runs_before = runs_before
         self._sharing = BufferSharing()
@@ -100,7 +104,7 @@ class _Chains:
         self._copies: dict[HloInstruction, tuple[_Link, _Link]] = {
             copy: (links[dataflow.value(copy.operands[0])], links[dataflow.value(copy)])
             for copy in computation.instructions
-            if copy.opcode == "copy" and copy.shape == copy.operands[0].shape and copy.shape.is_array
+            if copy.opcode == "copy" and copy.shape == copy.operands[0].shape and copy.shape.is_array and copy not in kept
         }
 
     def remove(self) -> Iterator[HloInstruction]:

@@ -34,6 +34,7 @@ from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo.tuple_edits import copy_leaves, elements
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.result_copies import copy_results
 from hlo_run.hlo_passes.subgraphs.straight_copies import insert_copies, is_straight
 from hlo_run.ops.buffer_calls import is_buffer
 
@@ -50,11 +51,12 @@ class CopyInsertion:
         _refuse_buffers(module)
         for fusion in list(module.instructions_of("fusion")):
             _part_scattered_arrays(fusion)
-        computations = executed_computations(module)
-        if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
-            return
         if is_straight(module):
             insert_copies(module)
+            copy_results(module)
+            return
+        computations = executed_computations(module)
+        if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return
         if module.schedule is None:
             for computation in computations:

@@ -14,9 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.buffers.copy_chains import by_schedule
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.result_copies import results_to_copy
+from hlo_run.hlo_passes.subgraphs.straight_copies import elide_copies
 
 
 @dataclass(frozen=True)
@@ -28,18 +32,25 @@ class RenewCopies:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the entry in place."""
         del ctx
-        results = set(module.entry.root.operands) if module.entry.root.opcode == "tuple" else set[HloInstruction]()
-        for instruction in module.instructions_of("copy"):
-            if instruction.parent is module.entry and instruction not in results and _is_of_input(instruction.operands[0]):
-                _renew(module, instruction)
+        entry = module.entry
+        results = set(entry.root.operands) if entry.root.opcode == "tuple" else set[HloInstruction]()
+        copies = [copy for copy in module.instructions_of("copy") if copy.parent is entry and copy not in results]
+        renewed = [copy for copy in copies if _is_of_input(module, copy.operands[0])]
+        if module.schedule is not None and copies and executed_computations(module) == [entry]:
+            elide_copies(module, entry, by_schedule(module.schedule[entry]), {*renewed, *results, entry.root})
+        for copy in renewed:
+            _renew(module, copy)
         if results:
             _renew_results(module)
 
 
-def _is_of_input(value: HloInstruction) -> bool:
+def _is_of_input(module: HloModule, value: HloInstruction) -> bool:
+    """Return True for a constant, or a parameter that may not be overwritten."""
     while value.opcode in ("bitcast", "get-tuple-element"):
         value = value.operands[0]
-    return value.opcode in ("parameter", "constant")
+    if value.opcode == "parameter":
+        return all(value.parameter_number != number for _, number, _, _ in aliases(module))
+    return value.opcode == "constant"
 
 
 def _renew(module: HloModule, copy: HloInstruction) -> None:

@@ -3,8 +3,9 @@
 The rules are in `algebraic/`, one file per family; each rule is a function with its before and after as docstring. A walk over
 a computation, operands first, tries the rules of each opcode in order and applies the first that matches. It begins with the
 instructions that nothing uses, and reads the operands of an instruction when it first meets it, so what a rule made is visited
-only if it becomes an operand of an instruction that the walk has not met. XLA's `GpuAlgebraicSimplifier`. It runs before layout assignment, and after it, when a result must have the layout
-of the instruction that it replaces, and reshapes that move no byte become bitcasts.
+only if it becomes an operand of an instruction that the walk has not met. XLA's `GpuAlgebraicSimplifier`. The pass runs before
+layout assignment, and after it, when a result must have the layout of the instruction that it replaces, and reshapes that move no
+byte become bitcasts.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class DynamicDimensionSimplifier:
     name: ClassVar[str] = "dynamic-dimension-simplifier"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the executed computations in place: one walk per rule, operands before their users. Only replaced concatenates are removed."""
+        """Edit in place: one walk per rule, operands before their users. Only replaced concatenates are removed."""
         del ctx
         for opcode, rule in _RULES:
             for computation in dict.fromkeys(i.parent for i in module.instructions_of(opcode)):

@@ -3,7 +3,8 @@
     a = f32[8] tanh(p);  b = f32[8] tanh(p);  r = add(a, b)   =>   a = f32[8] tanh(p);  r = add(a, a)
 
 Operands of commutative instructions may be in any order; called computations are compared by content. Constants are merged
-first, iotas together with the instructions that use them. Instructions with effects or control dependencies stay, and those in `_UNIQUE`. XLA's `HloCSE`.
+first, iotas together with the instructions that use them. Instructions with effects or control dependencies stay, and those in
+`_UNIQUE`. XLA's `HloCSE`.
 """
 
 from __future__ import annotations

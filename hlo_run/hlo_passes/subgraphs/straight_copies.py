@@ -7,6 +7,8 @@ is copied for all its users.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.copy_chains import RunsBefore, by_dependencies, removable_copies, value_groups
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
@@ -38,12 +40,17 @@ def insert_copies(module: HloModule) -> None:
     _copy_overwritten(module)
 
 
-def elide_copies(module: HloModule, computation: HloComputation, runs_before: RunsBefore) -> None:
-    """Remove the copies of a computation that no order which `runs_before` allows needs; their control dependencies go too."""
+def elide_copies(
+    module: HloModule, computation: HloComputation, runs_before: RunsBefore, kept: Container[HloInstruction] = ()
+) -> None:
+    """Remove the copies of a computation that no order which `runs_before` allows needs; their control dependencies go too.
+
+    Copies in `kept` stay.
+    """
     if not any(i.opcode == "copy" for i in computation.instructions):
         return
     gone: list[HloInstruction] = []
-    for copy in removable_copies(analyze_dataflow(module), computation, runs_before):
+    for copy in removable_copies(analyze_dataflow(module), computation, runs_before, kept):
         gone.append(copy)
         copy.control_predecessors = []
         for other in computation.instructions:
