@@ -9,10 +9,30 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
-    """Return all computations, callees before callers: the module's own order if it is one, as after XLA's parser."""
-    places = {computation: number for number, computation in enumerate(module.computations)}
-    if all(places[callee] < places[c] for c in module.computations for i in c.instructions for callee in i.called_computations):
-        return list(module.computations)
+    """Return all computations, callees before callers: in the module's order, with a later callee just before its first caller.
+
+    This is the order that XLA keeps while passes add computations. A module in which a later callee itself calls a computation that
+    would follow it is walked depth first instead.
+    """
+    callees = {c: dict.fromkeys(callee for i in c.instructions for callee in i.called_computations) for c in module.computations}
+    order: list[HloComputation] = []
+    callers: dict[HloComputation, set[HloComputation]] = {}
+    for computation in module.computations:
+        place = len(order)
+        if known := callers.get(computation):
+            place = next(n for n, other in enumerate(order) if other in known)
+        order.insert(place, computation)
+        for callee in callees[computation]:
+            callers.setdefault(callee, set()).add(computation)
+    done: dict[HloComputation, None] = {}
+    for computation in order:
+        if any(callee not in done for callee in callees[computation]):
+            return _depth_first(module)
+        done[computation] = None
+    return order
+
+
+def _depth_first(module: HloModule) -> list[HloComputation]:
     called = {callee for instruction in module.instructions for callee in instruction.called_computations}
     done: dict[HloComputation, None] = {}
     for start in module.computations:

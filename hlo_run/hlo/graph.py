@@ -370,6 +370,26 @@ class HloComputation:
                     order.append(top)
         return order
 
+    def visit_order(self) -> list[HloInstruction]:
+        """Return all instructions, operands (then control predecessors) before users, as XLA's `HloComputation::Accept`.
+
+        Starts from each unused instruction in order of creation; the root is the last start.
+        """
+        ordered = {p for i in self.instructions for p in i.control_predecessors}
+        order: dict[HloInstruction, None] = {}
+        for start in (*[i for i in self.instructions if not i.users and i is not self._root and i not in ordered], self.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                before = (*top.operands, *top.control_predecessors) if top.control_predecessors else top.operands
+                waiting = [i for i in before if i not in order] if top not in order else []
+                if waiting:
+                    waiting.reverse()
+                    stack += waiting
+                else:
+                    order.setdefault(stack.pop())
+        return list(order)
+
     def __repr__(self) -> str:
         return f"HloComputation({self.name})"
 
@@ -446,6 +466,11 @@ class HloModule:
         lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
         return [instruction for _, instruction in numbered]
+
+    def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
+        """Return the instructions of `instructions_of` in the post-order of each computation."""
+        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
+        return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
@@ -27,10 +27,8 @@ class ReduceWindowResizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        old = [i for i in module.instructions_of("reduce-window") if i.operands[0].shape.rank == 1 and not _is_dynamic(i)]
-        for instruction in old:
-            module.replace(instruction, _with_two_dims(instruction))
-        remove_unused(old)
+        old = [i for i in module.in_post_order("reduce-window") if i.operands[0].shape.rank == 1 and not _is_dynamic(i)]
+        replace_each(module, old, _with_two_dims)
 
 
 def _is_dynamic(i: HloInstruction) -> bool:

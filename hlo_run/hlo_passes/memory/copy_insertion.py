@@ -4,9 +4,10 @@
 
 These share one buffer: the state of a loop (init, body parameter, body root, result); the results of a conditional's branches;
 an operand that is updated in place and the result; a parameter and the result that `input_output_alias` assigns to it.
-`analysis/copy_plan.py` finds the necessary copies from the schedule. A module without a schedule is analysed in a post-order
-that reads aliased parameters before their results are written, and control dependencies bind later schedules to that order.
-Mirrors XLA's `copy-insertion`, which only uses the order that dependencies imply, and so may copy more.
+An entry without loops, branches and calls gets its copies as in XLA (`subgraphs/straight_copies.py`), from the order that
+dependencies imply. Otherwise `analysis/copy_plan.py` finds the necessary copies from the schedule. A module without a schedule is
+analysed in a post-order that reads aliased parameters before their results are written, and control dependencies bind later
+schedules to that order. XLA's `copy-insertion` only uses the order that dependencies imply, and so may copy more there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo.tuple_edits import copy_leaves, elements
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.result_copies import copy_results
+from hlo_run.hlo_passes.subgraphs.straight_copies import insert_copies, is_straight
 from hlo_run.ops.buffer_calls import is_buffer
 
 
@@ -48,6 +51,10 @@ class CopyInsertion:
         _refuse_buffers(module)
         for fusion in list(module.instructions_of("fusion")):
             _part_scattered_arrays(fusion)
+        if is_straight(module):
+            insert_copies(module)
+            copy_results(module)
+            return
         computations = executed_computations(module)
         if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return

@@ -14,10 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.buffers.copy_chains import by_schedule
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.result_copies import results_to_copy
+from hlo_run.hlo_passes.subgraphs.straight_copies import elide_copies
 
 
 @dataclass(frozen=True)
@@ -32,22 +35,27 @@ class RenewCopies:
         copies = module.instructions_of("copy")
         if not copies:
             return
+        entry = module.entry
+        results = set(entry.root.operands) if entry.root.opcode == "tuple" else set[HloInstruction]()
+        others = [copy for copy in copies if copy not in results]
+        renewed = [copy for copy in others if _is_read_only(module, copy.operands[0], copy.parent is entry)]
+        if module.schedule is not None and others and executed_computations(module) == [entry]:
+            elide_copies(module, entry, by_schedule(module.schedule[entry]), {*renewed, *results, entry.root})
         # A result in the buffer of a parameter may only be written after the parameter's other readers: such copies stay.
         moves = not aliases(module)
-        root = module.entry.root
-        results = set(root.operands) if moves and root.opcode == "tuple" else set[HloInstruction]()
-        for instruction in copies:
-            if instruction not in results and _is_read_only(instruction.operands[0], instruction.parent is module.entry):
-                _renew(module, instruction, moves)
-        if any(value.opcode == "copy" for value in results):
+        for copy in renewed:
+            _renew(module, copy, moves)
+        if moves and results:
             _renew_results(module)
 
 
-def _is_read_only(value: HloInstruction, is_in_entry: bool) -> bool:
-    """True for a constant, and for a parameter of the entry."""
+def _is_read_only(module: HloModule, value: HloInstruction, is_in_entry: bool) -> bool:
+    """Return True for a constant, and for a parameter of the entry that may not be overwritten."""
     while value.opcode in ("bitcast", "get-tuple-element"):
         value = value.operands[0]
-    return value.opcode == "constant" or (is_in_entry and value.opcode == "parameter")
+    if value.opcode == "parameter":
+        return is_in_entry and all(value.parameter_number != number for _, number, _, _ in aliases(module))
+    return value.opcode == "constant"
 
 
 def _renew(module: HloModule, copy: HloInstruction, moves: bool) -> None:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.edit import Editor, has_side_effect
+from hlo_run.hlo.edit import Editor, Leftovers, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
@@ -40,21 +41,21 @@ class ConstantFolding:
     name: ClassVar[str] = "constant_folding"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations except fusion bodies in place, operands before their users."""
-        for computation in module.computations:
+        """Edit all computations except fusion bodies in place, callers first, operands before their users."""
+        for computation in reversed(computation_post_order(module)):
             if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
                 continue
             ordered = {p for i in computation.instructions for p in i.control_predecessors}
-            folded: set[HloInstruction] = set()
+            folded = Leftovers()
             for instruction in computation.post_order():
-                if instruction in ordered or not _may_fold(instruction):
+                is_dead = not instruction.users and not instruction.is_root
+                if is_dead or instruction in ordered or not _may_fold(instruction):
                     continue
                 if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
                     shape = instruction.shape
-                    module.replace(instruction, Editor(instruction).add("constant", shape, literal=value))
+                    module.replace_uses(instruction, Editor(instruction).add("constant", shape, literal=value))
                     folded.add(instruction)
-            if folded:
-                computation.remove_all(folded)
+            folded.remove()
 
 
 def _may_fold(i: HloInstruction) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, simple_scatter
@@ -28,11 +28,9 @@ class ScatterSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        scatters = [s for s in module.instructions_of("scatter") if not s.input_batching_dims]
+        scatters = [s for s in module.in_post_order("scatter") if not s.input_batching_dims]
         replaced = [s for s in scatters if not has_simple_scatter_form(s) and not (self.sees_layouts and _has_layouts(s))]
-        for scatter in replaced:
-            module.replace(scatter, simple_scatter(scatter))
-        remove_unused(replaced)
+        replace_each(module, replaced, simple_scatter)
 
 
 def _has_layouts(scatter: HloInstruction) -> bool:

@@ -1,9 +1,13 @@
-"""Finds the results of the entry that must not share their buffer: parameters, constants, one value in two places."""
+"""Finds and copies the results of the entry that must not share their buffer: parameters, constants, one value in two places."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hlo_run.analysis.defining_value import ShapeIndex, defining_value
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.tuple_edits import copy_leaves
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
 
 
@@ -24,3 +28,23 @@ def results_to_copy(module: HloModule, root: HloInstruction) -> set[ShapeIndex]:
             found.add(index)
         seen.add(source)
     return found
+
+
+def copy_results(module: HloModule) -> None:
+    """Let the entry return copies of the results that must not share their buffer; new instructions are at its end."""
+    root = module.entry.root
+    shared = results_to_copy(module, root)
+    if not shared:
+        return
+    _count_elements(module, root.shape, (), shared)
+    module.entry.root = copy_leaves(module.entry, root, shared).value
+    if root.opcode == "tuple" and not root.users:
+        module.entry.remove(root)
+
+
+def _count_elements(module: HloModule, shape: Shape, index: ShapeIndex, shared: Collection[ShapeIndex]) -> None:
+    """Use the names of the get-tuple-elements that XLA makes, and removes again, for each tuple with a copied leaf."""
+    if shape.is_tuple and any(leaf[: len(index)] == index for leaf in shared):
+        for number, element in enumerate(shape.tuple_shapes):
+            module.unique_instruction_name("get-tuple-element")
+            _count_elements(module, element, (*index, number), shared)
