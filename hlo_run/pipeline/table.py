@@ -72,7 +72,7 @@ _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
     HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
-    HloRow("algsimp", _pass("simplifiers.algsimp")),
+    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
 )
 
 
@@ -204,8 +204,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier"), for_opcodes=("scatter",)),
                     HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
                     HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
-                    HloRow("dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",)),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",), mixes_layouts=True
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                     HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                     HloRow(
@@ -213,7 +215,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     ),
                     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
@@ -249,13 +256,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conv-padding-legalization", _pass("library.conv_padding_legalization"), for_opcodes=("custom-call",)),
             HloRow("cudnn_pad_for_convolutions", _pass("library.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True), mixes_layouts=True),
             HloRow("cudnn_simplify_padding", _pass("library.cudnn_simplify_padding"), for_opcodes=("pad",)),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                 ),
                 repeat=25,
             ),

@@ -65,13 +65,14 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
         if instruction.opcode == "iota":
             same = iotas.setdefault(keys.of(instruction, ()), instruction)
             numbers[instruction] = numbers[same]
-        if instruction.control_predecessors or instruction in ordered or not _may_merge(instruction):
+        if instruction.control_predecessors or instruction in ordered:
+            continue
+        if not _may_merge(instruction):
+            changed = _merge_iotas(instruction, numbers, unused) or changed
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
         if same is instruction:
-            for iota in _merge_iotas(instruction, numbers):
-                unused.add(iota)
-                changed = True
+            changed = _merge_iotas(instruction, numbers, unused) or changed
         elif fuel.take("cse"):
             module.replace_uses(instruction, same)
             unused.add(instruction)
@@ -96,15 +97,16 @@ def _merge_constants(module: HloModule, computation: HloComputation, keys: Value
     return bool(replaced)
 
 
-def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]) -> list[HloInstruction]:
-    """Let operands that are equal iotas be the first of them; return the others."""
+def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int], unused: Leftovers) -> bool:
+    """Let operands that are equal iotas be the first of them; return True if there were such."""
     first: dict[int, HloInstruction] = {}
-    others: list[HloInstruction] = []
+    changed = False
     for operand in dict.fromkeys(instruction.operands):
         if operand.opcode == "iota" and first.setdefault(numbers[operand], operand) is not operand:
             instruction.replace_operand(operand, first[numbers[operand]])
-            others.append(operand)
-    return others
+            unused.add(operand)
+            changed = True
+    return changed
 
 
 def _may_merge(instruction: HloInstruction) -> bool:
