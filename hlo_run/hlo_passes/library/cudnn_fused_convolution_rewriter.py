@@ -209,7 +209,7 @@ def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
         base = call.call.parent.add(copy_instruction(move, [base]))
     result = call.again([*call.call.operands[:3], base], side_input_scale=factor)
     (made,) = result.operands
-    remove_unused([result])
+    call.call.parent.remove(result)
     return made
 
 
