@@ -372,5 +372,11 @@ def _relaid(
     if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
         return value
     editor = Editor(value)
-    parts = [editor.element(value, number) for number in range(len(value.shape.tuple_shapes))]
-    return editor.tuple([_relaid(part, (*index, number), wanted, copies) for number, part in enumerate(parts)])
+    parts: list[HloInstruction] = []
+    for number, shape in enumerate(value.shape.tuple_shapes):
+        # Read from the tuple, as in XLA; `tuple-simplifier` removes these.
+        part = editor.computation.add(
+            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}, where=value.where)
+        )
+        parts.append(_relaid(part, (*index, number), wanted, copies))
+    return editor.tuple(parts)

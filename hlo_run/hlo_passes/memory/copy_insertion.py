@@ -198,6 +198,11 @@ class _Edits:
         replaced, operands[number] = operands[number], rebuilt.value
         instruction.operands = operands
         _remove_dead_tuple(replaced)
+        if rebuilt.value.opcode == "tuple":
+            # XLA copies every element, and removes needless copies later: the tuple becomes the last user of their operands.
+            final, sources = rebuilt.value.operands, {copy.operands[0]: copy for copy in rebuilt.copies.values()}
+            rebuilt.value.operands = [sources.get(element, element) for element in final]
+            rebuilt.value.operands = final
         self._note(rebuilt.copies, leaves)
 
     def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:

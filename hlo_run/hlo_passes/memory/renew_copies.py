@@ -30,35 +30,43 @@ class RenewCopies:
     name: ClassVar[str] = "renew-copies"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the entry in place."""
+        """Edit in place."""
         del ctx
+        copies = module.instructions_of("copy")
+        if not copies:
+            return
         entry = module.entry
         results = set(entry.root.operands) if entry.root.opcode == "tuple" else set[HloInstruction]()
-        copies = [copy for copy in module.instructions_of("copy") if copy.parent is entry and copy not in results]
-        renewed = [copy for copy in copies if _is_of_input(module, copy.operands[0])]
-        if module.schedule is not None and copies and executed_computations(module) == [entry]:
+        others = [copy for copy in copies if copy not in results]
+        renewed = [copy for copy in others if _is_read_only(module, copy.operands[0], copy.parent is entry)]
+        if module.schedule is not None and others and executed_computations(module) == [entry]:
             elide_copies(module, entry, by_schedule(module.schedule[entry]), {*renewed, *results, entry.root})
+        # A result in the buffer of a parameter may only be written after the parameter's other readers: such copies stay.
+        moves = not aliases(module)
         for copy in renewed:
-            _renew(module, copy)
-        if results:
+            _renew(module, copy, moves)
+        if moves and results:
             _renew_results(module)
 
 
-def _is_of_input(module: HloModule, value: HloInstruction) -> bool:
-    """Return True for a constant, or a parameter that may not be overwritten."""
+def _is_read_only(module: HloModule, value: HloInstruction, is_in_entry: bool) -> bool:
+    """Return True for a constant, and for a parameter of the entry that may not be overwritten."""
     while value.opcode in ("bitcast", "get-tuple-element"):
         value = value.operands[0]
     if value.opcode == "parameter":
-        return all(value.parameter_number != number for _, number, _, _ in aliases(module))
+        return is_in_entry and all(value.parameter_number != number for _, number, _, _ in aliases(module))
     return value.opcode == "constant"
 
 
-def _renew(module: HloModule, copy: HloInstruction) -> None:
+def _renew(module: HloModule, copy: HloInstruction, moves: bool) -> None:
     copy.name = module.unique_instruction_name("copy")
     copy.attrs.pop("metadata", None)
     copy.touch()
-    order, source = (module.schedule or {}).get(module.entry), copy.operands[0]
-    if order is None or copy.control_predecessors or source.opcode not in ("parameter", "constant") or source.users != [copy]:
+    assert copy.parent is not None, "the copy is in a computation"
+    order, source = (module.schedule or {}).get(copy.parent), copy.operands[0]
+    if not moves or order is None or copy.control_predecessors:
+        return
+    if source.opcode not in ("parameter", "constant") or source.users != [copy]:
         return
     order.remove(copy)
     order.insert(order.index(source) + 1, copy)
@@ -70,7 +78,7 @@ def _renew_results(module: HloModule) -> None:
     root = entry.root
     given = list(root.operands)
     copies = {number for number, operand in enumerate(given) if _is_only_result(operand)}
-    if not copies:
+    if not copies or any(given[number].operands[0].opcode == "copy" for number in copies):
         return
     root.operands = [value.operands[0] if number in copies else value for number, value in enumerate(given)]
     needed = {index[0] for index in results_to_copy(module, root) if len(index) == 1}
