@@ -11,24 +11,24 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 def computation_post_order(module: HloModule) -> list[HloComputation]:
     """Return all computations, callees before callers: in the module's order, with a later callee just before its first caller.
 
-    This is the order that XLA keeps while passes add computations. A module in which a later callee itself calls a computation that
-    would follow it is walked depth first instead.
+    This is the order that XLA keeps while passes add computations. A module in which a later callee itself calls a computation
+    that would follow it is walked depth first instead.
     """
-    callees = {c: dict.fromkeys(callee for i in c.instructions for callee in i.called_computations) for c in module.computations}
+    callers = {c: {i.parent for i in c.callers} for c in module.computations if c.callers}
     order: list[HloComputation] = []
-    callers: dict[HloComputation, set[HloComputation]] = {}
+    placed: set[HloComputation | None] = set()
     for computation in module.computations:
         place = len(order)
-        if known := callers.get(computation):
+        known = callers.get(computation)
+        if known is not None and not known.isdisjoint(placed):
             place = next(n for n, other in enumerate(order) if other in known)
         order.insert(place, computation)
-        for callee in callees[computation]:
-            callers.setdefault(callee, set()).add(computation)
-    done: dict[HloComputation, None] = {}
+        placed.add(computation)
+    done: set[HloComputation | None] = set()
     for computation in order:
-        if any(callee not in done for callee in callees[computation]):
+        if computation in callers and not callers[computation].isdisjoint(done):
             return _depth_first(module)
-        done[computation] = None
+        done.add(computation)
     return order
 
 

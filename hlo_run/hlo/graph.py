@@ -235,6 +235,7 @@ class HloComputation:
         self.edited_at = 0
         self._root: HloInstruction | None = None
         self._parameters: list[HloInstruction] | None = None
+        self._kept_order: tuple[tuple[int, int], list[HloInstruction]] | None = None
 
     @property
     def root(self) -> HloInstruction:
@@ -332,6 +333,7 @@ class HloComputation:
         for old, new in pairs.items():
             assert not old.users, f"{old.name} is still used"
             new.parent, old.operands, old.called, old.parent = self, (), {}, None
+            new.touch()
         self.instructions = [pairs.get(i, i) for i in self.instructions]
         if self._schedule is not None:
             self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
@@ -345,8 +347,11 @@ class HloComputation:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
 
         Starts from each instruction without users in order of creation. Control predecessors come before operands, the last of
-        them first.
+        them first. The order of a computation without control predecessors is kept until the next edit, since passes ask often.
         """
+        may_keep = self.module is not None and not any(i.control_predecessors for i in self.instructions)
+        if may_keep and self._kept_order is not None and self._kept_order[0] == (self.edited_at, len(self.instructions)):
+            return list(self._kept_order[1])
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
         for start in self.instructions:
@@ -368,6 +373,7 @@ class HloComputation:
                     stack.pop()
                     done.add(top)
                     order.append(top)
+        self._kept_order = ((self.edited_at, len(self.instructions)), list(order)) if may_keep else None
         return order
 
     def visit_order(self) -> list[HloInstruction]:

@@ -85,7 +85,7 @@ def by_schedule(order: Sequence[HloInstruction]) -> RunsBefore:
 def removable_copies(
     dataflow: Dataflow, computation: HloComputation, runs_before: RunsBefore, kept: Container[HloInstruction] = ()
 ) -> Iterator[HloInstruction]:
-    """Yield copies that can go, except `kept`, in the order of creation, until none is left. The caller removes them afterwards."""
+    """Yield copies that can go, except `kept`, in the order of creation, until none is left. The caller removes them later."""
     return _Chains(dataflow, computation, runs_before, kept).remove()
 
 

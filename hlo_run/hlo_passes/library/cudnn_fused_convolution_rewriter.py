@@ -80,8 +80,9 @@ class _Call:
     @property
     def module(self) -> HloModule:
         """The module of the call."""
-        assert self.call.parent is not None and self.call.parent.module is not None, "the call is in a module"
-        return self.call.parent.module
+        module = self.call.parent.module if self.call.parent is not None else None
+        assert module is not None, "the call is in a module"
+        return module
 
     def with_bias(self) -> _Call:
         """Return the call, replaced by one with a bias of zeros if it had none."""
@@ -208,7 +209,7 @@ def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
         base = call.call.parent.add(copy_instruction(move, [base]))
     result = call.again([*call.call.operands[:3], base], side_input_scale=factor)
     (made,) = result.operands
-    made.parent.remove(result)
+    call.call.parent.remove(result)
     return made
 
 

@@ -3,8 +3,8 @@
     ROOT t = (f32[8], f32[8]) tuple(p, x)   =>   copy = f32[8] copy(p);  ROOT t = tuple(copy, x)
 
 A result in the buffer of a parameter or constant would be freed or overwritten with it. A parameter that
-`input_output_alias` assigns to this result stays. XLA's `AddSpecialCaseCopies`. Where `copy-insertion` takes XLA's steps, that pass
-does this too, as its last step.
+`input_output_alias` assigns to this result stays. XLA's `AddSpecialCaseCopies`. In a module without loops and branches,
+`copy-insertion` does this, as its last step.
 """
 
 from __future__ import annotations

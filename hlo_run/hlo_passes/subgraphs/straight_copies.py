@@ -1,7 +1,7 @@
 """Insert the copies of an entry computation without loops and branches: XLA's steps, in its order and with its names.
 
-Every operand that an instruction changes in place, and every aliased parameter and result, is copied first. Then copies go that no
-order of the dependencies needs (`analysis/buffers/copy_chains.py`). At last, a parameter or constant that would be overwritten
+Every operand that an instruction changes in place, and every aliased parameter and result, is copied first. Then copies go that
+no order of the dependencies needs (`analysis/buffers/copy_chains.py`). At last, a parameter or constant that would be overwritten
 is copied for all its users.
 """
 
