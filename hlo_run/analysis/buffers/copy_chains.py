@@ -163,5 +163,8 @@ class _Chains:
 
     def _reads_before(self, use: HloUse, later: HloValue) -> bool:
         if use.instruction is later.instruction:
-            return self._sharing.may_share(use.instruction, use.operand_number, use.operand_index, later.index)
+            # A copy may be written to its source: it then does nothing.
+            return use.instruction.opcode == "copy" or self._sharing.may_share(
+                use.instruction, use.operand_number, use.operand_index, later.index
+            )
         return self._runs_before(use.instruction, later.instruction)

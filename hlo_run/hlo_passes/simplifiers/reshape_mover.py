@@ -113,8 +113,11 @@ def _sink(module: HloModule, i: HloInstruction) -> None:
     editor = Editor(i, derives=False)
     moved = editor.computation.add(copy_instruction(i, operands, shape))
     moved.attrs.pop("sharding", None)
-    order = {"dimensions": pattern.dimensions} if pattern.opcode == "transpose" else {}
-    module.replace(i, editor.add(pattern.opcode, i.shape, [moved], **order))
+    if pattern.opcode == "transpose":
+        made = editor.add("transpose", i.shape, [moved], dimensions=pattern.dimensions)
+    else:
+        made = editor.add("reshape", i.shape, [moved])
+    module.replace(i, made)
 
 
 def _rearranged(value: HloInstruction, pattern: HloInstruction) -> HloInstruction:

@@ -36,15 +36,23 @@ def copy_results(module: HloModule) -> None:
     shared = results_to_copy(module, root)
     if not shared:
         return
-    _count_elements(module, root.shape, (), shared)
+    _name_elements(module, root, root.shape, (), shared)
     module.entry.root = copy_leaves(module.entry, root, shared).value
     if root.opcode == "tuple" and not root.users:
         module.entry.remove(root)
 
 
-def _count_elements(module: HloModule, shape: Shape, index: ShapeIndex, shared: Collection[ShapeIndex]) -> None:
-    """Use the names of the get-tuple-elements that XLA makes, and removes again, for each tuple with a copied leaf."""
+def _name_elements(
+    module: HloModule, value: HloInstruction | None, shape: Shape, index: ShapeIndex, shared: Collection[ShapeIndex]
+) -> None:
+    """Use the names of the get-tuple-elements that XLA makes, and removes again, for each tuple with a copied leaf.
+
+    The operands of a `tuple` that are get-tuple-elements too take these names, as in XLA.
+    """
     if shape.is_tuple and any(leaf[: len(index)] == index for leaf in shared):
         for number, element in enumerate(shape.tuple_shapes):
-            module.unique_instruction_name("get-tuple-element")
-            _count_elements(module, element, (*index, number), shared)
+            name = module.unique_instruction_name("get-tuple-element")
+            operand = value.operands[number] if value is not None and value.opcode == "tuple" else None
+            if operand is not None and operand.opcode == "get-tuple-element":
+                operand.name = name
+            _name_elements(module, operand, element, (*index, number), shared)
