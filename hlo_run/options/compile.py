@@ -39,6 +39,9 @@ class CompileOptions(XlaFlags):
     )
     xla_gpu_cuda_data_dir: str = flag("", "Look for ptxas and libdevice in this CUDA directory first.", "DIR")
     xla_backend_optimization_level: int = flag(3, "Optimise kernels at this LLVM level, 0 to 3.", "N")
+    xla_gpu_experimental_pack_dot_operands_along_k_dimension: bool = flag(
+        True, "Let products read operands of 4-bit and narrower elements along the contracting dimensions."
+    )
     xla_allow_excess_precision: bool = flag(
         True, "Omit conversions of floats to a narrower type and back, as XLA does. false: round wherever the module converts."
     )

@@ -72,7 +72,7 @@ _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
     HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
-    HloRow("algsimp", _pass("simplifiers.algsimp")),
+    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
 )
 
 
@@ -236,8 +236,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier"), for_opcodes=("scatter",)),
                     HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
                     HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
-                    HloRow("dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",)),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",), mixes_layouts=True
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                     HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                     HloRow(
@@ -245,7 +247,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     ),
                     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
@@ -281,13 +288,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conv-padding-legalization", _pass("library.conv_padding_legalization"), for_opcodes=("custom-call",)),
             HloRow("cudnn_pad_for_convolutions", _pass("library.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True), mixes_layouts=True),
             HloRow("cudnn_simplify_padding", _pass("library.cudnn_simplify_padding"), for_opcodes=("pad",)),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                 ),
                 repeat=25,
             ),
@@ -393,7 +405,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "nvptx post-layout_assignment part 2",
         (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
-    HloGroup("dynamic-slice", ()),
+    HloGroup(
+        "dynamic-slice",
+        (
+            HloRow(
+                "dynamic-slice-annotator",
+                _pass("memory.dynamic_slice_annotator"),
+                for_opcodes=("dynamic-slice", "dynamic-update-slice"),
+            ),
+        ),
+    ),
     HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
     HloGroup(
         "fusion",
@@ -501,6 +522,16 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                         _pass("simplifiers.cse_barrier_expander"),
                         for_opcodes=("opt-barrier",),
                         required=True,
+                    ),
+                ),
+            ),
+            HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-dynamic-memcpy-rewriter",
+                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
+                        for_opcodes=("fusion",),
                     ),
                 ),
             ),

@@ -25,4 +25,4 @@ class ReduceWindowResizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        add_second_dim(module, [i for i in module.instructions_of("reduce-window") if has_one_dim(i)])
+        add_second_dim(module, [i for i in module.in_post_order("reduce-window") if has_one_dim(i)])

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -70,8 +70,12 @@ def _appended(value: HloValue) -> HloValue:
     return value
 
 
-def _is_commutative(reducer: HloComputation) -> bool:
-    return reducer.root.opcode in COMMUTATIVE and set(reducer.root.operands) == set(reducer.parameters)
+def _cut(b: HloBuilder, x: HloValue, dim: int, start: int, limit: int) -> HloValue:
+    """Return a slice along one dimension, or the value if it is the whole."""
+    dims = x.shape.dims
+    bounds = [(0, size) for size in dims]
+    bounds[dim] = (start, limit)
+    return x if bounds[dim] == (0, dims[dim]) else b.slice(x, bounds)
 
 
 def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
@@ -81,7 +85,8 @@ def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init
     scan = _Scan(b, init, old.to_apply, window.pad_high > 0, block)
     last = x.shape.rank - 1
     order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
-    result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)
+    result = scan.inclusive(x) if dim == last else _transposed(b, scan.padded(_transposed(b, x, order)), order)
+    result = _cut(b, result, dim, 0, x.shape.dims[dim])
     if max(window.pad_low, window.pad_high) == window.size:
         edges = [((0, 1) if scan.is_backward else (1, 0)) if d == dim else (0, 0) for d in range(last + 1)]
         result = b.pad(result, init, edges)
@@ -100,6 +105,10 @@ class _Scan:
 
     def inclusive(self, x: HloValue) -> HloValue:
         """Return the inclusive running reduction; the last dimension must be larger than a block."""
+        return _cut(self.b, self.padded(x), -1, 0, x.shape.dims[-1])
+
+    def padded(self, x: HloValue) -> HloValue:
+        """Return the inclusive running reduction of whole blocks, the last of which may have values behind the others."""
         b, dims = self.b, x.shape.dims
         size = dims[-1]
         blocks = -(-size // self.block)
@@ -109,11 +118,11 @@ class _Scan:
         split = (*dims[:-1], blocks, self.block)
         local = _appended(self._window(_appended(b.reshape(x, split)), self.block - 1))
         last = 0 if self.is_backward else self.block - 1
-        totals = b.reshape(_appended(self._cut(local, last, last + 1)), split[:-1])
+        totals = b.reshape(_appended(_cut(b, local, -1, last, last + 1)), split[:-1])
         spread = _appended(b.broadcast(self._exclusive(totals), split, range(len(dims))))
-        pair = [local, spread] if self.is_backward or _is_commutative(self.reducer) else [spread, local]
-        flat = b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
-        return self._cut(flat, 0, size) if missing else flat
+        # As in XLA. Only a reducer that is not commutative needs the values in their order.
+        pair = [local, spread] if self.is_backward or simple_reducer(self.reducer) else [spread, local]
+        return b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
 
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return the exclusive running reduction."""
@@ -123,12 +132,9 @@ class _Scan:
         else:
             edge = (0, 1) if self.is_backward else (1, 0)
             late = self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge])
-        return self._cut(late, 1, size + 1) if self.is_backward else self._cut(late, 0, size)
+        return _cut(self.b, late, -1, *((1, size + 1) if self.is_backward else (0, size)))
 
     def _window(self, x: HloValue, padding: int) -> HloValue:
         """Reduce windows as long as the last dimension, with padding before it (after it if backward)."""
         dims = (*(WindowDim() for _ in x.shape.dims[1:]), _window_dim(x.shape.dims[-1], padding, self.is_backward))
         return self.b.reduce_window(x, self.init, Window(dims), self.reducer)
-
-    def _cut(self, x: HloValue, start: int, limit: int) -> HloValue:
-        return self.b.slice(x, [*((0, size) for size in x.shape.dims[:-1]), (start, limit)])

@@ -17,7 +17,7 @@ import numpy as np
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
@@ -44,23 +44,23 @@ class ConstantFolding:
     aggressive: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations except fusion bodies in place, callers first and operands before their users."""
+        """Edit all computations except fusion bodies in place, callers first, operands before their users."""
         for computation in reversed(computation_post_order(module)):
             if not computation.is_fusion:
                 _take_constant_arguments(module, computation)
             if computation.is_fusion or not any(self._may_fold(i) for i in computation.instructions):
                 continue
             ordered = {p for i in computation.instructions for p in i.control_predecessors}
-            folded: list[HloInstruction] = []
+            folded = Leftovers()
             for instruction in computation.post_order():
-                if instruction in ordered or not self._may_fold(instruction):
+                is_dead = not instruction.users and not instruction.is_root
+                if is_dead or instruction in ordered or not self._may_fold(instruction):
                     continue
                 if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
                     shape = instruction.shape
-                    module.replace(instruction, Editor(instruction).add("constant", shape, literal=value))
-                    folded.append(instruction)
-            if folded:
-                remove_unused(folded)
+                    module.replace_uses(instruction, Editor(instruction).add("constant", shape, literal=value))
+                    folded.add(instruction)
+            folded.remove()
 
     def _may_fold(self, i: HloInstruction) -> bool:
         if not i.operands or i.control_predecessors or not all(map(_is_known, i.operands)) or not _is_foldable(i):

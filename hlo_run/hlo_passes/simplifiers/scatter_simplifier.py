@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, simple_scatter
@@ -30,15 +30,13 @@ class ScatterSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        scalars = [s for s in module.instructions_of("scatter") if s.operands[0].shape.rank == s.operands[-1].shape.rank == 0]
+        scalars = [s for s in module.in_post_order("scatter") if s.operands[0].shape.rank == s.operands[-1].shape.rank == 0]
         for scatter in scalars:
             _combine(module, scatter)
         remove_unused(scalars)
-        scatters = [s for s in module.instructions_of("scatter") if not s.input_batching_dims]
+        scatters = [s for s in module.in_post_order("scatter") if not s.input_batching_dims]
         replaced = [s for s in scatters if not has_simple_scatter_form(s) and not (self.sees_layouts and _has_layouts(s))]
-        for scatter in replaced:
-            module.replace(scatter, simple_scatter(scatter))
-        remove_unused(replaced)
+        replace_each(module, replaced, simple_scatter)
 
 
 def _combine(module: HloModule, scatter: HloInstruction) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
@@ -19,9 +19,7 @@ def has_one_dim(window: HloInstruction) -> bool:
 
 def add_second_dim(module: HloModule, windows: Sequence[HloInstruction]) -> None:
     """Replace reduce-windows over arrays of rank 1 by those over [n,1], between reshapes."""
-    for window in windows:
-        module.replace(window, _with_two_dims(window))
-    remove_unused(windows)
+    replace_each(module, windows, _with_two_dims)
 
 
 def _with_two_dims(old: HloInstruction) -> HloInstruction:
