@@ -140,8 +140,21 @@ class Editor:
         return [self.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
 
     def joined(self, values: Sequence[HloInstruction], like: HloInstruction) -> HloInstruction:
-        """Return a tuple of the values if `like` returns a tuple, else the only value."""
-        return self.tuple(values) if like.shape.is_tuple else values[0]
+        """Return a tuple of the values if `like` returns a tuple, else the only value.
+
+        All elements of one tuple are that tuple again; get-tuple-elements that have no other user are removed.
+        """
+        if not like.shape.is_tuple:
+            return values[0]
+        whole = values[0].operands[0] if values[0].opcode == "get-tuple-element" else None
+        if whole is None or [(v.opcode, *v.operands) for v in values] != [("get-tuple-element", whole)] * len(values):
+            return self.tuple(values)
+        if [v.attrs["index"] for v in values] != list(range(len(whole.shape.tuple_shapes))):
+            return self.tuple(values)
+        for value in values:
+            if not value.users and not value.is_root:
+                self.computation.remove(value)
+        return whole
 
     def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
         """Add a tuple of the values."""

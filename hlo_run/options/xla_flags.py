@@ -50,8 +50,11 @@ class XlaFlags:
     xla_gpu_ftz: bool = flag(False, "Flush denormal numbers of f32 to zero in kernels.")
     xla_gpu_deterministic_ops: bool = flag(
         False,
-        "Make results the same in every run. Scatters with equal indices become loops; on Host, float atomics keep the order of "
-        "the blocks.",
+        "Make results the same in every run. Scatters combine equal indices by a sort or in a loop; on Host, float atomics keep "
+        "the order of the blocks.",
+    )
+    xla_gpu_enable_scatter_determinism_expander: bool = flag(
+        False, "Combine the updates of equal indices before a scatter, by a sort, so that its result is the same in every run."
     )
     xla_gpu_exclude_nondeterministic_ops: bool = flag(
         False, "Compile no scatter whose result depends on the order of its updates."
@@ -91,6 +94,11 @@ class XlaFlags:
         if self.xla_gpu_force_conv_nchw:
             return False
         return True if self.xla_gpu_force_conv_nhwc else None
+
+    @property
+    def orders_scatters(self) -> bool:
+        """True if no scatter's result may depend on the order of its updates."""
+        return self.requires_determinism or self.xla_gpu_enable_scatter_determinism_expander
 
     @property
     def rows_off(self) -> tuple[str, ...]:

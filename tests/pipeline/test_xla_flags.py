@@ -74,14 +74,22 @@ def test_sorts_without_cub(flag: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert " custom-call(" not in _stage(tmp_path, capsys, SORT, "hlo", flag)
 
 
-@pytest.mark.parametrize("flag", ["--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops=true"])
-def test_scatters_of_floats_are_loops_if_results_must_be_deterministic(
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--xla_gpu_deterministic_ops",
+        "--xla_gpu_exclude_nondeterministic_ops=true",
+        "--xla_gpu_enable_scatter_determinism_expander",
+    ],
+)
+def test_scatters_of_floats_combine_equal_indices_first_if_results_must_be_deterministic(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     floats, integers = SCATTER.replace("TYPE", "f32"), SCATTER.replace("TYPE", "s32")
-    assert " while(" not in _stage(tmp_path, capsys, floats, "hlo")
-    assert " while(" in _stage(tmp_path, capsys, floats, "hlo", flag)
-    assert " while(" not in _stage(tmp_path, capsys, integers, "hlo", flag)
+    assert " sort(" not in _stage(tmp_path, capsys, floats, "hlo")
+    assert " sort(" in _stage(tmp_path, capsys, floats, "hlo", flag)
+    assert " while(" in _stage(tmp_path, capsys, floats.replace("add(x, y)", "subtract(x, y)"), "hlo", flag)
+    assert " sort(" not in _stage(tmp_path, capsys, integers, "hlo", flag)
     assert run(["--platform=Host", flag, str(tmp_path / "m.hlo")]) == 0
 
 

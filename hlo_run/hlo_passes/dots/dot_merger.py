@@ -2,12 +2,14 @@
 
     x = f32[8,4] dot(a, b);  y = f32[8,6] dot(a, c)   =>   m = f32[8,10] dot(a, concatenate(b, c));  x, y = slices of m
 
-The other operands must have one free dimension each, no dot may depend on another, and at least one of two merged results
-must not be larger than 64 MiB. XLA's `DotMerger`.
+The other operands must have one free dimension each, the dots one queue and no control dependencies. No dot may depend on
+another, and at least one of two merged results must not be larger than 64 MiB. XLA's `DotMerger` as released; newer ones also
+merge dots whose shared operand was reshaped, transposed or is on the other side.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,6 +18,8 @@ from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,9 @@ def _merge_all(module: HloModule, computation: HloComputation, shared: int, most
 def _clusters(computation: HloComputation, shared: int, most_bytes: int) -> list[list[HloInstruction]]:
     """Return the sets of two or more dots that may each be merged."""
     groups: dict[Hashable, list[HloInstruction]] = {}
+    ordered = {predecessor for i in computation.instructions for predecessor in i.control_predecessors}
     for dot in [i for i in computation.instructions if i.opcode == "dot"]:
-        if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
+        if not dot.control_predecessors and dot not in ordered and dot.operands[0] is not dot.operands[1]:
             groups.setdefault(_key(dot, shared), []).append(dot)
     candidates = [group for group in groups.values() if len(group) > 1]
     needs = _needs(computation, [dot for group in candidates for dot in group])
@@ -123,7 +128,14 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     if len(theirs.free) != 1 or 0 in other.dims or any(other.dynamic_dims) or dot.operands[shared].opcode == "constant":
         return dot
     kept = tuple((name, repr(dot.attrs[name])) for name in ("operand_precision", "algorithm") if name in dot.attrs)
-    return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+    return _queue(dot), dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+
+
+def _queue(dot: HloInstruction) -> str:
+    """Return the number of the stream on which the product shall run, as its config writes it."""
+    config = dot.attrs.get("backend_config", "")
+    found = _QUEUE.search(str(config)) if config else None
+    return found[1] if found is not None else "0"
 
 
 def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstruction]:

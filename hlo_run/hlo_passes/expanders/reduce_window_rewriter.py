@@ -7,7 +7,8 @@
 
 A window as long as the array has quadratic cost; recursive blocks make it almost linear. Handles inclusive and exclusive
 reductions, forward and backward; other dimensions than the last are transposed before and after. The init value must be an
-identity of the reducer, as in XLA. XLA's `reduce_window_rewriter.cc`.
+identity of the reducer, as in XLA. Windows over arrays of rank 1 get a second dimension, as by `reduce-window-resizer`.
+XLA's `reduce_window_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import ClassVar
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class ReduceWindowRewriter:
         """Edit `module` in place."""
         block = ctx.options.xla_reduce_window_rewrite_base_length
         expand(module, ("reduce-window",), partial(_in_blocks, block), lambda old: _scanned_dim(old, block) is not None)
+        add_second_dim(module, [i for i in module.instructions_of("reduce-window") if has_one_dim(i)])
 
 
 def _scanned_dim(old: HloInstruction, block: int) -> int | None:
@@ -57,6 +61,17 @@ def _window_dim(size: int, padding: int, is_backward: bool) -> WindowDim:
 def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
     shape = Shape.array(x.shape.element_type, tuple(x.shape.dims[d] for d in order))
     return b.instruction("transpose", [x], shape, dimensions=order)
+
+
+def _appended(value: HloValue) -> HloValue:
+    """Give a new value XLA's layout for an array whose last dimension was appended: that one is the major one."""
+    shape, last = value.shape, value.shape.rank - 1
+    value.instruction.shape = Shape.array(shape.element_type, shape.dims, (*reversed(range(last)), last))
+    return value
+
+
+def _is_commutative(reducer: HloComputation) -> bool:
+    return reducer.root.opcode in COMMUTATIVE and set(reducer.root.operands) == set(reducer.parameters)
 
 
 def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
@@ -92,12 +107,12 @@ class _Scan:
         if missing:
             x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
         split = (*dims[:-1], blocks, self.block)
-        local = self._window(b.reshape(x, split), self.block - 1)
+        local = _appended(self._window(_appended(b.reshape(x, split)), self.block - 1))
         last = 0 if self.is_backward else self.block - 1
-        totals = b.reshape(self._cut(local, last, last + 1), split[:-1])
-        spread = b.broadcast(self._exclusive(totals), split, range(len(dims)))
-        pair = [local, spread] if self.is_backward else [spread, local]
-        flat = b.reshape(b.map(pair, self.reducer), x.shape.dims)
+        totals = b.reshape(_appended(self._cut(local, last, last + 1)), split[:-1])
+        spread = _appended(b.broadcast(self._exclusive(totals), split, range(len(dims))))
+        pair = [local, spread] if self.is_backward or _is_commutative(self.reducer) else [spread, local]
+        flat = b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
         return self._cut(flat, 0, size) if missing else flat
 
     def _exclusive(self, x: HloValue) -> HloValue:

@@ -56,7 +56,9 @@ def _slice(part: HloInstruction) -> HloInstruction | None:
     joined = part.operands[0]
     if joined.opcode != "concatenate" or part.shape.dims != (1,):
         return None
-    start = part.slice_ranges[0][0]
+    start, _, stride = part.slice_ranges[0]
+    if stride != 1:
+        return None
     for operand in joined.operands:
         (size,) = operand.shape.dims
         if start < size:

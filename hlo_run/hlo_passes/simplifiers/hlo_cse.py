@@ -15,13 +15,13 @@ from typing import ClassVar
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC, CONTROL_FLOW
+from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Never merged: their identity matters, or they run other computations.
-_UNIQUE = CONTROL_FLOW | {*ASYNC, "parameter", "after-all", "add-dependency", "domain", "opt-barrier"}
+# Never merged: their identity matters.
+_UNIQUE = frozenset((*ASYNC, "parameter", "after-all", "add-dependency", "opt-barrier"))
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class HloCse:
     """The pass; see the module's docstring.
 
     With `sees_layouts`, layouts are assigned, and instructions with different layouts are not merged. With `in_fusions`, only
-    fusion bodies are edited, otherwise all other computations.
+    fusion bodies are edited, otherwise all computations.
     """
 
     name: ClassVar[str] = "cse"
@@ -41,11 +41,13 @@ class HloCse:
         """Edit the chosen computations in place, by one walk over each."""
         work = self.name, self.sees_layouts
         for computation in module.computations:
-            if computation.is_fusion != self.in_fusions or is_settled(module, work, computation):
+            if (self.in_fusions and not computation.is_fusion) or is_settled(module, work, computation):
                 continue
             reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
             if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
                 mark_settled(module, work, computation)
+            if computation.is_fusion:
+                _read_first_results(computation)
 
 
 def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
@@ -66,6 +68,20 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
     if replaced:
         computation.remove_all(replaced)
     return bool(replaced)
+
+
+def _read_first_results(body: HloComputation) -> None:
+    """Let the readers of equal results of a fusion read the first of them."""
+    root = body.root
+    if root.opcode != "tuple" or len(set(root.operands)) == len(root.operands):
+        return
+    for fusion in body.callers:
+        for user in fusion.users:
+            if user.opcode == "get-tuple-element":
+                first = root.operands.index(root.operands[user.tuple_index])
+                if first != user.tuple_index:
+                    user.attrs["index"] = first
+                    user.touch()
 
 
 def _may_merge(instruction: HloInstruction) -> bool:

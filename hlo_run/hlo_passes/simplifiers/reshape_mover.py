@@ -71,7 +71,9 @@ def _pattern(i: HloInstruction) -> HloInstruction | None:
 
 
 def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
-    """Return True if undoing `pattern` on a value costs nothing: constants, and broadcasts that stay broadcasts."""
+    """Return True if undoing `pattern` costs nothing: for constants, random numbers, and broadcasts that stay broadcasts."""
+    if value.opcode == "rng" and len(value.users) == 1:
+        return True
     if value.opcode != "broadcast":
         return value.opcode == "constant"
     dims = list(value.dimensions)

@@ -56,7 +56,8 @@ class DumpObserver(Observer):
 
     Writes the HLO between two passes if `--xla_dump_hlo_pass_re` matches one of them, with the numbers of XLA's `order` of
     passes. `.*` writes it only at the start of a pipeline and after passes that changed it. Writes the log of a kernel if
-    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`.
+    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`. With `of_passes`, hlo-opt
+    runs single passes, and the files have the names that XLA's hlo-opt gives them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class DumpObserver(Observer):
         write_stdout: Callable[[str], None],
         order: XlaOrder,
         write_proto: Callable[[HloModule], bytes],
+        of_passes: bool = False,
     ) -> None:
         emitters = options.xla_dump_emitter_re or (".*" if options.v >= 5 else "")
         self._options = options
@@ -91,6 +93,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._is_scheduled = module.schedule is not None
+        self._of_passes = of_passes
 
     def watches(self, level: Level) -> bool:
         """Return True for HLO, and for kernels if their IR is dumped."""
@@ -107,12 +110,12 @@ class DumpObserver(Observer):
     def start(self) -> None:
         """Write the module as read, and the configuration of the compilation."""
         options = self._options
-        if options.xla_dump_full_hlo_config and not self._is_scheduled:
+        if options.xla_dump_full_hlo_config and not self._is_scheduled and not self._of_passes:
             self._files.file("config.pbtxt", config_text(self._module, given_flags(options)))
         if self._pass_re is not None or self._metadata is not None:
             self._text = self._module_text()
         if self._dumps_hlo:
-            self._dump_module("before_optimizations")
+            self._dump_module("before_optimization" if self._of_passes else "before_optimizations")
             self._files.file("debug_options", debug_options_text(given_flags(options)))
 
     def before(self, step: Step) -> None:
@@ -168,6 +171,12 @@ class DumpObserver(Observer):
             self._constants(title, text())
         if title == THUNKS:
             self._finish()
+
+    def passes_done(self) -> None:
+        """Write the module after the last of single passes."""
+        self._pass_dumps(self._order.finish())
+        if self._dumps_hlo:
+            self._dump_module("after_optimization")
 
     def _constants(self, title: str, text: str) -> None:
         """Write a form of the LLVM module of constants, which XLA compiles after the kernels."""
