@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.runtime.buffer_check import check_buffers
 from hlo_run.runtime.buffer_dumps import buffer_texts
 from hlo_run.runtime.buffers import assign_buffers
@@ -65,6 +65,17 @@ def _usage_report(text: str) -> str:
 def test_report_of_empty_values() -> None:
     # XLA divides 0 by 0.
     assert "0B(-nan%);         0B;" in _usage_report("ENTRY e { p = f32[0,5] parameter(0) ROOT c = f32[0,5] copy(p) }")
+
+
+def test_positions_follow_the_order_in_which_instructions_were_made() -> None:
+    # multi_output_fusion makes the get-tuple-elements after the tuple.
+    text = """ENTRY e { x = f32[64,32] parameter(0) y = f32[64,32] parameter(1) s = f32[64,32] multiply(x, y)
+      t = f32[64,32] multiply(s, x) q = f32[64,32] sqrt(t) a = f32[64,32] add(q, s)
+      ROOT r = (f32[64,32], f32[64,32]) tuple(t, a) }"""
+    module = hlo_run.parse(text)
+    run_hlo_groups(PIPELINE, PassContext(preset("h100"), Options()), module)
+    values = buffer_texts(assign_buffers(module), module)["buffer-assignment-values"]()
+    assert "{0}\n  r.1 {1}\n  get-tuple-element\n" in values
 
 
 def test_report_leaves_out_small_allocations_after_50() -> None:

@@ -242,7 +242,7 @@ class _Analysis:
                     value.positions.append(HloPosition(instruction, index))
         values = [value for value in (*self._own.values(), *self._phis.values()) if value.positions]
         for computation in filter(self._is_walked, self._computations):
-            for instruction in computation.post_order():
+            for instruction in computation.instructions:
                 for index, value in self._trees[instruction].walk():
                     if value.instruction is not instruction or value.index != index:
                         value.positions.append(HloPosition(instruction, index))
