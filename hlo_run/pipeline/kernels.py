@@ -24,8 +24,8 @@ from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
+from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
 from hlo_run.pipeline.runner import KernelRun, run_crossing
-from hlo_run.pipeline.table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
 

@@ -16,7 +16,7 @@ from hlo_run.options.text_files import read_text
 from hlo_run.target import TargetSpec
 
 if TYPE_CHECKING:
-    from hlo_run.pipeline.table import KernelRow
+    from hlo_run.pipeline.kernel_table import KernelRow
 
 # XLA's names begin with these words.
 _PREFIX = re.compile(r"^(?:xla-gpu-|xla-)")
@@ -44,7 +44,7 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
     from hlo_run.dialects.context import make_context  # imports xDSL
     from hlo_run.dialects.parse import parse_module
     from hlo_run.dialects.printer import print_module
-    from hlo_run.pipeline.table import KernelContext
+    from hlo_run.pipeline.kernel_table import KernelContext
 
     dump: KernelIr | None = None
     if is_kernel_dump(file):
@@ -68,7 +68,7 @@ def _names(flags: OptFlags) -> list[str]:
 
 def _rows() -> dict[str, KernelRow]:
     """Return the rows by the names of their passes; the first row of a pass stands for it."""
-    from hlo_run.pipeline.table import KERNEL_PIPELINE, OTHER_KERNEL_PASSES
+    from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, OTHER_KERNEL_PASSES
 
     rows: dict[str, KernelRow] = {}
     for row in (*KERNEL_PIPELINE, *OTHER_KERNEL_PASSES):

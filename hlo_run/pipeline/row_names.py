@@ -10,7 +10,8 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
-from hlo_run.pipeline.table import KERNEL_GROUP, KERNEL_PIPELINE, PIPELINE, KernelContext
+from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.table import PIPELINE
 from hlo_run.pipeline.table_rows import RowFlags, base_name, check_names, spelling, spellings
 from hlo_run.target import DEFAULT_TARGET, preset
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
 
-    from hlo_run.pipeline.table import KernelPass
+    from hlo_run.pipeline.kernel_table import KernelPass
 
 _Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
 

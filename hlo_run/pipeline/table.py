@@ -1,4 +1,4 @@
-"""Defines the pass tables, which alone decide what runs and in which order.
+"""Defines the table of HLO passes. It and `kernel_table.py` alone decide what runs and in which order.
 
 Rows have XLA's names. The second row of a pass has the number 2, and so on (`cse-2`; `numbered` sets the numbers of the HLO
 table). In a flag, the name of a pass means all its rows in both tables. A pipeline before the name selects its rows:
@@ -8,60 +8,19 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any
 
 from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.options.compile import RowSelection
 from hlo_run.pipeline.table_rows import Group, PassAt, Row, numbered
-
-if TYPE_CHECKING:
-    from xdsl.context import Context
-    from xdsl.dialects.builtin import ModuleOp
 
 HloRow = Row[PassContext, HloPass]
 HloGroup = Group[PassContext, HloPass]
 
 
-@dataclass(frozen=True)
-class KernelContext(PassContext):
-    """The context of a kernel row, with the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
-
-    max_unroll_factor: int = 4
-
-    @property
-    def rows(self) -> RowSelection:
-        """The kernel rows that the flags select."""
-        return self.options.kernel_rows
-
-
-class KernelPass(Protocol):
-    """A pass over a kernel: the interface of xDSL's `ModulePass`, without an import of xDSL."""
-
-    name: ClassVar[str]
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Edit `op` in place; raises errors of the HloRunError family only."""
-        ...
-
-
-KernelRow = Row[KernelContext, KernelPass]
-
-
 def _pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
     return PassAt(f"hlo_run.hlo_passes.{module}", options)
-
-
-def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
-    return PassAt(f"hlo_run.codegen.{module}", options)
-
-
-def _counted(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
-    """Return a kernel pass that takes fuel before every rewrite."""
-    return _kernel(f"kernel_passes.{module}", take=lambda c: partial(c.fuel.take, module), **options)
 
 
 # XLA's latency-hiding scheduler runs for these GPUs only.
@@ -545,63 +504,6 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
-
-
-# The name of the kernel rows' pipeline in dumps, steps and flags.
-def _waits_for_dependencies(c: KernelContext) -> bool:
-    """Tell whether kernels wait for those before them: the GPU has programmatic dependent launch, and the flag is on."""
-    return c.options.xla_gpu_enable_pdl and c.target.sm >= 90
-
-
-KERNEL_GROUP = "kernel"
-KERNEL_PIPELINE: tuple[KernelRow, ...] = (
-    KernelRow("simplify-arith", _counted("simplify_arith")),
-    KernelRow("canonicalize", _counted("canonicalize")),
-    KernelRow("cse", _counted("cse")),
-    KernelRow("erase-dead-functions", _kernel("kernel_passes.erase_dead_functions")),
-    KernelRow("lower-xla-to-scf", _kernel("kernel_passes.lower_xla_to_scf"), required=True),
-    KernelRow("inliner", _counted("inliner")),
-    KernelRow("canonicalize-2", _counted("canonicalize")),
-    KernelRow("cse-2", _counted("cse")),
-    KernelRow("peel-loops", _counted("peel_loops")),
-    KernelRow("lower-xla-gpu-to-scf", _kernel("kernel_passes.lower_xla_gpu_to_scf"), required=True),
-    KernelRow("propagate-slice-indices", _kernel("kernel_passes.propagate_slice_indices"), required=True),
-    KernelRow("simplify-arith-2", _counted("simplify_arith")),
-    KernelRow("flatten-tensors", _kernel("kernel_passes.flatten_tensors"), required=True),
-    KernelRow("canonicalize-3", _counted("canonicalize")),
-    KernelRow("cse-3", _counted("cse")),
-    KernelRow("loop-invariant-code-motion", _counted("loop_invariant_code_motion")),
-    KernelRow("unswitch-loops", _counted("unswitch_loops")),
-    KernelRow("loop-invariant-code-motion-2", _counted("loop_invariant_code_motion")),
-    KernelRow("vectorize-loads-stores", _counted("vectorize_loads_stores", sm=lambda c: c.target.sm)),
-    KernelRow("optimize-loops", _counted("optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
-    KernelRow("canonicalize-4", _counted("canonicalize")),
-    KernelRow("cse-4", _counted("cse")),
-    KernelRow("insert-pdl", _kernel("kernel_passes.pdl.insert_pdl"), when=_waits_for_dependencies),
-    KernelRow("convert-pure-call-ops", _kernel("kernel_passes.convert_pure_call_ops"), required=True),
-    KernelRow("lower-tensors", _kernel("kernel_passes.lower_tensors"), required=True),
-    KernelRow("lower-pdl-wait", _kernel("kernel_passes.pdl.lower_pdl_wait"), required=True),
-    KernelRow("convert-complex-to-standard", _kernel("kernel_passes.convert_complex_to_standard"), required=True),
-    KernelRow("merge-pointers-to-same-slice", _kernel("kernel_passes.merge_pointers_to_same_slice"), required=True),
-    KernelRow("canonicalize-5", _counted("canonicalize")),
-    KernelRow("cse-5", _counted("cse")),
-    KernelRow("simplify-arith-3", _counted("simplify_arith")),
-    KernelRow("simplify-affine", _kernel("kernel_passes.simplify_affine"), required=True),
-    KernelRow("convert-index-type", _kernel("kernel_passes.convert_index_type"), required=True),
-    KernelRow("loop-invariant-code-motion-3", _counted("loop_invariant_code_motion")),
-    KernelRow("symbol-dce", _kernel("kernel_passes.symbol_dce")),
-    KernelRow("cse-6", _counted("cse")),
-    KernelRow("convert-float-nvidia", _kernel("kernel_passes.convert_float_nvidia", sm=lambda c: c.target.sm)),
-    KernelRow("expand-float-ops", _kernel("kernel_passes.expand_float_ops"), required=True),
-    KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
-    KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
-)
-
-# Kernel passes of XLA that its pipeline for NVIDIA GPUs does not run; hlo-opt runs them by name.
-OTHER_KERNEL_PASSES: tuple[KernelRow, ...] = (
-    KernelRow("recover-exp2", _kernel("kernel_passes.recover_exp2")),
-    KernelRow("integer-power", _kernel("kernel_passes.integer_power")),
-)
 
 # (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (

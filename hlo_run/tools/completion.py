@@ -72,7 +72,8 @@ def _tool_flags(tool: click.Command) -> list[_Flag]:
 
 def _values(name: str, is_opt: bool) -> tuple[str, ...]:
     """Return the words that a flag of hlo-run or hlo-opt without choices takes often: stages, rows, platforms, GPUs, .."""
-    from hlo_run.pipeline.table import HLO_PIPELINE, KERNEL_PIPELINE
+    from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
+    from hlo_run.pipeline.table import HLO_PIPELINE
 
     rows = [*(row.name for group in HLO_PIPELINE for _, row in group.all_rows()), *(row.name for row in KERNEL_PIPELINE)]
     match name:

@@ -16,7 +16,8 @@ from typing import Any
 from hlo_run.containment.progress import Progress
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
-from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.triage.predicates import RunPredicate, TestPredicate, own_file
 from hlo_run.triage.questions import Question, SlowQuestion

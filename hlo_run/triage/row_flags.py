@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from hlo_run.cli import parse_arguments
 from hlo_run.options.compile import RowSelection
-from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_GROUP, KERNEL_PIPELINE, PIPELINE
+from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name, selects
 
 # The flag that skips rows -> the flags that it cannot stand beside.

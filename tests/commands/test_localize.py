@@ -25,7 +25,8 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
-from hlo_run.pipeline.table import KERNEL_PIPELINE, PIPELINE, HloGroup, HloRow, KernelRow
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelRow
+from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 from hlo_run.reference.evaluate.device import ProgramEvaluator
 from hlo_run.reference.evaluate.evaluate import choose
 from hlo_run.reference.values import Evaluator

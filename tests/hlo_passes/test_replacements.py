@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hlo_run.cli import run
-from hlo_run.pipeline.table import KERNEL_PIPELINE
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 
 # A reduction, a transpose with shared memory and a loop: what rows can print is in one of their kernels.
 MODULE = """HloModule three, is_scheduled=true

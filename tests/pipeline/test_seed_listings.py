@@ -13,7 +13,7 @@ from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.options import Options
-from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelContext
 from hlo_run.target import DEFAULT_TARGET, preset
 
 _LISTINGS_FILE = Path(__file__).resolve().parent.parent / "data" / "gelu_listings.txt"

@@ -14,9 +14,10 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelContext
 from hlo_run.pipeline.row_names import check_row_names
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow, KernelContext
+from hlo_run.pipeline.table import BACKEND_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow
 from hlo_run.pipeline.table_rows import base_name, numbered
 from hlo_run.target import DEFAULT_TARGET, PRESETS, preset
 

@@ -28,7 +28,7 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.variable import Variable
 from hlo_run.options import Options
-from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext, KernelRow
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelContext, KernelRow
 from hlo_run.target import DEFAULT_TARGET, preset
 
 # These come after lower-tensors, but work on tensors as well.

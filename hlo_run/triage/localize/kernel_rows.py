@@ -15,7 +15,7 @@ from hlo_run.hlo_passes.replacements import header as dump_header
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.table import KERNEL_PIPELINE
+from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.triage.localize.found import Localized, alone_context, shows
 from hlo_run.triage.localize.interpreted import blame_by_interpreter
 from hlo_run.triage.localize.replay import Event, Kind
