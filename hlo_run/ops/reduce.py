@@ -100,17 +100,6 @@ def _sort(instruction: HloInstruction) -> Shape:
     return tuple_or_one(shapes)
 
 
-def has_topk_shapes(call: HloInstruction) -> bool:
-    """True if a custom call's first two results can be k elements of its operand's last dimension, and their places."""
-    if not call.operands or not call.operands[0].shape.is_array or len(call.shape.tuple_shapes) < 2:
-        return False
-    source, (values, places) = call.operands[0].shape, call.shape.tuple_shapes[:2]
-    if not (source.dims and values.is_array and places.is_array) or values.element_type != source.element_type:
-        return False
-    fits = values.rank == source.rank and values.dims[:-1] == source.dims[:-1] and values.dims[-1] <= source.dims[-1]
-    return fits and places.dims == values.dims
-
-
 def _topk(instruction: HloInstruction) -> Shape:
     shape, k = array_operand(instruction), instruction.k
     if not shape.rank or not 0 <= k <= shape.dims[-1]:

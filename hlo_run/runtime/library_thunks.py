@@ -23,7 +23,6 @@ from hlo_run.artifact import (
 from hlo_run.artifact.library_thunks import Activation
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.ops.reduce import has_topk_shapes
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
@@ -243,9 +242,7 @@ def _topk(context: ThunkContext, topk: HloInstruction) -> list[Thunk]:
 
 
 def _topk_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
-    """Emit a TopK call in the order of its comparator. Raises Unsupported unless that compares the two elements of a top-k."""
-    if not has_topk_shapes(call):
-        raise Unsupported(f"'{call.name}': {call.custom_call_target} with shapes that are no top-k", call.where)
+    """Emit a TopK call in the order of its comparator. Raises Unsupported unless that compares the two elements."""
     largest = picks_largest(call)
     if largest is None:
         raise Unsupported(f"TopK with the comparator of %{call.name}", call.where, hint="sort the elements instead")

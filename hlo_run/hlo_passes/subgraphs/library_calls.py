@@ -10,7 +10,6 @@ from typing import Any
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.ops.reduce import has_topk_shapes
 from hlo_run.target import TargetSpec
 
 # Smaller dots of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
@@ -71,15 +70,12 @@ def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
 
 
 def is_topk_call(instruction: HloInstruction) -> bool:
-    """Return True for the custom call `TopK`: values of its operand's last dimension, and their places.
-
-    Its computation compares the elements. A call of this name whose shapes are no top-k is any other custom call.
-    """
+    """Return True for the custom call `TopK`: values of its operand, and their places. Its computation compares the elements."""
     if instruction.opcode != "custom-call" or instruction.custom_call_target != "TopK":
         return False
     if len(instruction.operands) != 1 or len(instruction.shape.tuple_shapes) != 2:
         return False
-    return has_topk_shapes(instruction)
+    return instruction.shape.tuple_shapes[0].element_type == instruction.operands[0].shape.element_type
 
 
 def library_call(
