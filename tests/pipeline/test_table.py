@@ -60,6 +60,8 @@ class _Empty:
         self.asked.update(opcodes)
         return []
 
+    in_post_order = instructions_of
+
 
 def test_rows_for_opcodes_look_at_these_instructions_only() -> None:
     context = PassContext(preset(DEFAULT_TARGET), Options())
