@@ -19,12 +19,12 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         containment
         options target artifact custom_calls indexing parallel
         hlo.values
-        hlo.attributes hlo.opcodes
+        hlo.attributes hlo.opcodes hlo.shardings
         hlo
         hlo.text hlo.verify dialects formats
         ops dialects.editing
         analysis builder reference
-        analysis.tiling reference.arguments reference.compare reference.numerics
+        analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
         hlo_passes hlo_passes.subgraphs
