@@ -121,7 +121,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "spmd-partitioner", (HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning"), for_opcodes=("custom-call",)),)
+        "spmd-partitioner",
+        (
+            HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
+            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning"), for_opcodes=("custom-call",)),
+        ),
     ),
     HloGroup(
         "sharding-removal",
