@@ -26,6 +26,8 @@ from hlo_run.hlo_passes.partitioning.state import Channels
 from hlo_run.hlo_passes.partitioning.walk import partition_computation
 
 _CONTROL_FLOW = ("while", "conditional", "call")
+# Transfers say which device sends or receives.
+_KEEPS_SHARDING = ("infeed", "outfeed", "send", "send-done", "recv", "recv-done")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class SpmdPartitioning:
             if sharding is not None:
                 made = partition_computation(module, computation, sharding, replicas, partitions, channels)
                 _put(module, computation, made)
+        for instruction in module.instructions:
+            if instruction.opcode not in _KEEPS_SHARDING:
+                instruction.attrs.pop("sharding", None)
         for parameter, sharding in zip(module.entry.parameters, kept, strict=True):
             if sharding is not None:
                 parameter.attrs["sharding"] = sharding

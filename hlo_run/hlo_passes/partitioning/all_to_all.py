@@ -163,7 +163,7 @@ def _one_pair(part: Part, source_dim: int, target_dim: int) -> Part:
     joined = list(padded.shape.dims)
     joined[target_dim] //= size
     joined[source_dim] *= size
-    result = b.add("reshape", replace(padded.shape, dims=tuple(joined)), [turned])
+    result = b.reshape(turned, joined)
     limits = list(base.dims)
     limits[source_dim] = -(-base.dims[source_dim] // between.dims[source_dim]) * between.dims[source_dim]
     now = list(base.dims)

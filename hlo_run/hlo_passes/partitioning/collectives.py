@@ -93,6 +93,8 @@ def _outside(devices: TileAssignment, groups: Groups) -> Groups:
     """Return groups of numbers inside of each group of `devices` as groups of all devices."""
     count, per_group = devices.dims
     listed = devices.devices()
+    if count == 1 and listed == tuple(range(per_group)):
+        return groups
     rows = tuple(listed[first : first + per_group] for first in range(0, len(listed), per_group))
     if groups == ():
         return rows
