@@ -8,6 +8,7 @@ from importlib import import_module
 from operator import itemgetter
 from typing import Any, Protocol
 
+from hlo_run.artifact.division import DividedEntry
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
@@ -397,7 +398,8 @@ class HloModule:
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
     the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
-    `settled` is the state of `hlo/unchanged.py`.
+    `divided` says how arguments and result are divided, once the module is that of one partition. `settled` is the state of
+    `hlo/unchanged.py`.
     """
 
     name: str
@@ -410,6 +412,7 @@ class HloModule:
     has_entry: bool = True
     has_default_entry_layout: bool = False
     convention: CallingConvention | None = field(default=None, repr=False, compare=False)
+    divided: DividedEntry | None = field(default=None, repr=False, compare=False)
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -505,6 +508,7 @@ class HloModule:
         copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
         copy.convention = self.convention
+        copy.divided = self.divided
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

@@ -123,9 +123,31 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "spmd-partitioner",
         (
+            HloGroup(
+                "spmd-simplify",
+                (
+                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
+                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
+                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
+                    HloRow(
+                        "while-loop-constant-sinking", _pass("control_flow.while_loop_constant_sinking"), for_opcodes=("while",)
+                    ),
+                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
+                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+                    HloRow("constant_folding", _pass("simplifiers.constant_folding")),
+                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow("dce", _pass("simplifiers.dce")),
+                ),
+                repeat=25,
+            ),
+            HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant",)),
             HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
-            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning"), for_opcodes=("custom-call",)),
+            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
         ),
+        for_partitions=True,
     ),
     HloGroup(
         "sharding-removal",
@@ -133,6 +155,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
             HloRow("dce", _pass("simplifiers.dce")),
         ),
+        for_partitions=False,
     ),
     HloGroup(
         "optimization",

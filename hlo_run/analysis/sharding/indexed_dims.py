@@ -29,7 +29,7 @@ class MatchingDims:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """A gather or scatter. `window_dims` are dimensions of the slices (gather: `offset_dims`), `slice_sizes` one per operand's."""
+    """A gather or scatter. `window_dims` are dimensions of the slices; `slice_sizes` has one entry per operand dimension."""
 
     operand: HloInstruction
     indices: HloInstruction

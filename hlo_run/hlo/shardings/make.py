@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -114,7 +115,7 @@ def _mesh_pieces(sharding: NamedSharding) -> list[tuple[int, int, int]]:
         for ref in (ref for axes in groups for ref in axes if ref.axis == number):
             cuts |= {ref.pre_size, ref.pre_size * ref.size(mesh)}
         ordered = sorted(cuts)
-        pieces += [(number, low, high // low) for low, high in zip(ordered, ordered[1:], strict=False)]
+        pieces += [(number, low, high // low) for low, high in itertools.pairwise(ordered)]
         if full == 1:
             pieces.append((number, 1, 1))
     return pieces

@@ -13,9 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
+from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, device_array, elements_of, for_shape, maximal, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
@@ -46,6 +49,9 @@ class SpmdPartitioning:
         channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
         whole = module.entry
         kept = [parameter.sharding for parameter in whole.parameters]
+        divided = DividedEntry(
+            tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
+        )
         for computation in _callees_first(module):
             sharding = _root_sharding(computation)
             if sharding is not None:
@@ -59,6 +65,23 @@ class SpmdPartitioning:
                 parameter.attrs["sharding"] = sharding
         _fit_layout(module)
         clean_up(module)
+        module.divided = divided
+
+
+def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None, ...]:
+    """Return how the leaves of a value are divided between the partitions."""
+    assert value.sharding is not None, "every instruction has a sharding"
+    pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
+    return tuple(_division(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
+
+
+def _division(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
+    if leaf.kind != "tiled":
+        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
+    tile_of = [0] * partitions
+    for place, device in np.ndenumerate(device_array(leaf)):
+        tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
+    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
 
 
 def _has_shardings(module: HloModule) -> bool:

@@ -23,7 +23,7 @@ from hlo_run.hlo_passes.partitioning.state import Part
 # Adds the product of two parts.
 Multiply = Callable[[Part, Part], HloInstruction]
 # Partitions a convolution in ways that a dot does not have; None goes on as for a dot, False gives up.
-Special = Callable[["Product", bool], "HloInstruction | None | bool"]
+Special = Callable[["Product", bool], "HloInstruction | bool | None"]
 
 
 @dataclass(frozen=True)

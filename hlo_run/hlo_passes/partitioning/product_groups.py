@@ -25,7 +25,7 @@ from hlo_run.hlo_passes.partitioning.state import Part, State
 
 
 def by_groups(p: Product, is_strict: bool) -> HloInstruction | None:
-    """Return the tile of a product by groups of devices; None if no dimensions match. With `is_strict`, groups stay as they are."""
+    """Return the tile of a product by groups of devices; None if no dimensions match. `is_strict`: groups stay as they are."""
     return _by_batch(p, is_strict) or _by_free(p, is_strict) or _by_contracting(p, is_strict)
 
 

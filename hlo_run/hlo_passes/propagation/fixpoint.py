@@ -48,9 +48,9 @@ class _Fixpoint:
                 if computation.is_fusion:
                     continue
                 order = computation.post_order()
-                changed |= any([self._group_step(instruction) for instruction in order])
-                changed |= any([self._forward_step(instruction) for instruction in order])
-                changed |= any([self._backward_step(instruction) for instruction in reversed(order)])
+                for step, steps in ((self._group_step, order), (self._forward_step, order), (self._backward_step, order[::-1])):
+                    for instruction in steps:
+                        changed |= step(instruction)
 
     def _group_step(self, instruction: HloInstruction) -> bool:
         number = self._run.group_of.get(instruction)

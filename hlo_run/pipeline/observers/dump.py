@@ -11,8 +11,10 @@ from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.observer import (
+    AFTER_PARTITIONER,
     BUFFER_TEXTS,
     CONSTANTS,
+    FIRST_AFTER_PARTITIONER,
     LLVM_BEFORE_OPTIMIZATIONS,
     OPTIMIZED_HLO,
     PIPELINE_START,
@@ -39,8 +41,6 @@ _THUNK_FILES = {
     THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
     THUNK_METADATA: "thunk_metadata.txt",
 }
-# The pipeline before which XLA dumps the module as the partitioner leaves it.
-_AFTER_PARTITIONER = "optimization"
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # XLA's results of autotuning without any.
@@ -191,11 +191,11 @@ class DumpObserver(Observer):
             if self._dumps_hlo:
                 self._dump_module(self._optimized_name)
             return
-        if step.row == PIPELINE_START and step.pipeline == _AFTER_PARTITIONER and self._dumps_hlo:
+        if step.row == PIPELINE_START and step.pipeline == FIRST_AFTER_PARTITIONER and self._dumps_hlo:
             # XLA's pipelines before this one end first.
             dumps = list(self._order.after_step(step))
             self._pass_dumps(dumps[:-1])
-            self._dump_module("after_spmd_partitioner")
+            self._dump_module(AFTER_PARTITIONER)
             self._pass_dumps(dumps[-1:])
             return
         self._pass_dumps(self._order.after_step(step))
