@@ -309,7 +309,9 @@ def _by_contracting_dims(p: Product, groups: list[DimGroup], is_strict: bool) ->
     sliced = [dim for dim in sliced if dim < base.rank]
     if sliced:
         base = shard_shape(base, replicate_dims(p.sharding, others))
-    multiply = _adding(p, lhs, lhs_dims, outside, sliced, others, groups_copies)
+    # XLA takes the groups of the all-reduce from this notation of the sharding.
+    along = replace(lhs, sharding=_retiled(p.lhs.leaf, sizes[0]) if lhs_leads else ungroup(lhs_grouped))
+    multiply = _adding(p, along, lhs_dims, outside, sliced, others, groups_copies)
     state = group_state(lhs.state, lhs_grouped.devices)
     inner = replace(
         p,
