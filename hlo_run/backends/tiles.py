@@ -64,7 +64,7 @@ def _ranges(division: Division, tile: int) -> tuple[slice, ...]:
 def _tile(array: Literal, division: Division, partition: int) -> Literal:
     part = np.asarray(array)[_ranges(division, division.tile_of[partition])]
     missing = [(0, size - own) for size, own in zip(division.tile_dims, part.shape, strict=True)]
-    return np.pad(part, missing) if any(more for _, more in missing) else np.ascontiguousarray(part)
+    return np.pad(part, missing) if any(more for _, more in missing) else part.copy()
 
 
 def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
@@ -78,5 +78,5 @@ def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
         whole = np.zeros(size, np.asarray(arrays[0]).dtype)
         for partition in (*range(len(arrays)), own):
             whole[_ranges(division, division.tile_of[partition])] = arrays[partition]
-        wholes.append(np.ascontiguousarray(whole[cut]))
+        wholes.append(whole[cut].copy())
     return wholes

@@ -27,6 +27,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.partitioning.cleanup import clean_up
 from hlo_run.hlo_passes.partitioning.state import Channels
 from hlo_run.hlo_passes.partitioning.walk import partition_computation
+from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 _CONTROL_FLOW = ("while", "conditional", "call")
 # Transfers say which device sends or receives.
@@ -45,6 +46,7 @@ class SpmdPartitioning:
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
         if not _has_shardings(module):
             return
+        flatten_call_graph(module)
         _complete(module, partitions)
         channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
         whole = module.entry

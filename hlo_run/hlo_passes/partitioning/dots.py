@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.analysis.sharding.dot_dims import product_dims
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.partitioning.product import Product, partition
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -16,7 +17,8 @@ def dot(v: Visit) -> Part:
         return v.by_default()
     dims = product_dims(v.hlo)
 
-    def multiply(lhs: Part, rhs: Part) -> HloInstruction:
+    def multiply(lhs: Part, rhs: Part, window: Window | None = None) -> HloInstruction:
+        del window
         sizes = [0] * dims.output_rank
         for group in (*dims.batch, *dims.lhs_free):
             sizes[group.output] = lhs.hlo.shape.dims[group.lhs]

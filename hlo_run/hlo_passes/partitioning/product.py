@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims, operand_sharding
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.groups import GroupedSharding, group_on_dims
 from hlo_run.hlo.shardings.make import REPLICATED
 from hlo_run.hlo.shardings.moves import transpose_collapsing
+from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.all_to_all import swapped_dims
@@ -20,8 +22,15 @@ from hlo_run.hlo_passes.partitioning.masks import zero_excess
 from hlo_run.hlo_passes.partitioning.reshard import can_permute
 from hlo_run.hlo_passes.partitioning.state import Part
 
-# Adds the product of two parts.
-Multiply = Callable[[Part, Part], HloInstruction]
+
+class Multiply(Protocol):
+    """Adds the product of two parts. A convolution may have another window than the original one."""
+
+    def __call__(self, lhs: Part, rhs: Part, window: Window | None = None) -> HloInstruction:
+        """Return the product."""
+        ...
+
+
 # Partitions a convolution in ways that a dot does not have; None goes on as for a dot, False gives up.
 Special = Callable[["Product", bool], "HloInstruction | bool | None"]
 

@@ -15,6 +15,7 @@ from hlo_run.hlo.shardings.make import REPLICATED, device_array, shard_shape, wi
 from hlo_run.hlo.shardings.merge import is_subtiling
 from hlo_run.hlo.shardings.moves import transpose_collapsing
 from hlo_run.hlo.shardings.replicate import replicate_dims, transpose
+from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
@@ -327,7 +328,7 @@ def _by_contracting_dims(p: Product, groups: list[DimGroup], is_strict: bool) ->
 
 def _adding(
     p: Product,
-    lhs: Part,
+    along: Part,
     lhs_dims: Sequence[int],
     outside: SingleSharding,
     sliced: Sequence[int],
@@ -335,12 +336,12 @@ def _adding(
     groups_copies: bool,
 ) -> Multiply:
     """Return a product that adds the partial products of the groups' devices, and keeps the tile of the result."""
-    state, element_type = lhs.state, p.base.element_type
+    state, element_type = along.state, p.base.element_type
 
-    def multiply(one: Part, two: Part) -> HloInstruction:
-        made = p.multiply(one, two)
+    def multiply(lhs: Part, rhs: Part, window: Window | None = None) -> HloInstruction:
+        made = p.multiply(lhs, rhs, window)
         if not sliced:
-            return all_reduce_dims(state, made, lhs.leaf, lhs_dims, sum_of(state.module, element_type))
+            return all_reduce_dims(state, made, along.leaf, lhs_dims, sum_of(state.module, element_type))
         made = all_reduce_dims(state, made, outside, sliced, sum_of(state.module, element_type))
         fresh = replace(state, cache={}, group_caches={}, windows={})
         made = Part(made, made.shape, REPLICATED, fresh).reshard(replicate_dims(outside, others)).hlo

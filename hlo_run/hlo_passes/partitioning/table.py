@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo_passes.partitioning import dots, dynamic, plain, reductions, shapes
+from hlo_run.hlo_passes.partitioning import convolutions, dots, dynamic, plain, reductions, shapes
 from hlo_run.hlo_passes.partitioning.state import Part
 from hlo_run.hlo_passes.partitioning.visit import Handler, Visit
 
@@ -17,6 +17,7 @@ _HANDLERS: dict[str, Handler] = {
     "concatenate": plain.concatenate,
     "conditional": plain.conditional,
     "constant": plain.constant,
+    "convolution": convolutions.convolution,
     "custom-call": plain.custom_call,
     "dot": dots.dot,
     "dynamic-slice": dynamic.dynamic_slice,
