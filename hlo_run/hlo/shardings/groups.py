@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hlo_run.hlo.shardings.make import REPLICATED, iota_tiles, partial_tile
+import numpy as np
+
+from hlo_run.hlo.shardings.make import REPLICATED, device_array, iota_tiles, listed_tiles, partial_tile
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
 
@@ -62,11 +64,7 @@ def group_on_dims(
     kept = [(n, kind) for n, kind in zip(inner[rank:], sharding.subgroups, strict=True) if kind != "manual"]
     subgroups = [kind for n, kind in kept if n > 1]
     tiles = iota_tiles([*inner[:rank], *(n for n, _ in kept if n > 1)])
-    if not subgroups or set(subgroups) == {"replicated"}:
-        inside = tiled(tiles, subgroups, sharding.metadata)
-    else:
-        inside = tiled(tiles, subgroups, sharding.metadata)
-    return replace(grouped, sharding=inside)
+    return replace(grouped, sharding=tiled(tiles, subgroups, sharding.metadata))
 
 
 def group_all_but(sharding: SingleSharding, kept: Sequence[int]) -> GroupedSharding:
@@ -191,10 +189,6 @@ def with_groups_of(sharding: SingleSharding, like: GroupedSharding) -> GroupedSh
     count = like.devices.dims[0]
     if sharding.subgroups != ("replicated",) or sharding.dims[-1] % count:
         return None
-    import numpy as np
-
-    from hlo_run.hlo.shardings.make import device_array, listed_tiles
-
     places = device_array(sharding)
     dims = (*sharding.dims[:-1], sharding.dims[-1] // count)
     index = {int(device): place for place, device in np.ndenumerate(places)}

@@ -74,14 +74,14 @@ def base_in_group(grouped: GroupedSharding, base: Shape) -> Shape:
     return replace(base, dims=tuple(dims))
 
 
-def pad_to_tiles(b: Builder, value: HloInstruction, sharding: SingleSharding) -> HloInstruction:
-    """Pad a whole value with zeros such that the tiles divide it evenly."""
+def pad_to_tiles(b: Builder, value: HloInstruction, sharding: SingleSharding, fill: int = 0) -> HloInstruction:
+    """Pad a whole value with `fill` such that the tiles divide it evenly."""
     if divides_evenly(value.shape, sharding):
         return value
     part = shard_shape(value.shape, sharding)
     pairs = zip(value.shape.dims, part.dims, sharding.data_dims, strict=True)
     edges = [(0, own * count - size, 0) for size, own, count in pairs]
-    return b.pad(value, b.constant(0, value.shape.element_type), edges)
+    return b.pad(value, b.constant(fill, value.shape.element_type), edges)
 
 
 def slice_of_group(

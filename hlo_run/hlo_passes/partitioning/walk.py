@@ -12,10 +12,10 @@ from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maxima
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.hlo_passes.partitioning.grouping import align, group_state
+from hlo_run.hlo_passes.partitioning.handlers.table import handler_of
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.reshard import reshard
 from hlo_run.hlo_passes.partitioning.state import Builder, Channels, Part, State
-from hlo_run.hlo_passes.partitioning.table import handler_of
-from hlo_run.hlo_passes.partitioning.visit import Visit
 
 # These have a manual sharding as it is; other manual instructions count as on one device.
 _AS_MANUAL = frozenset("all-reduce call conditional infeed outfeed parameter rng tuple while".split())

@@ -12,9 +12,9 @@ from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims
 from hlo_run.hlo_passes.partitioning.grouping import group_state
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.state import Part
-from hlo_run.hlo_passes.partitioning.visit import Visit
 from hlo_run.hlo_passes.partitioning.window import Windowed, windowed
 
 

@@ -14,13 +14,13 @@ from hlo_run.hlo.values.attribute_values import DimLabels, Window, WindowDim
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce, sum_of
 from hlo_run.hlo_passes.partitioning.halo import exchange_valid
+from hlo_run.hlo_passes.partitioning.handlers.product import Product, tiles_at
+from hlo_run.hlo_passes.partitioning.handlers.product_groups import by_batch_dims, partition
+from hlo_run.hlo_passes.partitioning.handlers.shapes import padded_in_front
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import fill_excess, zero_excess
 from hlo_run.hlo_passes.partitioning.offsets import Linear, tile_ordinals
-from hlo_run.hlo_passes.partitioning.product import Product, partition, tiles_at
-from hlo_run.hlo_passes.partitioning.product_groups import by_batch_dims
-from hlo_run.hlo_passes.partitioning.shapes import padded_in_front
 from hlo_run.hlo_passes.partitioning.state import Part
-from hlo_run.hlo_passes.partitioning.visit import Visit
 from hlo_run.hlo_passes.partitioning.window import TRIVIAL, windowed
 
 
@@ -82,8 +82,11 @@ class _Convolution:
             sizes[target] = (padded - (1 + (entry.size - 1) * entry.window_dilation)) // entry.stride + 1
         made = v.b.clone(hlo, replace(hlo.shape, dims=tuple(sizes)), [lhs.hlo, rhs.hlo])
         made.attrs["window"] = Window(tuple(entries))
+        if not entries:
+            del made.attrs["window"]
         for name, count in (("feature_group_count", features), ("batch_group_count", batches)):
-            if name in made.attrs:
+            made.attrs.pop(name, None)
+            if count > 1:
                 made.attrs[name] = count
         return made
 

@@ -20,12 +20,53 @@ from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
 from hlo_run.hlo_passes.partitioning.grouping import aligned, base_in_group, group_state
+from hlo_run.hlo_passes.partitioning.handlers.product import (
+    Multiply,
+    Product,
+    share_of_whole,
+    tile_of_fitting,
+    tile_of_resharded,
+    tiles_at,
+)
 from hlo_run.hlo_passes.partitioning.masks import zero_excess
-from hlo_run.hlo_passes.partitioning.product import Multiply, Product, partition, share_of_whole, tiles_at
 from hlo_run.hlo_passes.partitioning.state import Part, State
 
 
-def by_groups(p: Product, is_strict: bool) -> HloInstruction | None:
+def partition(p: Product) -> HloInstruction:
+    """Return the tile of a product."""
+    for is_strict in (True, False):
+        found = _attempt(p, is_strict)
+        if found is not None:
+            return found
+    if not p.dims.spatial:
+        sides = (p.lhs, p.rhs)
+        wanted = [operand_sharding(p.sharding, None, index, p.dims, may_combine=False) for index in range(2)]
+        return p.multiply(sides[0].reshard(wanted[0]), sides[1].reshard(wanted[1]))
+    made = p.multiply(p.lhs.replicate(), p.rhs.replicate())
+    return Part(made, p.base, REPLICATED, p.lhs.state).reshard(p.sharding).hlo
+
+
+def _attempt(p: Product, is_strict: bool) -> HloInstruction | None:
+    if p.special is not None:
+        found = p.special(p, is_strict)
+        if found is False:
+            return None
+        if isinstance(found, HloInstruction):
+            return found
+    return tile_of_fitting(p) or _by_groups(p, is_strict) or _without_copies(p) or tile_of_resharded(p)
+
+
+def _without_copies(p: Product) -> HloInstruction | None:
+    """Divide a product of replicated operands inside of each group of devices with different tiles."""
+    if not (p.lhs.leaf.is_replicated and p.rhs.leaf.is_replicated and p.sharding.subgroups == ("replicated",)):
+        return None
+    grouped = group_on_dims(p.sharding, [p.base.rank])
+    state = group_state(p.lhs.state, grouped.devices)
+    lhs, rhs = (Part(side.hlo, side.base, REPLICATED, state) for side in (p.lhs, p.rhs))
+    return partition(replace(p, lhs=lhs, rhs=rhs, sharding=grouped.sharding, partitions=p.sharding.tile_count))
+
+
+def _by_groups(p: Product, is_strict: bool) -> HloInstruction | None:
     """Return the tile of a product by groups of devices; None if no dimensions match. `is_strict`: groups stay as they are."""
     return _by_batch(p, is_strict) or _by_free(p, is_strict) or _by_contracting(p, is_strict)
 

@@ -7,9 +7,9 @@ import numpy as np
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.offsets import tile_ordinals
 from hlo_run.hlo_passes.partitioning.state import Part
-from hlo_run.hlo_passes.partitioning.visit import Visit
 
 
 def dynamic_slice(v: Visit) -> Part:

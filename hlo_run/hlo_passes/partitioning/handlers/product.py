@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims, operand_sharding
+from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shardings.groups import GroupedSharding, group_on_dims
+from hlo_run.hlo.shardings.groups import GroupedSharding
 from hlo_run.hlo.shardings.make import REPLICATED
 from hlo_run.hlo.shardings.moves import transpose_collapsing
 from hlo_run.hlo.values.attribute_values import Window
@@ -17,7 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.all_to_all import swapped_dims
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
-from hlo_run.hlo_passes.partitioning.grouping import group_state, slice_of_group
+from hlo_run.hlo_passes.partitioning.grouping import slice_of_group
 from hlo_run.hlo_passes.partitioning.masks import zero_excess
 from hlo_run.hlo_passes.partitioning.reshard import can_permute
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -73,7 +73,7 @@ def tiles_at(sharding: SingleSharding, dim: int) -> int:
     return 1 if sharding.tiles is None or dim < 0 else sharding.dims[dim]
 
 
-def same(one: SingleSharding | None, two: SingleSharding | None) -> bool:
+def _same(one: SingleSharding | None, two: SingleSharding | None) -> bool:
     """True if both are there and equal."""
     return one is not None and two is not None and one.is_same(two)
 
@@ -83,47 +83,21 @@ def _known(sharding: SingleSharding | None) -> SingleSharding:
     return sharding
 
 
-def partition(p: Product) -> HloInstruction:
-    """Return the tile of a product."""
-    from hlo_run.hlo_passes.partitioning.product_groups import by_groups
-
-    for is_strict in (True, False):
-        found = _attempt(p, is_strict, by_groups)
-        if found is not None:
-            return found
-    if not p.dims.spatial:
-        sides = (p.lhs, p.rhs)
-        wanted = [operand_sharding(p.sharding, None, index, p.dims, may_combine=False) for index in range(2)]
-        return p.multiply(sides[0].reshard(wanted[0]), sides[1].reshard(wanted[1]))
-    made = p.multiply(p.lhs.replicate(), p.rhs.replicate())
-    return Part(made, p.base, REPLICATED, p.lhs.state).reshard(p.sharding).hlo
-
-
-def _attempt(p: Product, is_strict: bool, by_groups: Callable[[Product, bool], HloInstruction | None]) -> HloInstruction | None:
-    if p.special is not None:
-        found = p.special(p, is_strict)
-        if found is False:
-            return None
-        if isinstance(found, HloInstruction):
-            return found
-    return _matching(p) or by_groups(p, is_strict) or _without_copies(p) or _resharded(p)
-
-
-def _matching(p: Product) -> HloInstruction | None:
+def tile_of_fitting(p: Product) -> HloInstruction | None:
     """Multiply tiles that fit as they are, or after one operand is resharded."""
     if p.sharding.subgroups == ("replicated",):
         return None
     d, count = p.dims, p.partitions
     lhs_batch, rhs_batch = p.tiles(d.batch, "lhs"), p.tiles(d.batch, "rhs")
     output_batch = p.tiles(d.batch, "output")
-    if lhs_batch == rhs_batch == count and same(p.moved("lhs", "rhs"), p.rhs.leaf):
+    if lhs_batch == rhs_batch == count and _same(p.moved("lhs", "rhs"), p.rhs.leaf):
         made = p.multiply(p.lhs, p.rhs)
         return Part(made, p.base, _known(p.moved("lhs", "output")), p.lhs.state).reshard(p.sharding).hlo
 
     def with_other(may_gather: bool) -> HloInstruction | None:
         for side, own, batch in (("lhs", p.lhs, lhs_batch), ("rhs", p.rhs, rhs_batch)):
             other_name, other = ("rhs", p.rhs) if side == "lhs" else ("lhs", p.lhs)
-            if batch == count and output_batch == count and same(p.moved(side, "output"), p.sharding):
+            if batch == count and output_batch == count and _same(p.moved(side, "output"), p.sharding):
                 wanted = _known(p.moved(side, other_name))
                 if not may_gather and not can_permute(other.leaf, wanted) and swapped_dims(other.leaf, wanted) is None:
                     return None
@@ -134,24 +108,14 @@ def _matching(p: Product) -> HloInstruction | None:
     found = with_other(may_gather=False) or with_other(may_gather=True)
     if found is not None:
         return found
-    if p.tiles(d.lhs_free, "lhs") == p.tiles(d.lhs_free, "output") == count and same(p.moved("lhs", "output"), p.sharding):
+    if p.tiles(d.lhs_free, "lhs") == p.tiles(d.lhs_free, "output") == count and _same(p.moved("lhs", "output"), p.sharding):
         return p.multiply(p.lhs, p.rhs.replicate())
-    if p.tiles(d.rhs_free, "rhs") == p.tiles(d.rhs_free, "output") == count and same(p.moved("rhs", "output"), p.sharding):
+    if p.tiles(d.rhs_free, "rhs") == p.tiles(d.rhs_free, "output") == count and _same(p.moved("rhs", "output"), p.sharding):
         return p.multiply(p.lhs.replicate(), p.rhs)
     return None
 
 
-def _without_copies(p: Product) -> HloInstruction | None:
-    """Divide a product of replicated operands inside of each group of devices with different tiles."""
-    if not (p.lhs.leaf.is_replicated and p.rhs.leaf.is_replicated and p.sharding.subgroups == ("replicated",)):
-        return None
-    grouped = group_on_dims(p.sharding, [p.base.rank])
-    state = group_state(p.lhs.state, grouped.devices)
-    lhs, rhs = (Part(side.hlo, side.base, REPLICATED, state) for side in (p.lhs, p.rhs))
-    return partition(replace(p, lhs=lhs, rhs=rhs, sharding=grouped.sharding, partitions=p.sharding.tile_count))
-
-
-def _resharded(p: Product) -> HloInstruction | None:
+def tile_of_resharded(p: Product) -> HloInstruction | None:
     """Reshard the operands as the result needs them, or add the partial products of tiles along contracting dimensions."""
     if p.sharding.subgroups == ("replicated",):
         return None

@@ -12,10 +12,10 @@ from hlo_run.hlo.shardings.moves import move_tiles, remove_dims, target_for_tile
 from hlo_run.hlo.shardings.replicate import replicate_dims, transpose
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.partitioning.grouping import group_state
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import zero_excess
 from hlo_run.hlo_passes.partitioning.offsets import tile_ordinals
 from hlo_run.hlo_passes.partitioning.state import Part, key_of
-from hlo_run.hlo_passes.partitioning.visit import Visit
 
 
 def elementwise(v: Visit) -> Part:

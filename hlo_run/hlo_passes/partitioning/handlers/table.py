@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo_passes.partitioning import convolutions, dots, dynamic, plain, reductions, shapes
+from hlo_run.hlo_passes.partitioning.handlers import convolutions, dots, dynamic, gathers, plain, reductions, scatters, shapes
+from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
 from hlo_run.hlo_passes.partitioning.state import Part
-from hlo_run.hlo_passes.partitioning.visit import Handler, Visit
 
 _HANDLERS: dict[str, Handler] = {
     "all-reduce": plain.elementwise,
@@ -22,6 +22,7 @@ _HANDLERS: dict[str, Handler] = {
     "dot": dots.dot,
     "dynamic-slice": dynamic.dynamic_slice,
     "dynamic-update-slice": dynamic.dynamic_update_slice,
+    "gather": gathers.gather,
     "get-tuple-element": plain.element,
     "iota": plain.iota,
     "opt-barrier": plain.elementwise,
@@ -33,6 +34,7 @@ _HANDLERS: dict[str, Handler] = {
     "reshape": shapes.reshape,
     "reverse": shapes.reverse,
     "rng": plain.rng,
+    "scatter": scatters.scatter,
     "slice": shapes.slice_values,
     "sort": reductions.sort,
     "transpose": plain.transposed,

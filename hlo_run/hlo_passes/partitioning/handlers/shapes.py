@@ -15,8 +15,8 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.grouping import aligned, group_state
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.state import Part, key_of
-from hlo_run.hlo_passes.partitioning.visit import Visit
 from hlo_run.hlo_passes.partitioning.window import (
     pad_of,
     slice_of,

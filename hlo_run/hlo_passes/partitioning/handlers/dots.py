@@ -6,9 +6,10 @@ from hlo_run.analysis.sharding.dot_dims import product_dims
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.partitioning.product import Product, partition
+from hlo_run.hlo_passes.partitioning.handlers.product import Product
+from hlo_run.hlo_passes.partitioning.handlers.product_groups import partition
+from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.state import Part
-from hlo_run.hlo_passes.partitioning.visit import Visit
 
 
 def dot(v: Visit) -> Part:
