@@ -469,15 +469,16 @@ class HloModule:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata and frontend attributes that it lacks, and the name if both have
-        the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name if both
+        have the same opcode. `old` stays, without users; dead-code elimination removes it.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
         if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
             new.attrs["metadata"] = before
-        if "frontend_attributes" in old.attrs and "frontend_attributes" not in new.attrs:
-            new.attrs["frontend_attributes"] = old.attrs["frontend_attributes"]
+        for name in ("frontend_attributes", "sharding"):
+            if name in old.attrs and name not in new.attrs:
+                new.attrs[name] = old.attrs[name]
         is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
         if new is not old and old.opcode == new.opcode and is_same_call:
             new.name = old.name
