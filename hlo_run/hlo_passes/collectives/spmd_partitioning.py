@@ -25,8 +25,8 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.partitioning.cleanup import clean_up
+from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
 from hlo_run.hlo_passes.partitioning.state import Channels
-from hlo_run.hlo_passes.partitioning.walk import partition_computation
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 _CONTROL_FLOW = ("while", "conditional", "call")
