@@ -469,8 +469,8 @@ class HloModule:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name if both
-        have the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name
+        if both have the same opcode. `old` stays, without users; dead-code elimination removes it.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
