@@ -39,6 +39,7 @@ from hlo_run.options import CompileOptions
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Value
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
 _DUMPED = ".after_spmd_partitioner.txt"
@@ -139,7 +140,7 @@ def has_same_values(text: str) -> bool:
     return all(_is_near(expected, result) for result in join_results(divided, results, count))
 
 
-def _is_near(expected: object, found: object) -> bool:
+def _is_near(expected: Value, found: Value) -> bool:
     if isinstance(expected, tuple) and isinstance(found, tuple):
         return len(expected) == len(found) and all(_is_near(a, b) for a, b in zip(expected, found, strict=True))
     one, two = np.asarray(expected), np.asarray(found)

@@ -20,7 +20,7 @@ _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
 
 @dataclass(frozen=True)
 class Editor:
-    """Adds instructions to the computation of `origin`, with its metadata, its source location, and, if the rank is the same, its sharding.
+    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the rank fits.
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).

@@ -151,9 +151,8 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.opcode == "constant":
         array = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            shape = [1] * array.ndim
-            shape[dim] = size
-            if size > 1 and bool(np.all(array == np.arange(size).reshape(shape))):
+            counted = np.moveaxis(array, dim, -1)
+            if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(size), counted.shape)):
                 return dim
         return None
     if value.opcode == "broadcast":

@@ -197,7 +197,9 @@ def _from_one_device(part: Part) -> Part:
 def replicate_along(part: Part, dims: Sequence[int]) -> HloInstruction:
     """Return the part with all tiles along `dims`."""
     source, shape, base, b = part.leaf, part.hlo.shape, part.base, part.builder
-    sent, summed, gathered = [], [], []
+    sent: list[int] = []
+    summed: list[int] = []
+    gathered: list[int] = []
     for dim in dims:
         count = source.dims[dim]
         if count == 1:

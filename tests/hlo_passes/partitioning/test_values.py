@@ -39,7 +39,8 @@ CASES = {
     "batch dot": """
       a = f32[4,3,5] parameter(0), sharding={devices=[4,1,1]<=[4]}
       b = f32[4,5,6] parameter(1), sharding={devices=[1,2,2]<=[4]}
-      ROOT d = f32[4,3,6] dot(a, b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}""",
+      ROOT d = f32[4,3,6] dot(a, b), lhs_batch_dims={0}, lhs_contracting_dims={2},
+        rhs_batch_dims={0}, rhs_contracting_dims={1}""",
     "reduce": f"""
       a = f32[7,9] parameter(0), sharding={BOTH}
       z = f32[] constant(0)
@@ -70,20 +71,24 @@ CASES = {
     "gather": f"""
       t = f32[10,6] parameter(0), sharding={BOTH}
       i = s32[5,1] parameter(1), sharding={{devices=[2,1,2]<=[4] last_tile_dim_replicate}}
-      ROOT g = f32[5,6] gather(t, i), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,6}}, sharding={BOTH}""",
+      ROOT g = f32[5,6] gather(t, i), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+        index_vector_dim=1, slice_sizes={{1,6}}, sharding={BOTH}""",
     "scatter": f"""
       t = f32[10,6] parameter(0), sharding={ROWS}
       i = s32[5,1] parameter(1), sharding={ROWS}
       u = f32[5,6] parameter(2), sharding={ROWS}
-      ROOT s = f32[10,6] scatter(t, i, u), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add""",
+      ROOT s = f32[10,6] scatter(t, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+        scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add""",
     "convolution": """
       a = f32[2,9,9,3] parameter(0), sharding={devices=[1,4,1,1]<=[4]}
       k = f32[3,3,3,4] parameter(1), sharding={replicated}
-      ROOT c = f32[2,9,9,4] convolution(a, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f, sharding={devices=[1,4,1,1]<=[4]}""",
+      ROOT c = f32[2,9,9,4] convolution(a, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f,
+        sharding={devices=[1,4,1,1]<=[4]}""",
     "reduce-window": """
       a = f32[10,4] parameter(0), sharding={devices=[4,1]<=[4]}
       m = f32[] constant(-inf)
-      ROOT w = f32[4,4] reduce-window(a, m), window={size=3x1 stride=3x1 pad=1_1x0_0}, to_apply=max, sharding={devices=[2,2]<=[4]}""",
+      ROOT w = f32[4,4] reduce-window(a, m), window={size=3x1 stride=3x1 pad=1_1x0_0}, to_apply=max,
+        sharding={devices=[2,2]<=[4]}""",
     "sort": f"""
       a = f32[6,8] parameter(0), sharding={BOTH}
       ROOT s = f32[6,8] sort(a), dimensions={{1}}, to_apply=less, sharding={BOTH}""",
