@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
-from hlo_run.garbage_collection import collect_seldom
 from hlo_run.options import Options
 from hlo_run.options.input_files import expand
 from hlo_run.options.opt import OptFlags
@@ -392,11 +391,9 @@ loaded()
 
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
-    collect_seldom()
     raise SystemExit(run(sys.argv[1:], supervised=True))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
-    collect_seldom()
     raise SystemExit(run_opt(sys.argv[1:], supervised=True))

@@ -1,6 +1,7 @@
-"""Lets Ctrl-C end the process quietly while a command loads its modules; Python would print a traceback.
+"""Prepares a process to load the modules of a command.
 
-A command imports this module first, and calls `loaded` when it has imported the others.
+Ctrl-C ends it quietly, where Python would print a traceback, and the garbage collector runs seldom. A command imports this
+module first, and calls `loaded` when it has imported the others.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 
+from hlo_run.garbage_collection import collect_seldom
+
 _is_ours = False
+collect_seldom()
 
 # Elsewhere than in the main thread signals cannot be set. A handler of the program that imports the command stays.
 with suppress(ValueError):

@@ -17,7 +17,6 @@ import click
 
 from hlo_run.cli import console_of_streams, exit_code_of
 from hlo_run.errors import UsageError
-from hlo_run.garbage_collection import collect_seldom
 
 # Subcommand -> (module with its click command `command`, one line of help). A tool is imported when it is called.
 TOOLS: dict[str, tuple[str, str]] = {
@@ -102,11 +101,9 @@ loaded()
 
 def main() -> None:
     """Entry point of the console script `hlo-tool`."""
-    collect_seldom()
     raise SystemExit(run_tool(sys.argv[1:]))
 
 
 def fuzz_main() -> None:
     """Entry point of the console script `hlo-fuzz`, which is `hlo-tool fuzz`."""
-    collect_seldom()
     raise SystemExit(run_tool(["fuzz", *sys.argv[1:]]))

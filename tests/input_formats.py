@@ -20,6 +20,7 @@ from typing import Any
 import input_mutations as mutations
 import numpy as np
 import text_mutations
+from input_instructions import custom_call_module, instruction_module
 
 from hlo_run.cli import run
 from hlo_run.options.programs import FLAGS, OPT_FLAGS
@@ -438,7 +439,7 @@ _WORDS = (
     ),
 )
 # Their values decide how long a command runs, or which programs it starts.
-_REPEATS = frozenset(("iterations", "num_replicas", "num_partitions", "compile_processes"))
+_REPEATS = frozenset(("iterations", "num_repeats", "num_replicas", "num_partitions", "compile_processes"))
 _NOT_TRIED = frozenset(("xla_diff", "custom_calls", "cache"))
 
 
@@ -488,8 +489,16 @@ def _command_line(rng: random.Random, corpus: Corpus) -> Case:
     return Case(kept, files, program=program, stdin=files["m.hlo"])
 
 
+def _instruction(text_of: Callable[[random.Random], str], rng: random.Random, _corpus: Corpus) -> Case:
+    """Compile and run a module of one instruction that may not fit."""
+    arguments = ("m.hlo", *_COMMON, "--platform=Host", "--timeout=3", f"--verify={rng.choice(('ends', 'every'))}")
+    return Case(arguments, {"m.hlo": text_of(rng).encode()}, "m.hlo")
+
+
 FORMATS: dict[str, Maker] = {
     "hlo": _hlo,
+    "instructions": functools.partial(_instruction, instruction_module),
+    "custom-calls": functools.partial(_instruction, custom_call_module),
     "types": _types,
     "kernel-ir": _kernel_ir,
     "llvm-ir": _llvm_ir,

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
-        errors cache garbage_collection interrupts loading version whole_files
+        garbage_collection
+        errors cache interrupts loading version whole_files
         containment
         options target artifact custom_calls indexing parallel
         hlo.values

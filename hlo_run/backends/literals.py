@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES, DType
 
 Literal: TypeAlias = "NDArray[Any] | tuple[Literal, ...]"
@@ -79,10 +80,12 @@ def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], m
 
 
 def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
-    """Return the array that `dynamic_to_bytes` encoded."""
+    """Return the array that `dynamic_to_bytes` encoded. Raises DeviceError for sizes that are not within the bounds."""
     room = size_bytes(dtype, bounds)
-    sizes = data[room : room + 4 * len(bounds)].copy().view(np.int32)
-    return from_bytes(data, dtype, tuple(map(int, sizes)), minor_to_major)
+    sizes = tuple(map(int, data[room : room + 4 * len(bounds)].copy().view(np.int32)))
+    if not all(0 <= size <= bound for size, bound in zip(sizes, bounds, strict=True)):
+        raise DeviceError(f"an array {dtype}{list(bounds)} of dynamic size has the sizes {list(sizes)}: nothing has written them")
+    return from_bytes(data, dtype, sizes, minor_to_major)
 
 
 def _typed(data: Bytes, record: DType) -> NDArray[Any]:

@@ -132,7 +132,9 @@ def _compile(task: Task, module: HloModule, stages: Sequence[str]) -> dict[str, 
         if RESOURCES in stages:
             figures = kernel_figures((kernel.ptx for kernel in executable.kernels), ctx.options.xla_gpu_cuda_data_dir)
             if figures is None:
-                task.console.err("note: registers, shared memory and spills are not compared, because ptxas is not found")
+                task.console.err(
+                    "note: registers, shared memory, spills and SASS instructions are not compared, because ptxas is not found"
+                )
             else:
                 texts[RESOURCES] = figures_text(figures)
     if HLO_INPUT in stages:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 DELAY_SECONDS = 2.0
 """A command shows its progress once it has taken this long."""
@@ -56,6 +57,45 @@ class ProgressLine:
         if self._shown:
             _write(_CLEAR)
             self._shown = ""
+
+
+class Progress:
+    """What a tool that runs many trials tells: lines that stay, and the line at the end of a terminal while it waits.
+
+    `doing` is what the line shows first; `trials` counts the trials that have ended. Leave the `with` before other output.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda text: None, has_line: bool = False) -> None:
+        """`tell` prints a line that stays. Without `has_line` nothing else is shown."""
+        self.doing, self.trials = "", 0
+        self._tell = tell
+        self._line = ProgressLine(self._text) if has_line else None
+
+    def tell(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        self._tell(text)
+
+    def draw(self, seconds: float) -> float:
+        """Show the line if it is time. Return for how long the tool may wait, at most `seconds`."""
+        if self._line is None:
+            return seconds
+        self._line.draw()
+        return min(seconds, max(self._line.wait_seconds(), 0.01))
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._line is not None:
+            self._line.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def _text(self) -> str:
+        return ", ".join(filter(None, (self.doing, f"{self.trials} trial{'s' * (self.trials != 1)}" if self.trials else "")))
 
 
 def _cut(text: str, width: int) -> str:

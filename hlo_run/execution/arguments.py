@@ -14,6 +14,7 @@ from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
@@ -62,6 +63,7 @@ class Arguments:
     ) -> None:
         verify_limits(module)
         verify_sizes(module)
+        verify_library_calls(module)
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 
 from hlo_run.cache import choose_cache
 from hlo_run.containment.children import end_with_parent
+from hlo_run.containment.progress import Progress
 from hlo_run.errors import HloRunError
 from hlo_run.execution.signatures import Signature, crash_signature, fold
 from hlo_run.fuzz.calls import register_calls
@@ -70,9 +71,12 @@ class _Child:
 class Hunt:
     """A hunt and its findings, which are valid at any time: also after Ctrl-C in `run`."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Outcome], None], reduce: Reduce | None = None) -> None:
+    def __init__(
+        self, plan: Plan, tell: Callable[[Outcome], None], reduce: Reduce | None = None, progress: Progress | None = None
+    ) -> None:
         """`tell` gets each outcome as it arrives. `reduce` reduces the failures that `findings` asks for."""
         self._plan, self._tell, self._reduce = plan, tell, reduce
+        self._progress = progress or Progress()
         self.findings = Findings()
         self._children: list[_Child] = []
         self._queue: list[Failure] = []
@@ -86,7 +90,8 @@ class Hunt:
                 self._start_some(pending)
                 if not self._children:
                     break
-                ready = wait([child.pipe for child in self._children], timeout=min(1.0, max(0.0, self._end - time.monotonic())))
+                seconds = self._progress.draw(min(1.0, max(0.0, self._end - time.monotonic())))
+                ready = wait([child.pipe for child in self._children], timeout=seconds)
                 for child in list(self._children):
                     self._serve(child, child.pipe in ready)
         finally:

@@ -70,7 +70,21 @@ def _scaled_dot(instruction: HloInstruction) -> Shape:
     one, two = _sides(instruction, left, right)
     if not left_scale.rank and not right_scale.rank:
         raise refuse("at least one of the scales must not be a scalar")
+    _check_scale(left_scale, one)
+    _check_scale(right_scale, two)
     return _product(preferred_type(instruction, left, right), one, two, two.free)
+
+
+def _check_scale(scale: Shape, side: _Side) -> None:
+    """Refuse a scale that does not divide its operand into blocks. A scalar stands for no scale."""
+    dims = side.shape.dims
+    if not scale.rank:
+        return
+    is_blank = all(count == 1 for count in scale.dims)
+    if scale.rank != len(dims) or (len(side.contracting) != 1 and not is_blank):
+        raise refuse(f"scale {brief(scale)} needs the rank of its operand {brief(side.shape)}, which contracts one dimension")
+    if any(not count or size % count for size, count in zip(dims, scale.dims, strict=True)):
+        raise refuse(f"the dimensions of {brief(side.shape)} must be multiples of those of its scale {brief(scale)}")
 
 
 def _ragged_dot(instruction: HloInstruction) -> Shape:

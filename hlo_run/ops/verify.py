@@ -11,7 +11,7 @@ from hlo_run.hlo.verify.module import verify_entry_layout, verify_module
 from hlo_run.hlo.verify.transfers import verify_transfers
 from hlo_run.ops.buffer_calls import verify_buffer_calls
 from hlo_run.ops.infer import infer_module
-from hlo_run.ops.layouts import check_layouts
+from hlo_run.ops.layouts import check_broadcasts, check_layouts
 from hlo_run.ops.precision import check_precision
 
 
@@ -22,11 +22,13 @@ class Strictness:
     - `mixed_precision=False` refuses operands with different float widths, except for opcodes that support them.
     - `device_pairs=True` requires source-target pairs on sends and recvs between devices.
     - `layouts=True` checks layouts, after layout assignment.
+    - `broadcasts=True` requires ascending dimensions of broadcasts, after broadcast_canonicalizer.
     """
 
     mixed_precision: bool = True
     device_pairs: bool = False
     layouts: bool = False
+    broadcasts: bool = False
 
 
 # The checks of run_hlo_module for modules that it reads, of XLA:GPU for modules that it compiles, and after its layout
@@ -51,3 +53,5 @@ def verify(module: HloModule, strictness: Strictness = READING) -> None:
         verify_transfers(module)
     if strictness.layouts:
         check_layouts(module)
+    if strictness.broadcasts:
+        check_broadcasts(module)

@@ -57,7 +57,7 @@ class ShowOptions(DumpOptions):
     golden_stages: str = flag(
         "hlo,fusion-analysis,thunks,buffers,ptx,numbers",
         "Compare these stages with their goldens (comma-separated): those of --stage, buffers, numbers (kernels, bytes, memory), "
-        "resources (registers, shared memory and spills by ptxas), or all.",
+        "resources (registers, shared memory, spills and SASS instructions by ptxas), or all.",
         "NAMES",
         acts="golden",
     )

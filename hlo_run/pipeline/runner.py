@@ -11,6 +11,7 @@ from hlo_run.containment.board import at_place, counted
 from hlo_run.errors import HloRunError, InternalError, ParseError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
@@ -42,6 +43,7 @@ def run_hlo_groups(
     ParseError for an invalid module, Unsupported for one that is nested too deep, InternalError for a row that fails.
     """
     verify_limits(module)
+    verify_library_calls(module)
     numbers = {id(row): number for number, row in enumerate((row for group in groups for _, row in group.all_rows()), 1)}
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module, numbers)
     if ctx.options.verify != "off":
@@ -143,6 +145,8 @@ class _HloRun:
                 self.ctx.fuel.ran(row.pass_name, self.module.version != version)
             if row.settles_layouts:
                 self.strictness = self.settled
+            if row.settles_broadcasts:
+                self.strictness = replace(self.strictness, broadcasts=True)
             if self.ctx.options.verify == "every":
                 self._verify(row.name)
 

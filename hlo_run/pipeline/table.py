@@ -306,7 +306,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("move_copy_to_users", _pass("layout.move_copy_to_users")),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
-            HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
+            HloRow(
+                "broadcast_canonicalizer",
+                _pass("layout.broadcast_canonicalizer"),
+                settles_broadcasts=True,
+                for_opcodes=("broadcast",),
+            ),
         ),
     ),
     HloGroup(

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hlo_run.containment.progress import Progress, shows_progress
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.parallel import available_cores
@@ -61,8 +62,8 @@ def command(
         question = TextQuestion.of(run, matches)
     # Runs beside each other slow each other down.
     limits = Limits(1 if slower_than else jobs or available_cores(), trial_seconds, repeat)
-    with trial_folder():
-        found = Bisector(question, run, file, limits, console.err).bisect()
+    with trial_folder(), Progress(console.err, shows_progress()) as progress:
+        found = Bisector(question, run, file, limits, progress).bisect()
     return _report(console, found, question, file)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from hlo_run.containment.progress import Progress, shows_progress
 from hlo_run.errors import HloRunError, Mismatch, UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import check_writable
@@ -88,15 +89,18 @@ def command(
         count = 1000
     seconds_left = max(0.01, seconds - (time.monotonic() - begin)) if seconds else 0.0
     plan = Plan(seed, count, jobs, limit, verify, host_engine, seconds_left, judges, sources)
-    done = 0
+    done = failed = 0
 
     def tell(outcome: Outcome) -> None:
-        nonlocal done
+        nonlocal done, failed
         done += 1
+        failed += bool(outcome.faults)
+        progress.doing = f"{done} modules, {failed} failures"
         if done % _REPORT_EVERY == 0:
-            console.err(f"{done} modules done")
+            progress.tell(f"{done} modules done")
         for fault in outcome.faults:
             source = f" ({outcome.subject.source})" if outcome.subject.source else ""
+            progress.clear()
             console.out(f"seed {outcome.subject.seed}{source}: {fault.kind}: {fault.signature.bucket}")
 
     reduce = None
@@ -106,10 +110,12 @@ def command(
         flags = [f"--verify={verify}", *([f"--host_engine={host_engine}"] if host_engine != "auto" else [])]
         given = [] if as_is else list(map(str, modules))
         reduce = Keeper(keep, verify, host_engine, judges, reduce_seconds, flags, given).reduce
-    hunt = Hunt(plan, tell, reduce)
+    progress = Progress(console.err, shows_progress())
+    hunt = Hunt(plan, tell, reduce, progress)
     is_stopped = False
     try:
-        hunt.run()
+        with progress:
+            hunt.run()
     except KeyboardInterrupt:
         is_stopped = True
     findings = hunt.findings

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hlo_run.containment.progress import Progress, shows_progress
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import check_writable
@@ -52,14 +53,14 @@ def command(
         return _reduce_kernel(console, file, predicate, Plan(output, jobs or available_cores(), seconds, trial_seconds))
     module = read(file, verify=False)
     plan = Plan(output, jobs or available_cores(), seconds, trial_seconds)
-    with trial_folder() as folder:
-        reducer = Reducer(predicate, plan, folder, console.err)
+    with trial_folder() as folder, Progress(console.err, shows_progress()) as progress:
+        reducer = Reducer(predicate, plan, folder, progress)
         found = reducer.start(module, file)
         if not found:
-            console.err(f"{file} does not fail: {predicate.command(file)}")
+            progress.tell(f"{file} does not fail: {predicate.command(file)}")
             return 1
         if found != INTERESTING:
-            console.err(f"the failure to keep: {found}")
+            progress.tell(f"the failure to keep: {found}")
         state = reducer.reduce()
     _report(console, state, predicate.command(output), output, isinstance(predicate, RunPredicate))
     return 0
@@ -72,14 +73,14 @@ def _reduce_kernel(console: Console, file: str, predicate: Predicate, plan: Plan
 
     text = read_text(file, "kernel IR")
     asked = KernelPredicate(predicate) if isinstance(predicate, RunPredicate) else predicate
-    with trial_folder() as folder:
-        reducer = KernelReducer(asked, plan.output, folder, plan.jobs, plan.seconds, console.err)
+    with trial_folder() as folder, Progress(console.err, shows_progress()) as progress:
+        reducer = KernelReducer(asked, plan.output, folder, plan.jobs, plan.seconds, progress)
         found = reducer.start(text, file, plan.trial_seconds)
         if not found:
-            console.err(f"{file} does not fail: {asked.command(file)}")
+            progress.tell(f"{file} does not fail: {asked.command(file)}")
             return 1
         if found != INTERESTING:
-            console.err(f"the failure to keep: {found}")
+            progress.tell(f"the failure to keep: {found}")
         state = reducer.reduce()
     end = "" if state.finished else ", stopped by --seconds"
     console.out(

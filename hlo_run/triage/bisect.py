@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hlo_run.containment.progress import Progress
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
@@ -96,12 +97,13 @@ def optional_rows() -> list[Row]:
 
 
 class Bisector:
-    """Bisects one file for one question. `tell` gets lines of progress."""
+    """Bisects one file for one question."""
 
     def __init__(
-        self, question: Question, run: RunPredicate, path: str, limits: Limits, tell: Callable[[str], None] = lambda line: None
+        self, question: Question, run: RunPredicate, path: str, limits: Limits, progress: Progress | None = None
     ) -> None:
-        self._question, self._run, self._path, self._limits, self._tell = question, run, path, limits, tell
+        self._question, self._run, self._path, self._limits = question, run, path, limits
+        self._progress = progress or Progress()
         self._is_run = isinstance(question, RunPredicate)
         self._known: dict[tuple[str, ...], bool] = {}
         self.result = Bisection()
@@ -110,17 +112,18 @@ class Bisector:
         """Search the pass tables, the rewrites of the pass found, and LLVM's passes."""
         rows = optional_rows()
         off = self._off(rows)
+        self._progress.doing = "the first runs"
         self._set_limit(off)
         answers = self._ask([()], count=max(self._limits.repeat, 1))[0]
         if not any(answers):
             return self.result
         self.result.wanted = next(filter(None, answers))
         self.result.flaky = len(set(answers)) > 1
-        self._tell(f"the failure: {self.result.wanted}")
+        self._progress.tell(f"the failure: {self.result.wanted}")
         if not self._fails([off])[0]:
             self._find_row(rows)
         else:
-            self._tell("it fails without any optional row")
+            self._progress.tell("it fails without any optional row")
         if not (self.result.findings and _ROW_DIED.match(self.result.wanted)):
             self._find_llvm_pass()
             self._find_ptxas_level()
@@ -291,13 +294,14 @@ class Bisector:
         """Return the first number from 1 to `count` with which it fails. 0 does not fail, `count` does."""
         low, high = 0, count
         while high - low > 1:
+            self._progress.doing = f"{what}: between {low} and {high}"
             pieces = min(self._limits.jobs, high - low - 1)
             points = [low + (high - low) * (n + 1) // (pieces + 1) for n in range(pieces)]
             failing = self._fails([flags(point) for point in points])
             bad = [point for point, fails in zip(points, failing, strict=True) if fails]
             high = min(bad, default=high)
             low = max([point for point in points if point < high], default=low)
-            self._tell(f"{what}: between {low} and {high}")
+            self._progress.tell(f"{what}: between {low} and {high}")
         return high
 
     def _fails(self, questions: Sequence[tuple[str, ...]]) -> list[bool]:
@@ -329,7 +333,7 @@ class Bisector:
 
     def _forks(self, works: Sequence[Callable[[], Any]]) -> list[Ended | None]:
         self.result.runs += len(works)
-        return run_forks(works, self._limits.jobs, self._limits.seconds)
+        return run_forks(works, self._limits.jobs, self._limits.seconds, progress=self._progress)
 
     def _shown(self, flags: Sequence[str]) -> str:
         return self._question.command(self._path, flags)

@@ -6,13 +6,14 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from hlo_run.containment.progress import Progress
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
@@ -81,10 +82,11 @@ def size_of(module: HloModule, text: str) -> Size:
 
 
 class Reducer:
-    """Reduces one module for one predicate. `tell` gets a line of progress after each step that made it smaller."""
+    """Reduces one module for one predicate. `progress` gets a line after each step that made it smaller."""
 
-    def __init__(self, predicate: Predicate, plan: Plan, folder: Path, tell: Callable[[str], None] = lambda line: None) -> None:
-        self._predicate, self._plan, self._folder, self._tell = predicate, plan, folder, tell
+    def __init__(self, predicate: Predicate, plan: Plan, folder: Path, progress: Progress | None = None) -> None:
+        self._predicate, self._plan, self._folder = predicate, plan, folder
+        self._progress = progress or Progress()
         self._seen: set[bytes] = set()
         self._begin = time.monotonic()
         self._limit_seconds = plan.trial_seconds
@@ -144,6 +146,7 @@ class Reducer:
 
     def _step(self, step: Step) -> None:
         before = self.state.size
+        self._progress.doing = f"{before[1]} instructions, {step.name}"
         if step.is_search:
             self._search(step)
         else:
@@ -151,7 +154,7 @@ class Reducer:
         if self.state.size != before:
             inner, count = self.state.size[:2]
             took = time.monotonic() - self._begin
-            self._tell(f"{took:6.1f} s  {count:6} instructions, {inner} of them not leaves  {step.name}")
+            self._progress.tell(f"{took:6.1f} s  {count:6} instructions, {inner} of them not leaves  {step.name}")
 
     def _search(self, step: Step) -> None:
         """Find the first edit that keeps the failure, if all after it do: one section per process and round.
@@ -209,7 +212,9 @@ class Reducer:
         def keeps(ended: Ended) -> bool:
             return _is_same(self._bucket(ended), self.state.wanted)
 
-        ends = run_forks(works, self._plan.jobs, min(self._limit_seconds, left), keeps if only_first else lambda ended: False)
+        limit_seconds = min(self._limit_seconds, left)
+        stops = keeps if only_first else _never
+        ends = run_forks(works, self._plan.jobs, limit_seconds, stops, self._progress)
         result: list[str | None] = []
         for path, ended in zip(paths, ends, strict=True):
             text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -238,7 +243,8 @@ class Reducer:
 
     def _ask_file(self, file: str, limit_seconds: float) -> _Answer:
         """Ask about a file in a fork, and import what the fork imported."""
-        ended = run_fork(lambda: (self._predicate.ask(file), loaded_modules()), limit_seconds)
+        self._progress.doing = "the first run"
+        ended = run_fork(lambda: (self._predicate.ask(file), loaded_modules()), limit_seconds, self._progress)
         if ended.value is None:
             return _Answer(ended.bucket, ended.seconds)
         bucket, modules = ended.value
@@ -299,3 +305,8 @@ def default_output(file: str) -> str:
     """Return the path of the result: FILE.reduced.hlo for FILE.hlo (.mlir for .mlir), in the working directory for stdin."""
     stem, ending = os.path.splitext(file)
     return "reduced.hlo" if file == "-" else f"{stem}.reduced{ending if ending == '.mlir' else '.hlo'}"
+
+
+def _never(ended: Ended) -> bool:
+    del ended
+    return False

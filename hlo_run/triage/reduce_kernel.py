@@ -22,6 +22,7 @@ from xdsl.transforms.dead_code_elimination import is_trivially_dead
 from xdsl.utils.exceptions import DiagnosticException, VerifyException
 from xdsl.utils.hints import isa
 
+from hlo_run.containment.progress import Progress
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError
@@ -56,10 +57,8 @@ class KernelReduction:
 class KernelReducer:
     """Reduces one dump for one predicate with `jobs` trials at once, for `seconds` (0: until nothing helps)."""
 
-    def __init__(
-        self, predicate: Question, output: str, folder: Path, jobs: int, seconds: float, tell: Callable[[str], None]
-    ) -> None:
-        self._predicate, self._output, self._folder, self._jobs, self._tell = predicate, output, folder, jobs, tell
+    def __init__(self, predicate: Question, output: str, folder: Path, jobs: int, seconds: float, progress: Progress) -> None:
+        self._predicate, self._output, self._folder, self._jobs, self._progress = predicate, output, folder, jobs, progress
         self._begin, self._seconds, self._number = time.monotonic(), seconds, 0
         self._limit_seconds = 0.0
         self._header = ""
@@ -79,7 +78,8 @@ class KernelReducer:
         printed = self._header + print_module(module)
         path = self._folder / "first.mlir"
         path.write_text(printed, encoding="utf-8")
-        ended = run_fork(partial(self._predicate.ask, str(path)), limit_seconds or 600.0)
+        self._progress.doing = "the first run"
+        ended = run_fork(partial(self._predicate.ask, str(path)), limit_seconds or 600.0, self._progress)
         wanted = _bucket(ended)
         if not wanted:
             return ""
@@ -96,9 +96,10 @@ class KernelReducer:
             before = state.size
             for name, edits in _STEPS:
                 smaller = state.size
+                self._progress.doing = f"{smaller[0]} operations, {name}"
                 self._sweep(edits)
                 if state.size != smaller:
-                    self._tell(f"{time.monotonic() - self._begin:6.1f} s  {state.size[0]:6} operations  {name}")
+                    self._progress.tell(f"{time.monotonic() - self._begin:6.1f} s  {state.size[0]:6} operations  {name}")
             if state.size == before:
                 state.finished = not self._is_over()
                 break
@@ -120,7 +121,7 @@ class KernelReducer:
                 return
             paths = [self._path() for _ in window]
             works = [partial(self._work, edit, path) for edit, path in zip(window, paths, strict=True)]
-            ends = run_forks(works, self._jobs, self._limit_seconds, self._keeps)
+            ends = run_forks(works, self._jobs, self._limit_seconds, self._keeps, self._progress)
             kept = next((n for n, end in enumerate(ends) if end is not None and self._keeps(end)), None)
             texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in paths]
             for path, text in zip(paths, texts, strict=True):

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from hlo_run.containment.board import Board, join_board
 from hlo_run.containment.children import drop_standard_streams, end_with_parent, temporary_folder
 from hlo_run.containment.crash import signal_name
+from hlo_run.containment.progress import Progress
 from hlo_run.execution.signatures import crash_signature, timeout_signature
 
 # Modules with threads or locks that a fork must not inherit.
@@ -71,11 +72,12 @@ def run_forks(
     jobs: int,
     limit_seconds: float,
     is_enough: Callable[[Ended], bool] = lambda ended: False,
+    progress: Progress | None = None,
 ) -> list[Ended | None]:
     """Run each of `works` in a fork of its own, `jobs` at a time, and return how they ended, in order.
 
     After an end that `is_enough`, later works are stopped or do not start: None. Earlier ones still finish. A fork that runs for
-    `limit_seconds` is killed with its children. Results must be picklable.
+    `limit_seconds` is killed with its children. Results must be picklable. `progress` shows how many have ended.
     """
     ended: list[Ended | None] = [None] * len(works)
     running: dict[int, _Running] = {}
@@ -83,6 +85,7 @@ def run_forks(
     # Row 0 is that of a process whose compile workers have the other rows.
     board = Board(jobs + 1)
     free = list(range(1, jobs + 1))
+    progress = progress or Progress()
     try:
         while running or following < last:
             while len(running) < jobs and following < last:
@@ -91,11 +94,12 @@ def run_forks(
                 following += 1
             now = time.monotonic()
             wait = min((each.since + limit_seconds - now for each in running.values()), default=0.0)
-            ready, _, _ = select.select(list(running), [], [], max(wait, 0.0))
+            ready, _, _ = select.select(list(running), [], [], progress.draw(max(wait, 0.0)))
             for each in [running[pipe] for pipe in ready if _has_ended(running[pipe])]:
                 if running.pop(each.pipe, None) is None:  # stopped by an earlier end of this round
                     continue
                 ended[each.number] = end = _collect(each)
+                progress.trials += 1
                 free.append(each.row)
                 if is_enough(end) and each.number < last:
                     last = each.number
@@ -107,6 +111,7 @@ def run_forks(
                 del running[each.pipe]
                 _kill(each)
                 free.append(each.row)
+                progress.trials += 1
                 ended[each.number] = end = Ended(None, timeout_signature(each.stage).bucket, limit_seconds)
                 if is_enough(end) and each.number < last:
                     last = each.number
@@ -116,9 +121,9 @@ def run_forks(
     return [end if number <= last else None for number, end in enumerate(ended)]
 
 
-def run_fork(work: Callable[[], Any], limit_seconds: float) -> Ended:
+def run_fork(work: Callable[[], Any], limit_seconds: float, progress: Progress | None = None) -> Ended:
     """Run one piece of work in a fork."""
-    (end,) = run_forks([work], 1, limit_seconds)
+    (end,) = run_forks([work], 1, limit_seconds, progress=progress)
     assert end is not None, "a single piece always ends"
     return end
 

@@ -112,3 +112,44 @@ def test_the_line_is_late_short_and_plain(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(written) == 1, "it is drawn ten times a second"
     line.clear()
     assert written[1:] == [_CLEAR]
+
+
+def _at_terminal(command: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run a command whose stderr is a terminal. Return its exit code, what the terminal got, and its stdout."""
+    screen, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 400))
+    marked = {**environment(folder), "TERM": "xterm"}
+    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
+        os.close(terminal)
+        seen = ""
+        while data := _read(screen):
+            seen += data
+        assert process.stdout is not None
+        output = process.stdout.read().decode()
+    os.close(screen)
+    return process.returncode, seen, output
+
+
+def test_tools_show_what_they_try(tmp_path: Path) -> None:
+    """hlo-tool reduce shows the candidates at a terminal, and leaves only the lines of the steps."""
+    (tmp_path / "a.hlo").write_text(NEGATE, encoding="utf-8")
+    (tmp_path / "test.sh").write_text(f"#!/bin/sh\nsleep 0.05\ngrep -q negate {'$1'}\n", encoding="utf-8")
+    (tmp_path / "test.sh").chmod(0o755)
+    program = PROGRAM.replace("hlo_run.cli", "hlo_run.tool")
+    arguments = ["reduce", str(tmp_path / "a.hlo"), f"--test={tmp_path / 'test.sh'} {{}}", f"--output={tmp_path / 'out.hlo'}"]
+    code, seen, output = _at_terminal([sys.executable, "-c", program, *arguments], tmp_path)
+    assert code == 0, seen
+    assert "the first run" in seen
+    assert " trials, " in seen
+    assert " trials, " not in _screen(seen)
+    assert "candidates were valid and smaller" in output
+    assert "\x1b" not in output
+
+
+def test_hlo_fuzz_shows_how_many_modules_are_done(tmp_path: Path) -> None:
+    program = PROGRAM.replace("hlo_run.cli import main", "hlo_run.tool import fuzz_main as main")
+    code, seen, output = _at_terminal([sys.executable, "-c", program, "--count=3", "--jobs=1"], tmp_path)
+    assert code == 0, seen
+    assert "2 modules, 0 failures, " in seen
+    assert "modules, " not in _screen(seen)
+    assert "\x1b" not in output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -72,6 +73,8 @@ LINES
 """
 
 # The message names the instruction, what was expected and what was found.
+_CANONICAL = replace(LAID_OUT, broadcasts=True)
+
 _REFUSED: dict[str, tuple[Strictness, str]] = {
     "ROOT r = f32[4,6] add(x, h)": (COMPILING, "'r' (add): takes floats of one width, but its operands are f32[4,6], f16[4,6]"),
     "ROOT r = f32[4,6] reshape(h)": (COMPILING, "'r' (reshape): expected elements of type f16, found f32[4,6]"),
@@ -104,7 +107,7 @@ _REFUSED: dict[str, tuple[Strictness, str]] = {
         "'r' (negate): keeps the layout of operand 0: expected the layout of f32[4,6]{0,1}, found f32[4,6]{1,0}",
     ),
     "ROOT r = f32[4,8] bitcast(x)": (LAID_OUT, "'r' (bitcast): expected 96 bytes like f32[4,6]{1,0}, found f32[4,8]{1,0}"),
-    "ROOT r = f32[6,4,2] broadcast(x), dimensions={1,0}": (LAID_OUT, "expected ascending dimensions, found {1,0}"),
+    "ROOT r = f32[6,4,2] broadcast(x), dimensions={1,0}": (_CANONICAL, "expected ascending dimensions, found {1,0}"),
     "ROOT r = (f32[4,6]{1,0}) tuple(t)": (LAID_OUT, "'r' (tuple): element 0: expected the layout of f32[4,6]{0,1}"),
 }
 
@@ -210,3 +213,11 @@ def test_a_schedule_holds_everything_in_order() -> None:
     module.schedule = {}
     with pytest.raises(ParseError, match="computation 'e' is not scheduled"):
         verify(module)
+
+
+def test_order_of_broadcast_dimensions_is_free_until_they_are_canonical() -> None:
+    """A layout that transposes keeps its broadcast's dimensions in any order until layout_normalization."""
+    text = "ENTRY e { x = f16[6,4] parameter(0) ROOT r = f16[4,3,6]{0,2,1} broadcast(x), dimensions={2,0} }"
+    verify(parse_module(text), LAID_OUT)
+    with pytest.raises(ParseError, match="expected ascending dimensions"):
+        verify(parse_module(text), _CANONICAL)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hlo_run.backends.library.arrays import Array
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.matrix_calls import MatrixCall
 
 _Shapes: TypeAlias = "Sequence[tuple[int, ...]]"
@@ -22,12 +23,24 @@ _Function: TypeAlias = "Callable[[MatrixCall, Sequence[Array], _Shapes], tuple[o
 # SciPy has no type stubs, so its functions are Any here.
 _LINALG: Any = import_module("scipy.linalg")
 _LAPACK: Any = import_module("scipy.linalg.lapack")
+# What SciPy's wrappers of LAPACK raise for dimensions that do not fit. Its name is f2py's.
+_REFUSED: type[Exception] = getattr(_LAPACK._flapack, "__flapack_error", ValueError)
 _SIGN_SHARE = 0.1
 _NORMAL_SHARE = 1e-12
 
 
 def compute(call: MatrixCall, arrays: Sequence[Array], results: Sequence[Array]) -> None:
-    """Run the call on every matrix of the batch and write `results`. All operands are read before any result is written."""
+    """Run the call on every matrix of the batch and write `results`. All operands are read before any result is written.
+
+    Raises Unsupported if the operands and the results do not fit together: nothing before has compared their shapes.
+    """
+    try:
+        _compute(call, arrays, results)
+    except (ValueError, IndexError, TypeError, _REFUSED) as error:
+        raise Unsupported(f"the operands and results of {call.function} do not fit together", notes=(str(error),)) from error
+
+
+def _compute(call: MatrixCall, arrays: Sequence[Array], results: Sequence[Array]) -> None:
     function, ranks = _FUNCTIONS[call.function]
     stack = arrays[0].shape[: arrays[0].ndim - ranks[0]]
     depth = len(stack)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hlo_run.codegen.llvm.cubin import sass_instructions
 from hlo_run.codegen.llvm.toolkit import PTXAS, find_in_toolkit
 from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.errors import DeviceError, InternalError
@@ -27,7 +28,7 @@ _SHORT_TEXT = 50_000
 
 @dataclass(frozen=True, slots=True)
 class PtxasReport:
-    """The resources of one kernel: registers and bytes per thread; `shared_bytes` is static shared memory per block."""
+    """The resources of one kernel: registers and bytes per thread, static shared memory per block, SASS without NOPs."""
 
     kernel: str
     sm_name: str
@@ -36,11 +37,13 @@ class PtxasReport:
     spill_store_bytes: int
     spill_load_bytes: int
     shared_bytes: int
+    sass_instructions: int
 
     def __str__(self) -> str:
         return (
             f"{self.kernel}: {self.registers} registers, {self.spill_store_bytes} bytes spill stores, "
-            f"{self.spill_load_bytes} bytes spill loads, {self.stack_bytes} bytes stack, {self.shared_bytes} bytes shared"
+            f"{self.spill_load_bytes} bytes spill loads, {self.stack_bytes} bytes stack, {self.shared_bytes} bytes shared, "
+            f"{self.sass_instructions} SASS instructions"
         )
 
 
@@ -60,8 +63,8 @@ def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) 
     target = _TARGET.search(ptx)
     if target is None:
         raise InternalError("the PTX has no .target line")
-    output = _run(tool, target[1], ptx, flags)
-    return tuple(_reports(output))
+    output, cubin = _run(tool, target[1], ptx, flags)
+    return tuple(_reports(output, sass_instructions(cubin)))
 
 
 @contextmanager
@@ -85,8 +88,8 @@ def _files(ptx: str) -> Generator[tuple[str, str, tuple[int, ...]]]:
             os.close(number)
 
 
-def _run(tool: Path, architecture: str, ptx: str, flags: tuple[str, ...]) -> str:
-    """Run `ptxas -v`, and return its output (stderr, then stdout)."""
+def _run(tool: Path, architecture: str, ptx: str, flags: tuple[str, ...]) -> tuple[str, bytes]:
+    """Run `ptxas -v`, and return its output (stderr, then stdout) and the cubin."""
     with _files(ptx) as (source, output, descriptors):
         command = [str(tool), f"-arch={architecture}", "-v", *flags, "-o", output, source]
         is_short = len(ptx) < _SHORT_TEXT
@@ -94,25 +97,30 @@ def _run(tool: Path, architecture: str, ptx: str, flags: tuple[str, ...]) -> str
             done = run_command(command, b"", timeout_seconds=_TIMEOUT_SECONDS, pass_fds=descriptors, is_short=is_short)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DeviceError(f"ptxas cannot run: {error}", notes=(f"found at {tool}",)) from error
+        cubin = Path(output).read_bytes() if done.returncode == 0 else b""
     text = done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")
     if done.returncode == 0:
-        return text
+        return text, cubin
     messages = tuple(line.replace(f"{source}, ", "") for line in text.splitlines() if line.strip())[:12]
     if done.returncode < 0:
         raise InternalError(f"ptxas died with {signal.Signals(-done.returncode).name}", notes=messages)
     raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=messages)
 
 
-def _reports(output: str) -> list[PtxasReport]:
+def _reports(output: str, instructions: dict[str, int]) -> list[PtxasReport]:
     entries = list(_ENTRY.finditer(output))
     starts = [*(entry.start() for entry in entries), len(output)]
-    return [_report(entry[1], entry[2], output[entry.end() : end]) for entry, end in zip(entries, starts[1:], strict=True)]
+    return [
+        _report(entry[1], entry[2], output[entry.end() : end], instructions.get(entry[1], 0))
+        for entry, end in zip(entries, starts[1:], strict=True)
+    ]
 
 
-def _report(kernel: str, sm_name: str, text: str) -> PtxasReport:
+def _report(kernel: str, sm_name: str, text: str, instructions: int) -> PtxasReport:
     stack = _STACK.search(text)
     stack_bytes, stores, loads = map(int, stack.groups()) if stack else (0, 0, 0)
-    return PtxasReport(kernel, sm_name, _number(_USED, text), stack_bytes, stores, loads, _number(_SHARED, text))
+    shared = _number(_SHARED, text)
+    return PtxasReport(kernel, sm_name, _number(_USED, text), stack_bytes, stores, loads, shared, instructions)
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int:

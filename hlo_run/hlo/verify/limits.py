@@ -25,7 +25,8 @@ _FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "a
 def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
     """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
 
-    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer. If the module is only
+    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer; and so is a bitcast of
+    a tuple, which XLA's verifier lets pass until layouts are assigned. If the module is only
     evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer. The calls of the module
     must have no cycle.
     """
@@ -38,6 +39,8 @@ def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
+            if instruction.opcode == "bitcast" and not (instruction.shape.is_array and instruction.operands[0].shape.is_array):
+                raise Unsupported(f"'{instruction.name}': a bitcast of or into a tuple", instruction.where)
     _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
@@ -97,6 +98,7 @@ class Reference:
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
         verify_limits(module, to_evaluate=True)
         verify_sizes(module)
+        verify_library_calls(module)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module

@@ -1,4 +1,4 @@
-"""The figures of a compilation: kernels, bytes, memory, registers; and their comparison within tolerances."""
+"""The figures of a compilation: kernels, bytes, memory, registers, SASS instructions; and their comparison within tolerances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlo_run.options.flag import names
 
 # What a tolerance may be for. `bytes` is for the bytes read and the bytes written.
 _OF_MODULES = ("kernels", "copies", "library-calls", "fusions", "bytes-read", "bytes-written", "memory")
-_OF_KERNELS = ("registers", "shared", "spills", "stack")
+_OF_KERNELS = ("registers", "shared", "spills", "stack", "sass")
 _GROUPS = {"bytes": ("bytes-read", "bytes-written")}
 _TOLERANCE = re.compile(r"([a-z-]+)=(\d+(?:\.\d+)?)(%?)")
 _LINE = re.compile(r"(.*\S)\s+(\d+)")
@@ -87,7 +87,7 @@ def kernel_figures(ptx: Iterable[str], cuda_data_dir: str = "") -> dict[str, int
     for text in ptx:
         for report in assemble(text, cuda_data_dir=cuda_data_dir):
             spills = report.spill_store_bytes + report.spill_load_bytes
-            values = (report.registers, report.shared_bytes, spills, report.stack_bytes)
+            values = (report.registers, report.shared_bytes, spills, report.stack_bytes, report.sass_instructions)
             figures |= {f"{report.kernel} {kind}": value for kind, value in zip(_OF_KERNELS, values, strict=True)}
     return figures
 

@@ -79,6 +79,7 @@ def test_it_assembles_for_every_card(name: str) -> None:
     assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0)
     assert report.shared_bytes == 256
     assert "256 bytes shared" in str(report)
+    assert 10 < report.sass_instructions < 200
 
 
 @needs_ptxas

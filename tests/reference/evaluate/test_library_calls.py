@@ -219,7 +219,9 @@ ENTRY e { x = f32[2,64,64,16] parameter(0)
   ROOT c = (f32[2,64,64,32], u8[0]) custom-call(x, y), window={size=3x3 pad=1_1x1_1}, dim_labels=b10f_o10i->b10f,
     custom_call_target="__cudnn$convForward" }"""
     module = hlo_run.parse(text)
-    with pytest.raises(Unsupported, match="the operands of the custom call '__cudnn\\$convForward' do not fit together"):
+    with pytest.raises(
+        Unsupported, match="__cudnn\\$convForward needs window and dim_labels, and an input, a kernel and an output"
+    ):
         hlo_run.evaluate(module, np.zeros((2, 64, 64, 16), np.float32), np.zeros((6, 16, 3, 32), np.float32))
 
 

@@ -29,6 +29,7 @@ _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
 # Longer ones exceed 64 bits, and Python refuses to convert some thousand digits.
 _MOST_DIGITS = 100
+_WORD = 1 << 64
 _DECIMAL = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _TOKEN = re.compile(r"\s*(-?\d[\w.]*(?:(?<=[eE])[-+]\d+)?|[\w$%][\w$%.]*|[-+{}()\[\],!|])")
 
@@ -70,7 +71,7 @@ def _blank_comment(match: re.Match[str]) -> str:
 
 
 def parse_number(text: str) -> Integer | Float | None:
-    """Return the immediate of `text`; None if it is not a number."""
+    """Return the immediate of `text`; None if it is not a number, or an integer beyond 64 bits."""
     if text == "WARP_SZ":
         return Integer(32)
     if bits := _BITS.match(text):
@@ -81,7 +82,8 @@ def parse_number(text: str) -> Integer | Float | None:
     if _INTEGER.match(text):
         digits = text.rstrip("U")
         is_octal = re.match(r"-?0[0-7]+$", digits) is not None
-        return Integer(int(digits, 8 if is_octal else 0))
+        value = int(digits, 8 if is_octal else 0)
+        return Integer(value) if -_WORD < value < _WORD else None
     if _DECIMAL.match(text):
         return Float(int.from_bytes(struct.pack("<d", float(text)), "little"), 64)
     return None
@@ -180,7 +182,10 @@ class OperandParser:
         return Address(base, offset)
 
     def _displacement(self) -> int:
-        """Read any sequence of `+8`, `-8`, `+-8`. A sign may be its own token or part of the number."""
+        """Read any sequence of `+8`, `-8`, `+-8`, and return its sum, wrapped to 64 bits with a sign.
+
+        A sign may be its own token or part of the number.
+        """
         total = 0
         while self._peek() not in ("]", ",", "", ")", "}"):
             sign = 1
@@ -188,9 +193,9 @@ class OperandParser:
                 sign = -sign if self._next() == "-" else sign
             value = parse_number(self._next())
             if not isinstance(value, Integer):
-                raise self._source.error("the offset of an address must be an integer", self._offset)
+                raise self._source.error("the offset of an address must be an integer of 64 bits", self._offset)
             total += sign * value.value
-        return total
+        return (total + _WORD // 2) % _WORD - _WORD // 2
 
     def _atom(self, text: str) -> Operand:
         if text == "-":

@@ -55,6 +55,8 @@ def test_header() -> None:
         ("ld.global.u32 %r1, [%rd1+16];", (Register("%r1"), Address(Register("%rd1"), 16))),
         ("ld.global.u32 %r1, [ %rd1 + 0 ];", (Register("%r1"), Address(Register("%rd1"), 0))),
         ("ld.global.u32 %r1, [%rd1+-8];", (Register("%r1"), Address(Register("%rd1"), -8))),
+        # ptxas adds offsets modulo 2^64, too
+        ("ld.global.u32 %r1, [%rd1+18446744073709551608];", (Register("%r1"), Address(Register("%rd1"), -8))),
         ("ld.shared.u32 %r1, [tile+4];", (Register("%r1"), Address(Symbol("tile"), 4))),
         ("ld.shared.u32 %r1, [16];", (Register("%r1"), Address(Integer(16), 0))),
         ("mov.b64 %rd1, tile+8;", (Register("%rd1"), Symbol("tile", 8))),
@@ -159,6 +161,8 @@ def test_labels_and_branch_targets() -> None:
         ("ld.global.u32 %r1, [%rd1;", 9, "address"),
         ("mov.b64 {%r1, %r2, %rd1;", 9, "operands"),
         ("add.s32 %r1, %r2, #;", 9, "not an operand"),
+        ("add.s32 %r1, %r2, 18446744073709551616;", 9, "not an operand"),
+        ("ld.global.u32 %r1, [%rd1+99999999999999999999];", 9, "an integer of 64 bits"),
         (".nonsense 5;", 9, "unknown directive"),
         ("mov.u32 %r1, 5", 9, "statement"),
     ],
