@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import elements_of
@@ -151,8 +153,8 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.opcode == "constant":
         array = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            counted = np.moveaxis(array, dim, -1)
-            if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(size), counted.shape)):
+            counted: NDArray[Any] = np.moveaxis(array, dim, -1)
+            if size > 1 and bool(np.all(counted == np.arange(size))):
                 return dim
         return None
     if value.opcode == "broadcast":

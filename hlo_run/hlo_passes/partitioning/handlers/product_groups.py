@@ -19,7 +19,7 @@ from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
-from hlo_run.hlo_passes.partitioning.grouping import aligned, base_in_group, group_state
+from hlo_run.hlo_passes.partitioning.grouping import align, aligned, base_in_group, group_state
 from hlo_run.hlo_passes.partitioning.handlers.product import (
     Multiply,
     Product,
@@ -404,9 +404,9 @@ def _output_of_contracting(
         return grouped.sharding, ungroup(grouped), []
     found = matching_dims(sharding, lhs.devices)
     if found is not None:
-        if not found:
-            return REPLICATED, REPLICATED, []
-        return group_on_dims(sharding, found).sharding, sharding, found
+        # XLA takes the order of the groups' members to be the same, and gets other values where it is not.
+        grouped = align(group_on_dims(sharding, found), lhs, ignores_order=True, is_strict=True) if found else None
+        return (REPLICATED, REPLICATED, []) if grouped is None else (grouped.sharding, sharding, found)
     if not sharding.is_replicated:
         d = p.dims
         for groups in (d.lhs_free, d.rhs_free, d.batch):

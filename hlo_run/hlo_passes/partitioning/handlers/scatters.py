@@ -235,9 +235,10 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
         return None
     fill = b.filled(b.constant(identity, operand.hlo.shape.element_type), operand.hlo.shape)
     place = indices.state.partition_id
-    if indices.leaf.subgroups == ("replicated",):
-        same_data = group_on_dims(indices.leaf, [indices.leaf.subgroup_dim("replicated")])
-        place = in_group_id(b, same_data.groups(), place)
+    # XLA forgets a divided dimension of index components: its groups without device 0 lose the operand.
+    others = [dim for dim, count in enumerate(indices.leaf.dims) if count > 1 and dim not in dims.indices]
+    if others:
+        place = in_group_id(b, group_on_dims(indices.leaf, others).groups(), place)
     is_other = b.filled(b.add("convert", Shape.array("pred", ()), [place]), operand.hlo.shape.with_element_type("pred"))
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
     inner = replace(
