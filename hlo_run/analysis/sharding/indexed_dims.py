@@ -151,10 +151,10 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.shape.element_type != "s32":
         return None
     if value.opcode == "constant":
-        array = np.asarray(value.constant_array)
+        array: NDArray[Any] = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            counted: NDArray[Any] = np.moveaxis(array, dim, -1)
-            if size > 1 and bool(np.all(counted == np.arange(size))):
+            counted = np.moveaxis(array, dim, -1)
+            if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(size), counted.shape)):
                 return dim
         return None
     if value.opcode == "broadcast":
