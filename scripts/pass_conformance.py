@@ -1,13 +1,13 @@
 """Count the cases of XLA's own pass tests that come out as XLA's tests want them, and the reasons of the others.
 
-    python3 scripts/venv.py python scripts/pass_conformance.py CASES [--pass NAME,..] [--rows OUT.tsv] [--jobs N]
+    python3 scripts/venv.py python scripts/pass_conformance.py CASES [--pass NAME,..] [--rows OUT.tsv] [--released ROWS.tsv]
 
-CASES is a folder as `pass_meaning.py` takes it, with what each test expects: FileCheck patterns (`CASE.check`) and matchers of
-the root (`CASE.match`, one JSON value per line). `changed` says whether the last pass changes the module. Options that a pass's
-constructor gets are handed over (`OPTIONS`). Cases that set others, edit the module or hand over a function are left out.
-Patterns are compared with three texts: as printed, with `VALUE#NUMBER` for elements of tuples, and without shapes. The output is
-Markdown.
-`REASONS` names why a case may differ; what begins with `open` is work to do.
+CASES is a folder as `pass_meaning.py` takes it, with what each test expects: FileCheck patterns (`CASE.check`) and matchers
+of the root (`CASE.match`, one JSON value per line). `changed` says whether the last pass changes the module. Options that a
+pass's constructor gets are handed over (`OPTIONS`). Cases that set others, edit the module or hand over a function are left
+out. Patterns are compared with three texts: as printed, with `VALUE#NUMBER` for elements of tuples, and without shapes. The
+output is Markdown. `REASONS` names why a case may differ; what begins with `open` is work to do. With the rows of
+`released_passes.py`, cases in which released XLA's pass makes the same module as ours count apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import fnmatch
 import io
 import json
 import re
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -48,59 +49,58 @@ OPTIONS = {
     "WhileLoopUnroller": ("unroll_factor", "wrap_in_trivial_loop"),
 }
 _STRATEGIES = {"kAuto": "auto", "kFullUnroll": "full", "kDoubleBuffer": "double_buffer", "kManual": "manual"}
-# Why cases differ: (reason, patterns of cases). The first that matches counts.
+# What the fixtures of tests set, as flags.
+FLAGS = {
+    "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
+    "gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
+}
+# The reason of a case in which released XLA's pass makes the same module as ours (`released_passes.py`).
+_AS_RELEASED = "released XLA gives the same result: the test is newer, or sets options that XLA:GPU does not set"
+# Why other cases differ: (reason, patterns of cases). The first that matches counts.
 REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the test expects an error, and gets one", ("call-outliner/Error*",)),
     (
-        "an option of the pass that XLA:GPU does not set, or a record of options that the case does not carry",
+        "an option of the pass that XLA:GPU does not set, or a condition that the case does not carry",
         (
-            "algsimp/DotToMultiply*",
-            "algsimp/MultipleDotStrength*",
-            "algsimp/ReduceOfBatchDot*",
-            "algsimp/SimplifyBitcastConvert*",
-            "algsimp/SimplifyReduceOfConcatWithDifferentShapes",
-            "batchnorm_expander/DisabledFlags*",
-            "call-inliner/InliningCallBack",
-            "call-inliner/PreserveComposite*",
-            "cse/IgnoreControl*",
-            "dce/IndirectComputation*",
-            "dce/Unused*",
-            "flatten-call-graph/SkipCloning*",
-            "gather_expander/AvoidDegenerateDims",
-            "gather_expander/EliminateSimple*",
-            "gather_expander/GatherToLoop*",
-            "algsimp/MergeWithMultiple*",
-            "algsimp/NoMergeThree*",
+            *("batchnorm_expander/DisabledFlags*", "call-inliner/PreserveComposite*", "call-*/ReusedComputationName*"),
+            *("reshape-mover/ReshapeOfRank1*", "dot-strength-reduction/*", "topk-specializer/Preserves*"),
+            *("reduce-window-rewriter/OptimizeR1*", "constant_folding/FoldWhile", "rng-expander/ReplacesRngWithGet*"),
         ),
     ),
     ("execution threads other than the main one", ("*ExecutionThread*", "*Async*")),
-    (
-        "open: `original_value` of instructions is read and printed, not derived",
-        ("*Original*", "algsimp/AlgebraicSimplifierReshape*"),
-    ),
+    ("`origin` is read and printed, not derived", ("*Original*", "algsimp/AlgebraicSimplifierReshape*")),
     (
         "no step without effect is made, which XLA's next pass removes (see above)",
         (
-            "dot_decomposer/*",
-            "gather_simplifier/*",
-            "scatter_simplifier/*",
-            "algsimp/ElementwiseSink*",
-            "reduction-degenerate-dim-remover/*",
+            *("dot_decomposer/*", "gather_simplifier/*", "algsimp/ElementwiseSink*", "associative-scan-rewriter/*"),
+            *("reduction-degenerate-dim-remover/*", "bitcast_dtypes_expander/*", "layout_normalization/ConstantAvoid*"),
         ),
     ),
-    ("Triton's fusions", ("priority-fusion/*Triton*", "priority-fusion/FusionOnStream*")),
     (
-        "open: s8 convolutions of cuDNN",
-        ("cudnn_pad_for_convolutions/*", "cudnn-fused-convolution-rewriter/*", "algsimp/Test*", "algsimp/FuseRelu*"),
+        "arrays of less than a byte per element, of dynamic sizes, or of pred whose bytes would be read",
+        ("algsimp/Imag*", "algsimp/ReduceBroadcastOfScalar_2", "algsimp/SimplifyBitcast*", "tuple-simplifier/DynamicOutput*"),
     ),
-    ("open: `dot-merger` of dots whose shared operand was reshaped, or is on the other side", ("dot-merger/*",)),
-    ("open: buffers `b(f32[16])` and pipelined transfers", ("copy-insertion/NonCopyable*", "copy-insertion/PartiallyPipelined*")),
     (
-        "shapes beyond a limit, or a module that our verifier refuses",
-        ("batched_gather_scatter_normalizer/*", "sort-rewriter/*", "while-loop-constant-sinking/DontCreate*"),
+        "a module that the verifier refuses, as XLA's does",
+        ("sort-rewriter/NoRewriteLarge*", "while-loop-constant-sinking/DontCreate*"),
     ),
-    ("open: arrays of less than a byte per element, or of dynamic sizes", ("algsimp/Imag*", "algsimp/ReduceBroadcastOfScalar_2")),
-    ("computations are printed in another order or under another name", ("while-loop-*SharedCall*", "*SharedCallee*")),
+    ("Triton's fusions, and annotations of streams", ("priority-fusion/*",)),
+    ("computations are printed in another order or under another name", ("while-loop-*Shared*", "*SharedCallee*")),
+    (
+        "open: convolutions of s8, which are kernels here",
+        ("cudnn*", "algsimp/Test*", "algsimp/FuseRelu*", "algsimp/BroadcastReshape*"),
+    ),
+    (
+        "open: copies that `copy-insertion` saves or adds (below), buffers `b(f32[16])`, pipelined transfers",
+        ("copy-insertion/*",),
+    ),
+    ("open: `layout-assignment` of bitcast-converts, dots and convolutions", ("layout-assignment/*",)),
+    ("open: `layout_normalization` of convolutions, scatters and reshapes", ("layout_normalization/*",)),
+    ("open: fusions of reductions whose dimensions are not grouped", ("multi_output_fusion/*", "copy_fusion/*")),
+    ("open: other masks, or another order of dimensions, of a ragged dot", ("ragged_dot_rewriter/*",)),
+    ("open: `dot-merger` of dots whose shared operand is on the other side", ("dot-merger/*",)),
+    ("open: GELU behind a bitcast", ("cublas-gemm-rewriter/*",)),
+    ("open: loops in `simplify-while-loops` (see above)", ("simplify-while-loops/*", "tuple-simplifier/RemoveMixed*")),
 )
 
 
@@ -145,16 +145,24 @@ def _asked(row: _Row, name: str, made: str) -> str:
     given = [part.strip() for part in rest.rstrip(")").split(",")]
     pairs = [f"{o}={a}" for o, a in zip(OPTIONS.get(kind, ()), given, strict=False) if re.fullmatch(r"true|false|[\d.]+", a)]
     pairs += [f"unroll_strategy={_STRATEGIES[a]}" for a in given if a in _STRATEGIES]
+    pairs += ["aggressive=true"] if "kAggressive" in given else []
     pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
+    if fnmatch.fnmatch(row["case"], "algsimp/SimplifyBitcastConvert*Bitwidth") and row["changed"] == "true":
+        pairs.append("sees_layouts=true")  # the test sets it in a record of options
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
         pairs.append("always=true")  # the test's fixture sets the mode
     return name + ("{" + ",".join(pairs) + "}" if pairs else "")
 
 
-def optimized(file: str, passes: str, compact: bool = False) -> tuple[int, str]:
-    """Return the exit code and what hlo-opt prints."""
+def flags_of(row: _Row) -> tuple[str, ...]:
+    """Return the flags that the fixture of the case's test sets."""
+    return FLAGS.get(Path(row["file"]).name, ())
+
+
+def optimized(file: str, passes: str, compact: bool = False, more: Sequence[str] = ()) -> tuple[int, str]:
+    """Return the exit code and what hlo-opt prints; `more` are further flags."""
     out = io.StringIO()
-    flags = [f"--passes={passes}", "--xla_dump_large_constants", f"--xla_dump_compact_gte={str(compact).lower()}", file]
+    flags = [*more, f"--passes={passes}", "--xla_dump_large_constants", f"--xla_dump_compact_gte={str(compact).lower()}", file]
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
         code = run_opt(flags)
     return code, out.getvalue()
@@ -174,13 +182,21 @@ def _without_shapes(text: str) -> str:
 
 def judge(cases: Path, row: _Row) -> str:
     """Return agree, missed, extra, differs, refused, invalid or crash."""
-    base, passes = cases / row["case"], with_options(row)
-    file = f"{base}.hlo"
-    code, after = optimized(file, passes)
+    passes, file = with_options(row), f"{cases / row['case']}.hlo"
+    more = flags_of(row)
+    code, after = optimized(file, passes, more=more)
     if code:
         return "crash" if code == 70 else "refused"
     earlier = ",".join(split_passes(passes)[:-1])
-    before = optimized(file, earlier)[1] if earlier and row["changed"] != "?" else Path(file).read_text(encoding="utf-8")
+    before = (
+        optimized(file, earlier, more=more)[1] if earlier and row["changed"] != "?" else Path(file).read_text(encoding="utf-8")
+    )
+    return expected(cases, row, before, after, optimized(file, passes, compact=True, more=more)[1])
+
+
+def expected(cases: Path, row: _Row, before: str, after: str, *others: str) -> str:
+    """Return agree, missed, extra, differs or invalid for a module after the passes; `others` are other prints of it."""
+    base = cases / row["case"]
     try:
         module = hlo_run.parse(after)
         moved = module.to_string() != hlo_run.parse(before, verified=False).to_string()
@@ -188,7 +204,7 @@ def judge(cases: Path, row: _Row) -> str:
         return "invalid"
     if row["changed"] != "?" and moved != (row["changed"] == "true"):
         return "extra" if moved else "missed"
-    texts = (after, _without_shapes(after), optimized(file, passes, compact=True)[1])
+    texts = (after, _without_shapes(after), *others)
     for path in base.parent.glob(f"{base.name}.check*") if row["changed"] != "false" else ():
         if any(_matches(text, path) for text in texts) == path.name.endswith(".not"):
             return "differs"
@@ -201,7 +217,8 @@ def judge(cases: Path, row: _Row) -> str:
     return "agree"
 
 
-def _is_plain(row: _Row) -> bool:
+def is_plain(row: _Row) -> bool:
+    """Return True for a case that the passes here can be asked about: with no options but constructor arguments, not edited."""
     notes = row["notes"]
     return (
         row["ours"] == "yes"
@@ -211,7 +228,15 @@ def _is_plain(row: _Row) -> bool:
     )
 
 
-def _reason(case: str) -> str:
+def _equal_cases(rows: Path) -> set[str]:
+    """Return the cases in which ours and released XLA's pass make the same module."""
+    fields = (line.split("\t") for line in rows.read_text(encoding="utf-8").splitlines())
+    return {case for case, found, *_ in fields if found == "equal"}
+
+
+def _reason(case: str, as_released: set[str]) -> str:
+    if case in as_released:
+        return _AS_RELEASED
     return next((text for text, patterns in REASONS if any(fnmatch.fnmatch(case, p) for p in patterns)), "open: other")
 
 
@@ -223,10 +248,11 @@ def main() -> int:
         "--pass", dest="names", default="", metavar="NAMES", help="only the cases of these passes, comma separated"
     )
     parser.add_argument("--rows", type=Path, help="write a line for each case")
+    parser.add_argument("--released", type=Path, metavar="ROWS.tsv", help="the rows that released_passes.py wrote")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if _is_plain(row)]
+        rows = [row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if is_plain(row)]
     chosen = {name for name in str(args.names).split(",") if name}
     rows = [row for row in rows if not chosen or row["pass"] in chosen]
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -234,7 +260,9 @@ def main() -> int:
     if args.rows:
         text = "".join(sorted(f"{row['case']}\t{what}\n" for row, what in zip(rows, found, strict=True)))
         args.rows.write_text(text, encoding="utf-8")
-    reasons = collections.Counter(_reason(row["case"]) for row, what in zip(rows, found, strict=True) if what != "agree")
+    as_released = _equal_cases(args.released) if args.released else set[str]()
+    others = [row["case"] for row, what in zip(rows, found, strict=True) if what != "agree"]
+    reasons = collections.Counter(_reason(case, as_released) for case in others)
     print(f"{found.count('agree')} of {len(found)} cases agree with XLA's tests.\n\n| the others | cases |\n| --- | ---: |")
     for reason, count in sorted(reasons.items(), key=lambda item: (item[0].startswith("open"), -item[1])):
         print(f"| {reason} | {count} |")

@@ -86,7 +86,6 @@ WHY_NOT = {
     "convert_triton_gemm_config": "no GEMM goes to Triton",
     "propagate-call-metadata": "calls are inlined with their metadata",
     "hlo-verifier": "`--verify` says when the verifier runs",
-    "dynamic-slice-annotator": "prepares slices fused with library calls, which stay kernels of their own here",
 }
 
 

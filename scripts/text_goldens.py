@@ -47,7 +47,7 @@ _AS_IS = "--xla_disable_all_hlo_passes"
 _FLAGS = (*EMITTERS_ONLY, "--xla_dump_hlo_pass_re=.*")
 _DUMP = re.compile(r"\.(?P<number>\d{4})\.(?P<pipeline>[^.]+)\.after_(?P<row>.+)\.before_(?P<next>.+)\.txt$")
 # Changes that XLA makes outside of its passes.
-_UNSEEN = ("pre-scheduling-passes/schedule",)
+_UNSEEN = ("pre-scheduling-passes/schedule", "scheduled-gpu-module/renew-copies")
 _SEVERAL = re.compile(r"\b(?:num_partitions|replica_count)=")
 # Rows of ours to search for one of XLA's, from the last one found.
 _REACH = 80

@@ -67,8 +67,8 @@ class Emitted:
         return print_module(self.kernel.module, print_locations=True)
 
 
-def emit(text: str, target: str | TargetSpec = "h100") -> Emitted:
-    """Emit the fusion as kernel `kernel`; the IR verifies."""
+def emit(text: str, target: str | TargetSpec = "h100", name: str = "kernel") -> Emitted:
+    """Emit the fusion as a kernel of this name; the IR verifies."""
     module, fusion = read_fusion(text)
     operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
     results = [shape for _, shape in fusion.shape.leaves()]
@@ -77,7 +77,7 @@ def emit(text: str, target: str | TargetSpec = "h100") -> Emitted:
     arguments += [
         EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
     ]
-    kernel = emit_kernel(fusion, "kernel", _spec(target), arguments)
+    kernel = emit_kernel(fusion, name, _spec(target), arguments)
     kernel.module.verify()
     return Emitted(module, fusion, kernel)
 

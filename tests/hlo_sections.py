@@ -92,14 +92,13 @@ def run_hlo(section: Section, folder: Path) -> str:
 
 def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
-    strictness = verify_input(module)
     asked = set(map(spelling, options.hlo_rows.only))
-    for group in (OTHER_PASSES, *PIPELINE):
-        for _, row in group.all_rows():
-            if spelling(row.name) in asked:
-                row.make(ctx).apply(ctx, module)
-                strictness = LAID_OUT if row.settles_layouts else strictness
-                verify(module, strictness)
+    rows = [row for group in (OTHER_PASSES, *PIPELINE) for _, row in group.all_rows() if spelling(row.name) in asked]
+    strictness = verify_input(module, any(row.mixes_layouts for row in rows))
+    for row in rows:
+        row.make(ctx).apply(ctx, module)
+        strictness = LAID_OUT if row.settles_layouts else strictness
+        verify(module, strictness)
     return module_to_string(module)
 
 

@@ -9,10 +9,30 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
-    """Return all computations, callees before callers: the module's own order if it is one, as after XLA's parser."""
-    places = {computation: number for number, computation in enumerate(module.computations)}
-    if all(places[callee] < places[c] for c in module.computations for i in c.instructions for callee in i.called_computations):
-        return list(module.computations)
+    """Return all computations, callees before callers: in the module's order, with a later callee just before its first caller.
+
+    This is the order that XLA keeps while passes add computations. A module in which a later callee itself calls a computation
+    that would follow it is walked depth first instead.
+    """
+    callers = {c: {i.parent for i in c.callers} for c in module.computations if c.callers}
+    order: list[HloComputation] = []
+    placed: set[HloComputation | None] = set()
+    for computation in module.computations:
+        place = len(order)
+        known = callers.get(computation)
+        if known is not None and not known.isdisjoint(placed):
+            place = next(n for n, other in enumerate(order) if other in known)
+        order.insert(place, computation)
+        placed.add(computation)
+    done: set[HloComputation | None] = set()
+    for computation in order:
+        if computation in callers and not callers[computation].isdisjoint(done):
+            return _depth_first(module)
+        done.add(computation)
+    return order
+
+
+def _depth_first(module: HloModule) -> list[HloComputation]:
     called = {callee for instruction in module.instructions for callee in instruction.called_computations}
     done: dict[HloComputation, None] = {}
     for start in module.computations:

@@ -7,6 +7,7 @@ import re
 from hlo_run.hlo.graph import HloInstruction
 
 _OWNER = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"([^"]*)"')
+_SLICE_FUSION = re.compile(r'"custom_fusion_config":\s*{\s*"name":\s*"dynamic_slice_fusion"')
 
 
 def fusion_owner(fusion: HloInstruction) -> str:
@@ -15,6 +16,11 @@ def fusion_owner(fusion: HloInstruction) -> str:
         return ""
     found = _OWNER.search(fusion.backend_config)
     return found[1] if found else ""
+
+
+def is_slice_copy(fusion: HloInstruction) -> bool:
+    """True for a fusion around one operation on slices, which XLA runs as it is: a copy, or a call of a library."""
+    return _SLICE_FUSION.search(fusion.backend_config) is not None if fusion.attrs.get("kind") == "kCustom" else False
 
 
 def is_triton_fusion(fusion: HloInstruction) -> bool:

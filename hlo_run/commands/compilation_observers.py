@@ -39,14 +39,16 @@ class CompilationObservers:
         module: HloModule,
         target: TargetSpec,
         watching: Sequence[Callable[[HloModule], Observer]] = (),
+        passes: Sequence[str] = (),
     ) -> Generator[tuple[PassContext, HloModule]]:
         """Yield the context of a compilation and the copy of `module` to compile, since compilation edits in place.
 
-        `watching` are functions from that copy to another observer. Adds the path of a reproducer to an InternalError.
+        `watching` are functions from that copy to another observer; `passes` are the names of the only passes that run, by
+        default XLA's pipelines. Adds the path of a reproducer to an InternalError.
         """
         working = module.clone()
         observers = self.create(options)
-        dump = self._dump_observer(options, working, target)
+        dump = self._dump_observer(options, working, target, passes)
         if dump is not None:
             dump.start()
             observers.append(dump)
@@ -58,6 +60,8 @@ class CompilationObservers:
             show = replace(options.show, print_locations=True) if options.report_html else options.show
             with limited(options.timeout):
                 yield PassContext(target, options.compile, tuple(observers), replacements, show, locates), working
+            if dump is not None and passes:
+                dump.passes_done()
         except InternalError as error:
             if not any(note.startswith(REPRODUCER) for note in error.notes):
                 error.notes = (
@@ -85,18 +89,22 @@ class CompilationObservers:
         if options.time_passes or options.xla_gpu_print_compilation_stats:
             self._console.err(self._timing.table())
 
-    def _dump_observer(self, options: Options, module: HloModule, target: TargetSpec) -> DumpObserver | None:
+    def _dump_observer(
+        self, options: Options, module: HloModule, target: TargetSpec, passes: Sequence[str]
+    ) -> DumpObserver | None:
         """Return the observer that dumps `module`, the copy that is compiled; None if nothing is dumped."""
         most = options.xla_dump_max_hlo_modules
         if not options.dumps_to or 0 < most <= self._number:
             return None
         from hlo_run.pipeline.observers.dump import DumpObserver  # few command lines dump
-        from hlo_run.pipeline.xla_pipelines import xla_order
+        from hlo_run.pipeline.xla_pipelines import order_of_passes, xla_order
 
         def write_proto(module: HloModule) -> bytes:
             from hlo_run.formats.write import module_to_bytes  # imports jaxlib
 
             return module_to_bytes(module, "pb")
 
-        order = xla_order(PassContext(target, options.compile), module)
-        return DumpObserver(options, module, self._number, target, self._console.artefact, order, write_proto)
+        order = order_of_passes(passes) if passes else xla_order(PassContext(target, options.compile), module)
+        return DumpObserver(
+            options, module, self._number, target, self._console.artefact, order, write_proto, of_passes=bool(passes)
+        )

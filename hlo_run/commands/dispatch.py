@@ -16,17 +16,20 @@ from hlo_run.containment.relay import Relay
 from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
+from hlo_run.execution.profile_csv import append_times, csv_file
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
-from hlo_run.options.effects import check_effects, check_least_values
+from hlo_run.options.effects import NOT_RETURNED, check_effects, check_least_values
 from hlo_run.parallel import share_cores
 from hlo_run.platforms import platform_name, reference_platform
 from hlo_run.version import VERSION
 
 # A file's exit code, the bucket of its failure, and what the reports say about it if there are any.
 Entry: TypeAlias = "tuple[int, str, dict[str, str] | None]"
+# The times of a file in its entry.
+TIMES = "times_ns"
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
@@ -114,6 +117,8 @@ class _Command:
         """Keep what is reported about a file, pass it to the supervisor, and write its line of `--report_jsonl`."""
         options = self.options
         record: dict[str, str] = {}
+        if options.append_profile_to_csv_file and result.times_ns:
+            record[TIMES] = " ".join(map(str, result.times_ns))
         if options.report_json or options.report_jsonl or options.report_junit:
             from hlo_run.execution.reports import file_report
 
@@ -148,6 +153,8 @@ class _Command:
 
     def _write_reports(self, reports: Sequence[dict[str, str]]) -> None:
         options = self.options
+        if options.append_profile_to_csv_file:
+            self._append_times(options.append_profile_to_csv_file)
         if options.report_html:
             from hlo_run.report.page import page
 
@@ -162,6 +169,11 @@ class _Command:
             write_artefact(options.report_junit, to_junit(reports))
         if options.report_jsonl:
             self._write_line(to_json_line(reports, VERSION))
+
+    def _append_times(self, path: str) -> None:
+        times = {self.files[n]: record[TIMES] for n, (_, _, record) in self.entries.items() if record and TIMES in record}
+        if times:
+            append_times(path, {file: [int(time) for time in text.split()] for file, text in times.items()})
 
 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay) -> None:
@@ -234,7 +246,7 @@ def _run_mode(task: Task) -> None:
 
 def _compile_or_run(task: Task, module: HloModule) -> None:
     options = task.options
-    task.result.reference = reference_platform(options)
+    task.result.reference = "" if options.output_mode == NOT_RETURNED else reference_platform(options)
     if options.stage == FUSION_ANALYSIS:
         from hlo_run.commands.analyze_fusions import analyze_fusions
 
@@ -278,10 +290,13 @@ def _check_run_flags(options: Options) -> None:
         "save_outputs",
         "output_literals_file",
         "dump_output_literal_to",
+        "append_profile_to_csv_file",
         "output",
         "profile",
     ):
         path: str = getattr(options, flag)
+        if flag == "append_profile_to_csv_file" and path:
+            path = csv_file(path)
         if path and (flag, path) not in (("profile", "-"), ("report_jsonl", "-")):  # printed
             check_writable(path, flag)
 
@@ -300,6 +315,10 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
             raise UsageError("--dump_output_literal_to needs exactly one input file")
         if not options.dump_output_literal_to.endswith(".txt"):
             raise UsageError(f"--dump_output_literal_to={options.dump_output_literal_to} must end in .txt: it is written as text")
+    if options.enable_mock_nccl or options.run_single_shard_id >= 0:
+        flag = "enable_mock_nccl" if options.enable_mock_nccl else "run_single_shard_id"
+        reason = "mock NCCL returns whatever the memory holds; hlo-run simulates all devices and their collectives"
+        raise UsageError(f"--{flag}: {reason}", hint="--num_replicas=N and --num_partitions=N set the devices")
     if options.num_nodes != 1:
         reason = "hlo-run simulates all devices of a run on one host"
         raise UsageError(f"--num_nodes={options.num_nodes}: {reason}", hint="--num_replicas=N and --num_partitions=N add devices")

@@ -12,6 +12,7 @@ from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import is_executable_file
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.sharding import SingleSharding, for_leaves
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import HLO_INPUT, StopAtStage
@@ -39,6 +40,9 @@ def load(task: Task) -> HloModule:
             )
         if options.while_execution_count > 0 or options.remove_infeed_outfeed:
             raise UsageError(f"the control flow of '{task.file}' is compiled already", hint="give the HLO file")
+        if options.compile_as_stablehlo or options.is_spmd_partitioned_module:
+            flag = "compile_as_stablehlo" if options.compile_as_stablehlo else "is_spmd_partitioned_module"
+            raise UsageError(f"'{task.file}' is compiled already: --{flag} comes too late", hint="give the HLO file")
         return _load_executable(task)
     source = read_module(task.file, options.input_format)
     module = parse(source.text, task.file, options.verify != "off")
@@ -49,7 +53,29 @@ def load(task: Task) -> HloModule:
         from hlo_run.hlo.arguments import fit_arguments  # only snapshots have arguments
 
         task.given = fit_arguments(module, source.arguments, f"'{task.file}'")
-    return _flattened(options, wrap_bare_module(module))
+    module = wrap_bare_module(module)
+    if options.compile_as_stablehlo:
+        module = _through_stablehlo(module, task.file)
+    if options.is_spmd_partitioned_module:
+        _mark_as_partitioned(module)
+    return _flattened(options, module)
+
+
+def _through_stablehlo(module: HloModule, file: str) -> HloModule:
+    """Return the module as StableHLO describes it. Raises Unsupported if XLA cannot convert it."""
+    from hlo_run.formats import xla  # needs jaxlib
+    from hlo_run.formats.write import module_to_bytes
+
+    return parse(xla.mlir_to_text(module_to_bytes(module, "stablehlo"), file), file)
+
+
+def _mark_as_partitioned(module: HloModule) -> None:
+    """Let parameters and result without a sharding be sharded manually, as in a module that a partitioner made."""
+    for instruction in (*module.entry.parameters, module.entry.root):
+        if "sharding" not in instruction.attrs:
+            leaves = sum(1 for _ in instruction.shape.leaves())
+            manual = SingleSharding("manual")
+            instruction.attrs["sharding"] = for_leaves(manual, leaves) if instruction.shape.is_tuple else manual
 
 
 def _flattened(options: Options, module: HloModule) -> HloModule:

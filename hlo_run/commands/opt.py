@@ -70,8 +70,11 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if problem := choose_cache(options.cache):
         console.err(f"warning: {problem}")
     watch = CompilationObservers(0, console)
+    rows = [row for text in split_passes(flags.passes) for row in _rows_of_pass(parse_asked(text).name)]
+    names = [row.pass_name for row in rows] if not flags.emit_proto else []
     texts = [
-        _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
+        _chunk(text, files[0], work, watch, replace(options, stage=""), names)
+        for text in _chunks(files[0], flags, options.input_format)
     ]
     _write(texts, options, console)
     return 0
@@ -102,9 +105,9 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         yield "\n" * begin + "\n".join(chunk)
 
 
-def _chunk(text: str, file: str, work: _Texts, watch: CompilationObservers, options: Options) -> str:
+def _chunk(text: str, file: str, work: _Texts, watch: CompilationObservers, options: Options, passes: Sequence[str]) -> str:
     module = parse(text, file, options.verify != "off")
-    with watch.compiling(options, module, choose_target(options)) as (ctx, working):
+    with watch.compiling(options, module, choose_target(options), passes=passes) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 
 

@@ -36,11 +36,15 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
-    if not options.use_spmd_partitioning and arguments.grid.partitions > 1:
+    if not (options.use_spmd_partitioning or options.is_spmd_partitioned_module) and arguments.grid.partitions > 1:
         reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
         raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
     execution = Execution(options, task.console, module, arguments, task.place, result)
     execution.prepare()
+    if options.dumps_snapshots:
+        from hlo_run.execution.snapshots import Snapshots  # few command lines dump them
+
+        execution.snapshots = Snapshots.of(options, module, arguments.grid, task.place.number, platform)
     if platform == INTERPRETER:
         interpreter = InterpreterBackend(arguments.grid)
         result.device = interpreter.description
@@ -67,6 +71,8 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
             executable = compile_or_load(ctx, working)
+            if execution.snapshots is not None:
+                execution.snapshots.optimized = working
     if options.report_html:
         task.result.executable = executable
     check_memory(executable)

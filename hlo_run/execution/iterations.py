@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted
@@ -24,6 +24,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
+from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
 from hlo_run.platforms import INTERPRETER
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
@@ -31,6 +32,9 @@ from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
+
+if TYPE_CHECKING:
+    from hlo_run.execution.snapshots import Snapshots
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
 _ROUNDED_SAMPLES = 4
@@ -80,11 +84,15 @@ class Execution:
         self._spec = error_spec(options)
         self._arguments = arguments
         self._result_shape: Shape = arguments.grid.result_shape(module)
+        self._is_first_only = options.output_mode == FIRST_RETURNED and arguments.grid.size > 1
+        if self._is_first_only:
+            self._result_shape = self._result_shape.tuple_shapes[0]
         self._shape = self._result_shape  # after a run: with the values of outfeeds
         self._reference = InterpreterBackend(arguments.grid)
         self._reference_run: ReferenceRun | None = None
         self._read_ahead: Literal | None = None
         self._recorder = Recorder(options, place)
+        self.snapshots: Snapshots | None = None
 
     def prepare(self) -> None:
         """Read the first iteration's files, and check that the files of the others can be read; raises UsageError."""
@@ -148,6 +156,9 @@ class Execution:
         self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
         actual = self._repeated(runner, arguments, seed, feeds)
+        if options.output_mode == NOT_RETURNED:
+            console.err("The result stays on the device and is not compared")
+            return
         self._recorder.result(actual, self._shape)
         if self._shape is self._result_shape or not isinstance(actual, tuple):
             write_result_texts(options, console, self._arguments.grid, actual, self._result_shape)
@@ -235,14 +246,23 @@ class Execution:
             actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
             if self._options.profile_execution:
                 duration = round(runner.seconds() * 1e9)
+                self._result.times_ns.append(duration)
                 self._console.out(f"## Execution time, file={self._result.file} repeat={repeat} duration={duration}ns")
             repeat += 1
             if repeat >= self._options.num_repeats:
                 return actual
 
     def _actual(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
-        actual, self._shape = _with_outfeed(runner.run(arguments, seed, feeds), self._result_shape, runner.outfeed())
+        whole = runner.run(arguments, seed, feeds)
+        if self.snapshots is not None:
+            self.snapshots.add(arguments, self._arguments.shapes, whole, self._arguments.grid.result_shape(self._module))
+        result = self._returned(whole)
+        actual, self._shape = _with_outfeed(result, self._result_shape, runner.outfeed())
         return actual
+
+    def _returned(self, result: Literal) -> Literal:
+        """Return what `--output_mode` leaves of the results of all devices."""
+        return result[0] if self._is_first_only and isinstance(result, tuple) else result
 
     def _compared(
         self,
@@ -278,7 +298,7 @@ class Execution:
 
     def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
         if self._reference_run is not None:
-            return self._reference_run(arguments, seed, feeds)
+            return self._returned(self._reference_run(arguments, seed, feeds))
         precision = self._options.reference_precision
         expected = self._run_reference(arguments, seed, precision, feeds)
         return expected if precision == "native" else round_value(expected, self._shape)
@@ -290,7 +310,7 @@ class Execution:
     def _run_reference(
         self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds, roundings: int | None = None
     ) -> Literal:
-        result = self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings)
+        result = self._returned(self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings))
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
 
     def _feeds(self, iteration: int) -> Feeds:

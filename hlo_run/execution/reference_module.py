@@ -5,30 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hlo_run.hlo.edit import Editor, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.subgraphs.inlining import inline
+from hlo_run.hlo_passes.simplifiers.despecializer import Despecializer
 
 
 def despecialized(module: HloModule) -> HloModule:
-    """Return a copy without schedule, control dependencies and fusions, named as XLA names its reference module.
+    """Return a copy without what was chosen for a platform, named as XLA names its reference module.
 
-    Source: `PrepareReferenceModule` and the first passes of `Despecializer`.
+    Source: `PrepareReferenceModule`, which runs `Despecializer`.
     """
     plain = module.clone()
     plain.name = f"{module.name}-reference"
-    plain.schedule = None
-    plain.attrs.pop("is_scheduled", None)
-    for instruction in plain.instructions:
-        instruction.control_predecessors = []
-    # Callees come first, so a fusion that is inlined contains no other one.
-    for computation in list(plain.computations):
-        for fusion in [i for i in computation.instructions if i.opcode == "fusion"]:
-            inline(plain, fusion, fusion.fused_computation)
-            remove_unused([fusion])
-    remove_uncalled(plain)
+    Despecializer().apply(None, plain)
     return plain
 
 

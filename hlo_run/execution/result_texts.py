@@ -9,6 +9,7 @@ from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
+from hlo_run.options.effects import FIRST_RETURNED
 from hlo_run.reference.evaluate.devices import DeviceGrid
 
 
@@ -23,7 +24,8 @@ def write_result_texts(options: Options, console: Console, grid: DeviceGrid, res
     """Do what the two flags ask for with the result of all devices. Raises UsageError if a file cannot be written."""
     if not options.log_output and not options.dump_output_literal_to:
         return
-    for device, (value, own) in enumerate(_of_devices(grid, result, shape)):
+    is_one = grid.size == 1 or options.output_mode == FIRST_RETURNED
+    for device, (value, own) in enumerate([(result, shape)] if is_one else of_devices(result, shape)):
         texts = [literal_to_string(element, inner) for element, inner in _elements(value, own)]
         if options.log_output:
             console.err("\n".join([f"Outputs for device_id: {device}", *texts]))
@@ -38,11 +40,8 @@ def _split(grid: DeviceGrid, shapes: Sequence[Shape]) -> Iterator[Sequence[Shape
     return (shapes[device * each : (device + 1) * each] for device in range(grid.size))
 
 
-def _of_devices(grid: DeviceGrid, result: Literal, shape: Shape) -> Iterator[tuple[Literal, Shape]]:
+def of_devices(result: Literal, shape: Shape) -> Iterator[tuple[Literal, Shape]]:
     """Yield the result of each device with its shape."""
-    if grid.size == 1:
-        yield result, shape
-        return
     assert isinstance(result, tuple), "several devices give a tuple"
     yield from zip(result, shape.tuple_shapes, strict=True)
 

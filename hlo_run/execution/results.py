@@ -45,7 +45,8 @@ class FileResult:
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
     `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`. `golden` is the
-    comparison of `--golden_dir`, and `golden_report` says as text what differs.
+    comparison of `--golden_dir`, and `golden_report` says as text what differs. `times_ns` are the times that
+    `--profile_execution` prints.
     """
 
     file: str
@@ -61,6 +62,7 @@ class FileResult:
     profile: Profile | None = None
     golden: dict[str, Any] | None = None
     golden_report: str = ""
+    times_ns: list[int] = field(default_factory=list[int])
     error: HloRunError | None = None
 
     @property

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from hlo_run.errors import UsageError
 from hlo_run.formats import protos, xla
+from hlo_run.formats.proto_literals import fill_proto
+from hlo_run.formats.wire import delimited
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+
+# Values with their shapes.
+Values: TypeAlias = "Sequence[tuple[Literal, Shape]]"
 
 
 def module_to_bytes(module: HloModule, output_format: str) -> bytes:
@@ -26,11 +36,35 @@ def module_to_bytes(module: HloModule, output_format: str) -> bytes:
             raise UsageError(f"output format '{output_format}' is not supported")
 
 
+def snapshot(module: HloModule, arguments: Values, result: tuple[Literal, Shape], platform: str) -> bytes:
+    """Return a serialized HloSnapshot: a module with the arguments and the result of an execution on a platform.
+
+    Raises UsageError if a package is missing, Unsupported for a module or an element type that XLA's protos do not hold.
+    """
+    message = protos.message_types("a snapshot")("xla.HloSnapshot")()
+    message.hlo.hlo_module.ParseFromString(xla.text_to_proto(module_to_string(module, FULL), module.name))
+    for value, shape in arguments:
+        fill_proto(message.arguments.add(), value, shape)
+    fill_proto(message.result, *result)
+    message.execution_platform = platform
+    return message.SerializeToString(deterministic=True)
+
+
+def unoptimized_snapshot(module: HloModule, devices: Sequence[Values], is_text: bool) -> bytes:
+    """Return an HloUnoptimizedSnapshot, a module with the arguments of each device. Raises the errors of `snapshot`."""
+    message = protos.message_types("a snapshot")("xla.HloUnoptimizedSnapshot")()
+    message.hlo_module.ParseFromString(xla.text_to_proto(module_to_string(module, FULL), module.name))
+    for arguments in devices:
+        inputs = message.partitions.add()
+        for value, shape in arguments:
+            fill_proto(inputs.arguments.add(), value, shape)
+    if not is_text:
+        return message.SerializeToString(deterministic=True)
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(message).encode()
+
+
 def hlo_proto(module: bytes) -> bytes:
     """Return a serialized HloProto, the message of XLA's dumps, that contains a serialized HloModuleProto."""
-    # Field 1, length-delimited; the length follows as a varint.
-    size, length = len(module), bytearray()
-    while size > 0x7F:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    return b"\n" + bytes(length) + bytes([size]) + module
+    return delimited(1, module)

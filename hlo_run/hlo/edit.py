@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ class Editor:
     """
 
     origin: HloInstruction
+    # Whether new instructions get the metadata of `origin`.
+    derives: bool = True
 
     @property
     def computation(self) -> HloComputation:
@@ -44,7 +46,7 @@ class Editor:
         **attributes: AttributeValue,
     ) -> HloInstruction:
         """Add an instruction at the end of the computation; its default name is the opcode."""
-        if "metadata" in self.origin.attrs:
+        if self.derives and "metadata" in self.origin.attrs:
             attributes["metadata"] = self.origin.attrs["metadata"]
         if (
             "sharding" in self.origin.attrs
@@ -101,6 +103,16 @@ class Editor:
         shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[d] for d in dimensions))
         return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
 
+    def transpose_view(self, value: HloInstruction, dimensions: Sequence[int]) -> HloInstruction:
+        """Transpose as `transpose` does, to the layout in which no byte moves (XLA's `MakeTransposeHlo`)."""
+        if list(dimensions) == list(range(len(dimensions))):
+            return value
+        order = tuple(list(dimensions).index(d) for d in value.shape.minor_to_major)
+        sizes = tuple(value.shape.dims[d] for d in dimensions)
+        extra = value.shape.layout.extra if value.shape.layout else ""
+        shape = replace(value.shape, dims=sizes, layout=Layout(order, extra))
+        return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
+
     def broadcast(self, value: HloInstruction, dims: Sequence[int], dimensions: Sequence[int] = ()) -> HloInstruction:
         """Broadcast to `dims`; dimension i of the operand becomes dimension `dimensions[i]` of the result."""
         shape = Shape.array(value.shape.element_type, tuple(dims))
@@ -147,8 +159,21 @@ class Editor:
         return [self.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
 
     def joined(self, values: Sequence[HloInstruction], like: HloInstruction) -> HloInstruction:
-        """Return a tuple of the values if `like` returns a tuple, else the only value."""
-        return self.tuple(values) if like.shape.is_tuple else values[0]
+        """Return a tuple of the values if `like` returns a tuple, else the only value.
+
+        All elements of one tuple are that tuple again; get-tuple-elements that have no other user are removed.
+        """
+        if not like.shape.is_tuple:
+            return values[0]
+        whole = values[0].operands[0] if values[0].opcode == "get-tuple-element" else None
+        if whole is None or [(v.opcode, *v.operands) for v in values] != [("get-tuple-element", whole)] * len(values):
+            return self.tuple(values)
+        if [v.attrs["index"] for v in values] != list(range(len(whole.shape.tuple_shapes))):
+            return self.tuple(values)
+        for value in values:
+            if not value.users and not value.is_root:
+                self.computation.remove(value)
+        return whole
 
     def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
         """Add a tuple of the values."""
@@ -233,6 +258,51 @@ def remove_unused(candidates: Iterable[HloInstruction]) -> None:
             waiting.append(operand)
     for computation, instructions in gone.items():
         computation.remove_all(instructions)
+
+
+class Leftovers:
+    """Unused instructions of one or more computations that no longer use their operands, to be removed together.
+
+    Users are listed in an order that depends on when an instruction ceases to use its operand, and passes may take the first one.
+    """
+
+    def __init__(self) -> None:
+        self._gone: dict[HloComputation, set[HloInstruction]] = {}
+        self._ordered: dict[HloComputation, set[HloInstruction]] = {}
+
+    def __contains__(self, instruction: HloInstruction) -> bool:
+        return instruction.parent is not None and instruction in self._gone.get(instruction.parent, ())
+
+    def add(self, instruction: HloInstruction) -> None:
+        """Detach an unused instruction, then operands that only it used, if they are removable."""
+        waiting = [instruction]
+        for gone in waiting:  # grows while we walk
+            if gone.users or gone in self or gone.parent is None or not is_removable(gone) or gone in self._first(gone.parent):
+                continue
+            self._gone.setdefault(gone.parent, set()).add(gone)
+            waiting += dict.fromkeys(gone.operands)
+            gone.operands, gone.called = (), {}
+
+    def _first(self, computation: HloComputation) -> set[HloInstruction]:
+        """Return the control predecessors of other instructions."""
+        if computation not in self._ordered:
+            self._ordered[computation] = {p for i in computation.instructions for p in i.control_predecessors}
+        return self._ordered[computation]
+
+    def remove(self) -> None:
+        """Remove the instructions from their computations."""
+        for computation, instructions in self._gone.items():
+            computation.remove_all(instructions)
+        self._gone = {}
+
+
+def replace_each(module: HloModule, olds: Iterable[HloInstruction], made: Callable[[HloInstruction], HloInstruction]) -> None:
+    """Replace each instruction by what `made` returns for it; each goes, with operands that only it used, before the next."""
+    unused = Leftovers()
+    for old in olds:
+        module.replace(old, made(old))
+        unused.add(old)
+    unused.remove()
 
 
 def remove_dead(module: HloModule) -> None:

@@ -126,6 +126,7 @@ class FusionGraph:
         self._module = computation.module
         self.computation = computation
         self._gone: list[HloInstruction] = []
+        self._without_body: list[HloInstruction] = []
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
@@ -198,6 +199,7 @@ class FusionGraph:
             _drop_unused(copies[sibling.root], node)
         self._return_results(sibling, node, copies)
         self.remove(sibling)
+        self._without_body.append(sibling.instruction)
         return _readers(node)
 
     def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> list[Node]:
@@ -211,6 +213,7 @@ class FusionGraph:
         names.replace_parameter(producer, producer.root)
         self._return_results(producer, consumer, copies)
         self.remove(producer)
+        self._without_body.append(producer.instruction)
         return _readers(consumer)
 
     def _begin(self, node: Node, kind: str) -> FusedNames[Operand]:
@@ -370,6 +373,8 @@ class FusionGraph:
             self._drop_body(old)
         self.computation.root = self.root.instruction
         self.computation.substitute(pairs)
+        for fusion in self._without_body:
+            self._drop_body(fusion)
         self.computation.remove_all(set(self._gone))
         for node in self._alive:
             node.instruction.users = [user.instruction for user in node.users]
@@ -377,7 +382,10 @@ class FusionGraph:
         self.computation.instructions.sort(key=places.__getitem__)
 
     def _drop_body(self, old: HloInstruction) -> None:
-        """Remove the former body of a fusion that changed, whose name the new one has. Those of merged producers stay for dce."""
+        """Remove the body of a fusion that changed, whose name the new one has, or that was merged into one of several results.
+
+        As in XLA, bodies of other merged producers stay for dce.
+        """
         if old.opcode == "fusion":
             body = old.fused_computation
             old.called = {}

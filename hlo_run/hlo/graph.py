@@ -6,9 +6,8 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hlo_run.artifact.division import DividedEntry
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
@@ -17,6 +16,9 @@ from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import DividedEntry
 
 # A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
@@ -236,6 +238,7 @@ class HloComputation:
         self.edited_at = 0
         self._root: HloInstruction | None = None
         self._parameters: list[HloInstruction] | None = None
+        self._kept_order: tuple[tuple[int, int], list[HloInstruction]] | None = None
 
     @property
     def root(self) -> HloInstruction:
@@ -333,6 +336,7 @@ class HloComputation:
         for old, new in pairs.items():
             assert not old.users, f"{old.name} is still used"
             new.parent, old.operands, old.called, old.parent = self, (), {}, None
+            new.touch()
         self.instructions = [pairs.get(i, i) for i in self.instructions]
         if self._schedule is not None:
             self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
@@ -345,8 +349,12 @@ class HloComputation:
     def post_order(self) -> list[HloInstruction]:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
 
-        Starts from each instruction without users in order of creation; control predecessors come before operands.
+        Starts from each instruction without users in order of creation. Control predecessors come before operands, the last of
+        them first. The order of a computation without control predecessors is kept until the next edit, since passes ask often.
         """
+        may_keep = self.module is not None and not any(i.control_predecessors for i in self.instructions)
+        if may_keep and self._kept_order is not None and self._kept_order[0] == (self.edited_at, len(self.instructions)):
+            return list(self._kept_order[1])
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
         for start in self.instructions:
@@ -358,7 +366,7 @@ class HloComputation:
                 if top in done:
                     stack.pop()
                     continue
-                before = (*top.control_predecessors, *top.operands) if top.control_predecessors else top.operands
+                before = (*reversed(top.control_predecessors), *top.operands) if top.control_predecessors else top.operands
                 waiting = [i for i in before if i not in done]
                 if waiting:
                     # Reversed, because the last one pushed is visited first.
@@ -368,7 +376,28 @@ class HloComputation:
                     stack.pop()
                     done.add(top)
                     order.append(top)
+        self._kept_order = ((self.edited_at, len(self.instructions)), list(order)) if may_keep else None
         return order
+
+    def visit_order(self) -> list[HloInstruction]:
+        """Return all instructions, operands (then control predecessors) before users, as XLA's `HloComputation::Accept`.
+
+        Starts from each unused instruction in order of creation; the root is the last start.
+        """
+        ordered = {p for i in self.instructions for p in i.control_predecessors}
+        order: dict[HloInstruction, None] = {}
+        for start in (*[i for i in self.instructions if not i.users and i is not self._root and i not in ordered], self.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                before = (*top.operands, *top.control_predecessors) if top.control_predecessors else top.operands
+                waiting = [i for i in before if i not in order] if top not in order else []
+                if waiting:
+                    waiting.reverse()
+                    stack += waiting
+                else:
+                    order.setdefault(stack.pop())
+        return list(order)
 
     def __repr__(self) -> str:
         return f"HloComputation({self.name})"
@@ -448,6 +477,11 @@ class HloModule:
         lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
         return [instruction for _, instruction in numbered]
+
+    def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
+        """Return the instructions of `instructions_of` in the post-order of each computation."""
+        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
+        return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""

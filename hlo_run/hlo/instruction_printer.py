@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
+from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import format_int_lists
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.print_options import PrintOptions
+from hlo_run.hlo.values.escape import unescape
 from hlo_run.hlo.values.literal import format_literal
+from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
 
@@ -132,7 +136,8 @@ class InstructionPrinter:
         if options.origin:
             parts.append(_common(instruction, "origin"))
         if options.metadata:
-            parts.append(_common(instruction, "metadata"))
+            inline = _inline_frame(instruction) if options.inline_stack_frames else None
+            parts.append(_common(instruction, "metadata") if inline is None else f"metadata={inline}")
         if options.backend_config:
             parts.append(_common(instruction, "backend_config"))
         return [part for part in parts if part]
@@ -218,6 +223,20 @@ def _common(instruction: HloInstruction, name: str) -> str:
         return ""
     kind = ATTRIBUTES[name]
     return "" if kind.is_hidden(value) else f"{name}={kind.format(value)}"
+
+
+def _inline_frame(instruction: HloInstruction) -> OpMetadata | None:
+    """Return the metadata with the place of their stack frame in place of its number; None if they name no frame."""
+    metadata = instruction.metadata
+    module = instruction.parent.module if instruction.parent is not None else None
+    frames = module.attrs.get("stack_frames") if module is not None else None
+    if metadata is None or not metadata.stack_frame_id:
+        return None
+    plain = replace(metadata, stack_frame_id=0)
+    if not isinstance(frames, StackFrames) or metadata.stack_frame_id > len(frames.frames):
+        return plain
+    frame = frames.frames[metadata.stack_frame_id - 1]
+    return replace(plain, source_file=unescape(frame.file) or "", source_line=frame.line, source_column=frame.column)
 
 
 def _essential(instruction: HloInstruction) -> str:

@@ -11,13 +11,13 @@ class PrintOptions:
 
     `operand_index_interval` N prints `/*index=N*/` before every Nth operand, 0 never. Without `large_constants`, tuples and
     arrays of more than `large_constant_elements` print `{...}`; with it all constants can be parsed back, even -0.0.
-    `essential_constants` prints only integers and constants that are all 0 or all 1. `compact_operands` prints only the
-    first four operands. `compact_get_tuple_element` prints `%t#0` for operands and omits the get-tuple-element lines.
+    `essential_constants` prints only integers and constants that are all 0 or all 1. `compact_operands` prints only the first
+    four operands. `compact_get_tuple_element` prints `%t#0` for operands and omits the get-tuple-element lines.
     `canonical_names` numbers the instructions of each computation. `nested_computations` prints called bodies in place of
     their names. `in_creation_order` prints computations in that order, not callees first. `feed_configs` prints the
-    configurations of infeed and outfeed. `ids` prints the part of a name after its first dot, and the names of module and
-    computations. `async_sugar` prints `add-start` for an async-start of a computation with one add. `indent` counts
-    steps of two spaces.
+    configurations of infeed and outfeed. `inline_stack_frames` prints the file, line and column of a stack frame, not its
+    number. `ids` prints the part of a name after its first dot, and the names of module and computations. `async_sugar`
+    prints `add-start` for an async-start of a computation with one add. `indent` counts steps of two spaces.
     """
 
     percent: bool = True
@@ -37,6 +37,7 @@ class PrintOptions:
     feed_configs: bool = True
     origin: bool = True
     metadata: bool = True
+    inline_stack_frames: bool = False
     backend_config: bool = True
     control_dependencies: bool = True
     canonical_names: bool = False

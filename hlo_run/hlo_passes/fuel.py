@@ -8,7 +8,10 @@ from hlo_run.errors import UsageError
 
 # These passes take fuel before every rewrite; another pass uses one unit for each run that changes the module.
 COUNTED_REWRITES = frozenset(("algsimp", "cse", "constant-folding", "priority-fusion", "multi-output-fusion"))
-COUNTED_KERNEL_REWRITES = frozenset(("cse", "loop-invariant-code-motion", "optimize-loops", "peel-loops", "unswitch-loops"))
+COUNTED_KERNEL_REWRITES = frozenset(
+    """canonicalize cse inliner loop-invariant-code-motion optimize-loops peel-loops simplify-arith unswitch-loops
+    vectorize-loads-stores""".split()
+)
 
 
 class Fuel:

@@ -30,9 +30,12 @@ PTX = "ptx"
 FUSION_ANALYSIS = "fusion-analysis"
 # The texts about buffers, also notes; XLA's files end with these names.
 BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")
+# The proto in place of the last of them, as text in Latin-1.
+MEMORY_USAGE_PROTO = "memory-usage-report.pb"
 # The texts about thunks.
 THUNKS = "thunks"
 THUNK_METADATA = "thunk-metadata"
+THUNK_METADATA_PROTO = "thunk_metadata.pb"  # in Latin-1, too
 THUNKS_AFTER_PASSES = "thunks-after-passes"
 # The LLVM module of constants: LLVM IR, optimised LLVM IR, and PTX.
 CONSTANTS = ("constants", "constants-with-opt", "constants-ptx")

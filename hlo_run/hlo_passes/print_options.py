@@ -14,6 +14,7 @@ def dump_options(options: ShowOptions) -> PrintOptions:
         DUMP if options.xla_dump_hlo_as_long_text else SHORT_PARSABLE,
         large_constants=options.xla_dump_large_constants,
         metadata=not options.xla_dump_disable_metadata,
+        inline_stack_frames=options.xla_hlo_print_inline_stack_frames,
         compact_get_tuple_element=options.xla_dump_compact_gte,
         async_sugar=options.xla_syntax_sugar_async_ops,
     )

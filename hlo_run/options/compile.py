@@ -39,6 +39,9 @@ class CompileOptions(XlaFlags):
     )
     xla_gpu_cuda_data_dir: str = flag("", "Look for ptxas and libdevice in this CUDA directory first.", "DIR")
     xla_backend_optimization_level: int = flag(3, "Optimise kernels at this LLVM level, 0 to 3.", "N")
+    xla_gpu_experimental_pack_dot_operands_along_k_dimension: bool = flag(
+        True, "Let products read operands of 4-bit and narrower elements along the contracting dimensions."
+    )
     xla_allow_excess_precision: bool = flag(
         True, "Omit conversions of floats to a narrower type and back, as XLA does. false: round wherever the module converts."
     )
@@ -46,6 +49,11 @@ class CompileOptions(XlaFlags):
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
     )
     run_xla_backend_only: bool = flag(False, "The same as --run_test_hlo_passes=false.")
+    is_spmd_partitioned_module: bool = flag(
+        False,
+        "The module is the result of partitioning: mark its parameters and result as manually sharded, and run no HLO passes "
+        "(--xla_disable_all_hlo_passes).",
+    )
     xla_disable_all_hlo_passes: bool = flag(False, "Run only the HLO rows that --list_passes marks required.")
     xla_disable_hlo_passes: str = flag("", "Skip these HLO rows of --list_passes (comma-separated).", "ROWS")
     xla_enable_hlo_passes_only: str = flag("", "Run only these HLO rows (comma-separated) and the required ones.", "ROWS")
@@ -172,7 +180,10 @@ class CompileOptions(XlaFlags):
         return RowSelection(
             names(self.xla_enable_hlo_passes_only),
             (*names(self.xla_disable_hlo_passes), *self.rows_off),
-            required_only=self.xla_disable_all_hlo_passes or self.run_xla_backend_only or not self.run_test_hlo_passes,
+            required_only=self.xla_disable_all_hlo_passes
+            or self.is_spmd_partitioned_module
+            or self.run_xla_backend_only
+            or not self.run_test_hlo_passes,
         )
 
     @property

@@ -17,6 +17,17 @@ class DumpOptions:
         False, "Dump HLO as text. It is the default if no other format is chosen. Without --xla_dump_to, print to stdout."
     )
     xla_dump_hlo_as_proto: bool = flag(False, "Dump HLO as HloProto (.hlo.pb).")
+    xla_dump_hlo_as_url: bool = flag(
+        False, "Write NAME.url where XLA does. Released XLA has no renderer that uploads drawings, and its files say so."
+    )
+    xla_dump_hlo_snapshots: bool = flag(
+        False, "Write every execution as HloSnapshot: the module that ran, arguments and result (.hlo_snapshot.pb)."
+    )
+    xla_dump_hlo_unoptimized_snapshots: bool = flag(
+        False,
+        "Write every execution as HloUnoptimizedSnapshot: the module as read and its arguments (.pb, with --xla_dump_hlo_as_text "
+        ".txt), and dump nothing else.",
+    )
     xla_dump_compress_protos: bool = flag(False, "Compress dumped HloProtos with gzip (.hlo.pb.gz).")
     xla_dump_hlo_as_dot: bool = flag(False, "Dump HLO as graphs in DOT.")
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
@@ -41,6 +52,9 @@ class DumpOptions:
         False, "Print all elements of constants. false: elide constants of more than 10 elements."
     )
     xla_dump_disable_metadata: bool = flag(False, "Omit metadata from HLO text.")
+    xla_hlo_print_inline_stack_frames: bool = flag(
+        False, "Print file, line and column of an instruction's stack frame in its metadata, not the number of the frame."
+    )
     xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
     xla_dump_compact_gte: bool = flag(False, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
 
@@ -54,8 +68,15 @@ class DumpOptions:
             self.xla_dump_hlo_as_proto,
             self.xla_dump_hlo_as_dot,
             self.xla_dump_hlo_as_html,
+            self.xla_dump_hlo_snapshots,
+            self.xla_dump_hlo_unoptimized_snapshots,
         )
         return self.xla_dump_to or ("-" if any(formats) else "")
+
+    @property
+    def dumps_snapshots(self) -> bool:
+        """True if executions are dumped."""
+        return self.xla_enable_dumping and (self.xla_dump_hlo_snapshots or self.xla_dump_hlo_unoptimized_snapshots)
 
     @property
     def dumps_text(self) -> bool:
@@ -64,5 +85,8 @@ class DumpOptions:
             self.xla_dump_hlo_as_proto,
             self.xla_dump_hlo_as_dot,
             self.xla_dump_hlo_as_html,
+            self.xla_dump_hlo_as_url,
+            self.xla_dump_hlo_snapshots,
+            self.xla_dump_hlo_unoptimized_snapshots,
         )
         return self.xla_dump_hlo_as_text or not any(others)

@@ -24,10 +24,14 @@ _REPLAYS = ("localize", "isolate_instructions")
 NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
     run_reference_hlo_passes output_literals_file num_repeats
-    dump_output_literal_to profile_execution log_output profile
+    dump_output_literal_to profile_execution append_profile_to_csv_file log_output profile output_mode
     print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3
+FIRST_RETURNED = "return_device_0_outputs"
+"""The value of `--output_mode` with which only the result of device 0 is compared and written."""
+NOT_RETURNED = "not_return_outputs"
+"""The value of `--output_mode` with which results are neither compared nor written."""
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
 
@@ -89,6 +93,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["processes"] = "with --one_process"
     if not options.dumps_to:
         missing["dump"] = "without --xla_dump_to"
+    if not options.profile_execution:
+        missing["times"] = "without --profile_execution, which measures"
     if not options.localize:
         missing["localize"] = "without --localize"
     if not options.golden_dir:
@@ -131,6 +137,10 @@ def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequen
         missing["passes"] = "with --reference_platform=CPU, which gets the module without layouts, so that XLA's passes must run"
     if reference not in ("", "default", "interpreter"):
         missing["reference"] = f"with --reference_platform={options.reference_platform}, which computes in the module's types"
+    if options.output_mode == NOT_RETURNED:
+        reason = f"with --output_mode={NOT_RETURNED}, which leaves the result on the device"
+        missing.update(returned=reason, comparison=reason, reference=reason, choice=reason, passes=reason)
+        return
     if options.expected_output:
         missing["reference"] = missing["choice"] = "with --expected_output, which gives the expected result"
     elif not options.reference_platform:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from hlo_run.errors import UsageError
 from hlo_run.options.debug_options import debug_options, is_default
 
-# Values of refused flags that say what hlo-run does anyway.
-_ALSO_ACCEPTED = {("xla_gpu_enable_while_loop_unrolling", "WHILE_LOOP_UNROLLING_NO_UNROLL")}
-
 
 def takes_value(name: str) -> bool | None:
     """Return True for a flag of the table that needs a value, False for a boolean, None for an unknown flag."""
@@ -43,7 +40,7 @@ class OtherFlags:
             value = option.normal(text)
         except ValueError as error:
             raise UsageError(f"--{name}: {error}", hint=f"its type is {option.type}") from None
-        if option.verdict == "refused" and not is_default(option, value) and (name, value) not in _ALSO_ACCEPTED:
+        if option.verdict == "refused" and not is_default(option, value):
             problem = f"--{name}={value} is not supported: {option.reason}"
             if is_on_command_line:
                 raise UsageError(problem.rstrip("."), hint=f"leave out --{name}")

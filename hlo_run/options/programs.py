@@ -52,7 +52,8 @@ _XLA_NAMES = {"random_seed": "seed", "device_type": "platform", "disable_all_hlo
 FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs", **_XLA_NAMES})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(
-    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes run_xla_backend_only list_passes
+    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes run_xla_backend_only
+    is_spmd_partitioned_module list_passes
     check_each_pass golden_dir golden_stages golden_tolerance update_goldens""".split()
 )
 

@@ -69,7 +69,26 @@ class RunOptions:
     )
     remove_infeed_outfeed: bool = flag(False, "Remove outfeeds, and replace infeeds by zeros, before anything else.", acts="file")
     compile_only: bool = flag(False, "Compile the module, with all dumps, and stop.", acts="file")
+    output_mode: str = flag(
+        "return_outputs",
+        "Which results come back from the devices. return_device_0_outputs: compare, print and write only that of device 0. "
+        "not_return_outputs: run, and do none of these.",
+        "MODE",
+        ("return_outputs", "return_device_0_outputs", "not_return_outputs"),
+    )
+    compile_as_stablehlo: bool = flag(
+        False, "Convert the module to StableHLO and back before anything else, as XLA's runner hands it to PjRt.", acts="file"
+    )
     num_nodes: int = flag(1, "Number of hosts. Only 1: all devices of a run are on this machine.", "N", acts="")
+    enable_mock_nccl: bool = flag(
+        False, "Simulate other hosts by collectives that do nothing. Refused: results would be meaningless.", acts=""
+    )
+    run_single_shard_id: int = flag(
+        -1,
+        "Run one shard of a module for several devices, by collectives that do nothing. Refused, as mock NCCL.",
+        "N",
+        acts="",
+    )
     use_spmd_partitioning: bool = flag(
         True, "Partition modules with several partitions. Always on: false is refused for them.", acts="file"
     )
@@ -95,6 +114,7 @@ class RunOptions:
         "Write the arguments, the result and the expected result of each iteration as XLA's RunHloModuleLiterals: as text if the "
         "name ends in .pbtxt, .textproto or .txt, else binary.",
         "FILE",
+        acts="run returned",
     )
     force_fake_data: bool = flag(False, "Make arguments also for a snapshot, which brings its own.", acts="arguments")
     hlo_argument_mode: str = flag(
@@ -119,10 +139,13 @@ class RunOptions:
     )
     save_inputs: str = flag("", "Write the arguments to this file, for --inputs.", "FILE.npz")
     save_outputs: str = flag(
-        "", "Write the result (out0, ..); after a mismatch also the expected values and a mask of the differences.", "FILE.npz"
+        "",
+        "Write the result (out0, ..); after a mismatch also the expected values and a mask of the differences.",
+        "FILE.npz",
+        acts="run returned",
     )
     expected_output: str = flag(
-        "", "Compare with this result, which --save_outputs wrote, instead of the reference.", "FILE.npz", acts="run"
+        "", "Compare with this result, which --save_outputs wrote, instead of the reference.", "FILE.npz", acts="run returned"
     )
     isolate_fusion: str = flag(
         "",
@@ -158,10 +181,18 @@ class RunOptions:
         "Print the time in thunks of every repeat of the run, in ns (stdout), as XLA's hlo_runner_main does.",
         acts="device",
     )
+    append_profile_to_csv_file: str = flag(
+        "",
+        "Append the times that --profile_execution measures to FILE.csv: a row per command with the mean of each file in ms, "
+        "without the first repeat if there are several. A new file begins with the names.",
+        "FILE",
+        acts="times",
+    )
     dump_output_literal_to: str = flag(
         "",
         "Write the elements of the result as text, each to NAME.task_0.device_D.literal_L.txt. One input file only.",
         "NAME.txt",
+        acts="run returned",
     )
     log_output: bool = flag(False, "Print the arguments and the result of each device (stderr).")
     trust_machine_code: bool = flag(

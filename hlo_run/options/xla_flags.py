@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hlo_run.errors import UsageError
 from hlo_run.options.flag import flag
 
 # The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
@@ -11,6 +12,9 @@ _LIBRARY_ROWS = (
     "conv-rewriter cudnn-fused-convolution-rewriter conv-padding-legalization cudnn_pad_for_convolutions cudnn_simplify_padding "
     "cublas-pad-for-gemms triangular-solve-rewriter"
 ).split()
+
+_UNROLLING = "WHILE_LOOP_UNROLLING_"
+_STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -29,11 +33,28 @@ class XlaFlags:
     xla_gpu_experimental_disable_binary_libraries: bool = flag(
         False, "Run no pass that calls cuDNN, pads for cuBLAS, or solves triangular systems by cuBLAS."
     )
+    xla_gpu_enable_while_loop_double_buffering: bool = flag(
+        False, "loop-double-buffer-transformer: let one iteration of a loop with a known trip count do the work of two."
+    )
+    xla_gpu_enable_while_loop_unrolling: str = flag(
+        "WHILE_LOOP_UNROLLING_AUTO_UNROLL",
+        "loop-double-buffer-transformer: DOUBLE_BUFFER lets one iteration do the work of two, FULL_UNROLL that of all. The other "
+        "strategies do nothing at XLA's default effort.",
+        "STRATEGY",
+    )
+    xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
+    xla_gpu_force_conv_nhwc: bool = flag(False, "layout-assignment: let features of convolutions be innermost.")
+    xla_gpu_default_to_alg_dot_bf16_bf16_f32: bool = flag(
+        False, "dot-algorithm-rewriter: compute f32 products without an algorithm or a precision from operands in bf16."
+    )
     xla_gpu_ftz: bool = flag(False, "Flush denormal numbers of f32 to zero in kernels.")
     xla_gpu_deterministic_ops: bool = flag(
         False,
-        "Make results the same in every run. Scatters with equal indices become loops; on Host, float atomics keep the order of "
-        "the blocks.",
+        "Make results the same in every run. Scatters combine equal indices by a sort or in a loop; on Host, float atomics keep "
+        "the order of the blocks.",
+    )
+    xla_gpu_enable_scatter_determinism_expander: bool = flag(
+        False, "Combine the updates of equal indices before a scatter, by a sort, so that its result is the same in every run."
     )
     xla_gpu_exclude_nondeterministic_ops: bool = flag(
         False, "Compile no scatter whose result depends on the order of its updates."
@@ -55,6 +76,29 @@ class XlaFlags:
     def requires_determinism(self) -> bool:
         """True if a run must have the same result each time."""
         return self.xla_gpu_deterministic_ops or self.xla_gpu_exclude_nondeterministic_ops
+
+    @property
+    def loop_unrolling(self) -> str:
+        """How loops are unrolled: `double_buffer`, `full`, or "" for not at all. Raises UsageError for an unknown strategy."""
+        chosen = self.xla_gpu_enable_while_loop_unrolling.upper().removeprefix(_UNROLLING)
+        if chosen not in _STRATEGIES:
+            hint = f"choose from {', '.join(_UNROLLING + name for name in _STRATEGIES)}"
+            raise UsageError(f"--xla_gpu_enable_while_loop_unrolling: unknown strategy '{chosen}'", hint=hint)
+        if chosen == "FULL_UNROLL":
+            return "full"
+        return "double_buffer" if chosen == "DOUBLE_BUFFER" or self.xla_gpu_enable_while_loop_double_buffering else ""
+
+    @property
+    def convolution_features_innermost(self) -> bool | None:
+        """True or False if flags choose the layouts of convolutions; None for XLA's heuristic."""
+        if self.xla_gpu_force_conv_nchw:
+            return False
+        return True if self.xla_gpu_force_conv_nhwc else None
+
+    @property
+    def orders_scatters(self) -> bool:
+        """True if no scatter's result may depend on the order of its updates."""
+        return self.requires_determinism or self.xla_gpu_enable_scatter_determinism_expander
 
     @property
     def rows_off(self) -> tuple[str, ...]:

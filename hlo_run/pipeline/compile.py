@@ -21,8 +21,10 @@ from hlo_run.hlo_passes.observer import (
     CONSTANTS,
     FUSION_ANALYSIS,
     GPU_DIALECT,
+    MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
     THUNK_METADATA,
+    THUNK_METADATA_PROTO,
     THUNKS,
     THUNKS_AFTER_PASSES,
     Level,
@@ -94,6 +96,7 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     for title, observer in product(BUFFER_TEXTS, ctx.observers):
         observer.note("", title, partial(_buffer_text, buffers, module, title))
     for observer in ctx.observers:
+        observer.note("", MEMORY_USAGE_PROTO, lambda: _texts().memory_usage_proto(buffers).decode("latin-1"))
         observer.assigned(lambda: _texts().memory_use(buffers))
     with paused_collection():
         return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
@@ -123,6 +126,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     for observer in ctx.observers:
         observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
         observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
+        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(final).decode("latin-1"))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final

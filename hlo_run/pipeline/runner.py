@@ -47,7 +47,8 @@ def run_hlo_groups(
     numbers = {id(row): number for number, row in enumerate((row for group in groups for _, row in group.all_rows()), 1)}
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module, numbers)
     if ctx.options.verify != "off":
-        settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
+        rows = [row for group in groups for names, row in group.all_rows() if row.runs(ctx, names)]
+        settles = any(row.settles_layouts or row.mixes_layouts for row in rows)
         run.strictness = verify_input(module, settles or not keeps_layouts, taken)
         run.settled = replace(taken, layouts=True) if fused_layouts_fit(module) else taken
     for group in groups:

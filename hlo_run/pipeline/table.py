@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options.compile import RowSelection
-from hlo_run.pipeline.table_rows import Group, PassAt, Row, numbered
+from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
+from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
+from hlo_run.pipeline.table_rows import PassAt, Row, numbered
 
 if TYPE_CHECKING:
     from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
-
-HloRow = Row[PassContext, HloPass]
-HloGroup = Group[PassContext, HloPass]
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,6 @@ class KernelPass(Protocol):
 KernelRow = Row[KernelContext, KernelPass]
 
 
-def _pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
-    return PassAt(f"hlo_run.hlo_passes.{module}", options)
-
-
 def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
     return PassAt(f"hlo_run.codegen.{module}", options)
 
@@ -72,12 +66,8 @@ _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
     HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
-    HloRow("algsimp", _pass("simplifiers.algsimp")),
+    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
 )
-
-
-def _normalize_floats(narrow: str) -> HloRow:
-    return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
 
 
 def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRow:
@@ -93,70 +83,34 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
     )
 
 
-_FLOAT_NORMALIZATION = (
-    *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
+def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
+    return lambda c: c.options.loop_unrolling in strategies
+
+
+# Off unless a flag asks for it.
+_UNROLLED = _unrolls("double_buffer", "full")
+_LOOP_UNROLLING = (
+    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
     HloRow(
-        "simplify-fp-conversions",
-        _pass("simplifiers.simplify_fp_conversions"),
-        for_opcodes=("convert",),
-        when=lambda c: c.options.xla_allow_excess_precision,
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
+        for_opcodes=("while",),
+        when=_unrolls("double_buffer"),
     ),
+    HloRow(
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="full"),
+        for_opcodes=("while",),
+        when=_unrolls("full"),
+    ),
+    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), when=_UNROLLED),
+    HloRow("dce", _pass("simplifiers.dce"), when=_UNROLLED),
+    HloRow("scalar-constant-sinker", _pass("fusion.scalar_constant_sinker"), for_opcodes=("fusion",), when=_UNROLLED),
 )
 
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
-    HloGroup(
-        "pre-spmd-partitioner",
-        (
-            # Ours: XLA:GPU's passes handle buffers.
-            HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
-            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
-            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
-            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
-            HloRow(
-                "topk-decomposer", _pass("expanders.sorts.topk_decomposer", takes_calls=False), for_opcodes=("topk",), shares=True
-            ),
-            HloRow("topk-rewriter", _pass("library.topk_rewriter"), for_opcodes=("sort",)),
-        ),
-    ),
-    HloGroup(
-        "spmd-partitioner",
-        (
-            HloGroup(
-                "spmd-simplify",
-                (
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
-                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
-                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
-                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
-                    HloRow(
-                        "while-loop-constant-sinking", _pass("control_flow.while_loop_constant_sinking"), for_opcodes=("while",)
-                    ),
-                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
-                    HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
-                    HloRow("constant_folding", _pass("simplifiers.constant_folding")),
-                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
-                    HloRow("dce", _pass("simplifiers.dce")),
-                ),
-                repeat=25,
-            ),
-            HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant",)),
-            HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
-            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
-        ),
-        for_partitions=True,
-    ),
-    HloGroup(
-        "sharding-removal",
-        (
-            HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
-            HloRow("dce", _pass("simplifiers.dce")),
-        ),
-        for_partitions=False,
-    ),
+    *BEFORE_OPTIMIZATION,
     HloGroup(
         "optimization",
         (
@@ -190,6 +144,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 for_opcodes=("select-and-scatter",),
             ),
             HloRow("cholesky_expander", _pass("expanders.linalg.cholesky_expander"), for_opcodes=("cholesky",)),
+            HloRow(
+                "scatter_determinism_expander",
+                _pass("expanders.indexed.scatter_determinism_expander"),
+                for_opcodes=("scatter",),
+                when=lambda c: c.options.orders_scatters,
+            ),
             HloRow("gpu_scatter_expander", _pass("expanders.indexed.gpu_scatter_expander"), for_opcodes=("scatter",)),
             HloRow("lu_expander", _pass("expanders.linalg.lu_expander"), for_opcodes=("custom-call",)),
             HloRow("qr_expander", _pass("expanders.linalg.qr_expander"), for_opcodes=("custom-call",)),
@@ -231,16 +191,28 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier"), for_opcodes=("scatter",)),
                     HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
                     HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
-                    HloRow("dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",)),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "dot-strength-reduction",
+                        _pass("dots.dot_strength_reduction"),
+                        for_opcodes=("dot",),
+                        mixes_layouts=True,
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                     HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                     HloRow(
-                        "while-loop-constant-sinking", _pass("control_flow.while_loop_constant_sinking"), for_opcodes=("while",)
+                        "while-loop-constant-sinking",
+                        _pass("control_flow.while_loop_constant_sinking"),
+                        for_opcodes=("while",),
                     ),
                     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
@@ -258,7 +230,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "collective-optimizations",
         (
             HloRow(
-                "while-loop-trip-count-annotator", _pass("control_flow.while_loop_trip_count_annotator"), for_opcodes=("while",)
+                "while-loop-trip-count-annotator",
+                _pass("control_flow.while_loop_trip_count_annotator"),
+                for_opcodes=("while",),
             ),
         ),
     ),
@@ -276,13 +250,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conv-padding-legalization", _pass("library.conv_padding_legalization"), for_opcodes=("custom-call",)),
             HloRow("cudnn_pad_for_convolutions", _pass("library.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True), mixes_layouts=True),
             HloRow("cudnn_simplify_padding", _pass("library.cudnn_simplify_padding"), for_opcodes=("pad",)),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (
-                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
-                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow(
+                        "reshape-mover",
+                        _pass("simplifiers.reshape_mover"),
+                        for_opcodes=("reshape", "transpose"),
+                        mixes_layouts=True,
+                    ),
+                    HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                 ),
                 repeat=25,
             ),
@@ -344,7 +323,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
             HloRow(
-                "reduction-degenerate-dim-remover", _pass("reductions.reduction_degenerate_dim_remover"), for_opcodes=("reduce",)
+                "reduction-degenerate-dim-remover",
+                _pass("reductions.reduction_degenerate_dim_remover"),
+                for_opcodes=("reduce",),
             ),
             HloRow("reduction-layout-normalizer", _pass("reductions.reduction_layout_normalizer"), for_opcodes=("reduce",)),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
@@ -359,7 +340,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
-            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow(
                 "cublas-gemm-broadcast-folding-rewriter",
                 _pass("library.cublas_gemm_broadcast_folding_rewriter"),
@@ -368,7 +349,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
             HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
-            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow(
@@ -388,7 +369,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "nvptx post-layout_assignment part 2",
         (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
-    HloGroup("dynamic-slice", ()),
+    HloGroup(
+        "dynamic-slice",
+        (
+            HloRow(
+                "dynamic-slice-annotator",
+                _pass("memory.dynamic_slice_annotator"),
+                for_opcodes=("dynamic-slice", "dynamic-update-slice"),
+            ),
+        ),
+    ),
     HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
     HloGroup(
         "fusion",
@@ -411,6 +401,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            *_LOOP_UNROLLING,
         ),
     ),
     HloGroup(
@@ -469,8 +460,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "post-scheduler-xla-transforms",
-        # Ours: in XLA no pass, but a step before this pipeline.
+        "scheduled-gpu-module",
+        # Ours: in XLA no pass, but a step after this pipeline.
         (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
     ),
     HloGroup(
@@ -499,6 +490,16 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                 ),
             ),
             HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-dynamic-memcpy-rewriter",
+                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
+                        for_opcodes=("fusion",),
+                    ),
+                ),
+            ),
+            HloGroup(
                 "sanitize-constant-names",
                 (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
             ),
@@ -518,27 +519,27 @@ def _waits_for_dependencies(c: KernelContext) -> bool:
 
 KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
-    KernelRow("simplify-arith", _kernel("kernel_passes.simplify_arith")),
-    KernelRow("canonicalize", _kernel("kernel_passes.canonicalize")),
+    KernelRow("simplify-arith", _counted("simplify_arith")),
+    KernelRow("canonicalize", _counted("canonicalize")),
     KernelRow("cse", _counted("cse")),
     KernelRow("erase-dead-functions", _kernel("kernel_passes.erase_dead_functions")),
     KernelRow("lower-xla-to-scf", _kernel("kernel_passes.lower_xla_to_scf"), required=True),
-    KernelRow("inliner", _kernel("kernel_passes.inliner")),
-    KernelRow("canonicalize-2", _kernel("kernel_passes.canonicalize")),
+    KernelRow("inliner", _counted("inliner")),
+    KernelRow("canonicalize-2", _counted("canonicalize")),
     KernelRow("cse-2", _counted("cse")),
     KernelRow("peel-loops", _counted("peel_loops")),
     KernelRow("lower-xla-gpu-to-scf", _kernel("kernel_passes.lower_xla_gpu_to_scf"), required=True),
     KernelRow("propagate-slice-indices", _kernel("kernel_passes.propagate_slice_indices"), required=True),
-    KernelRow("simplify-arith-2", _kernel("kernel_passes.simplify_arith")),
+    KernelRow("simplify-arith-2", _counted("simplify_arith")),
     KernelRow("flatten-tensors", _kernel("kernel_passes.flatten_tensors"), required=True),
-    KernelRow("canonicalize-3", _kernel("kernel_passes.canonicalize")),
+    KernelRow("canonicalize-3", _counted("canonicalize")),
     KernelRow("cse-3", _counted("cse")),
     KernelRow("loop-invariant-code-motion", _counted("loop_invariant_code_motion")),
     KernelRow("unswitch-loops", _counted("unswitch_loops")),
     KernelRow("loop-invariant-code-motion-2", _counted("loop_invariant_code_motion")),
-    KernelRow("vectorize-loads-stores", _kernel("kernel_passes.vectorize_loads_stores", sm=lambda c: c.target.sm)),
+    KernelRow("vectorize-loads-stores", _counted("vectorize_loads_stores", sm=lambda c: c.target.sm)),
     KernelRow("optimize-loops", _counted("optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
-    KernelRow("canonicalize-4", _kernel("kernel_passes.canonicalize")),
+    KernelRow("canonicalize-4", _counted("canonicalize")),
     KernelRow("cse-4", _counted("cse")),
     KernelRow("insert-pdl", _kernel("kernel_passes.pdl.insert_pdl"), when=_waits_for_dependencies),
     KernelRow("convert-pure-call-ops", _kernel("kernel_passes.convert_pure_call_ops"), required=True),
@@ -546,9 +547,9 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("lower-pdl-wait", _kernel("kernel_passes.pdl.lower_pdl_wait"), required=True),
     KernelRow("convert-complex-to-standard", _kernel("kernel_passes.convert_complex_to_standard"), required=True),
     KernelRow("merge-pointers-to-same-slice", _kernel("kernel_passes.merge_pointers_to_same_slice"), required=True),
-    KernelRow("canonicalize-5", _kernel("kernel_passes.canonicalize")),
+    KernelRow("canonicalize-5", _counted("canonicalize")),
     KernelRow("cse-5", _counted("cse")),
-    KernelRow("simplify-arith-3", _kernel("kernel_passes.simplify_arith")),
+    KernelRow("simplify-arith-3", _counted("simplify_arith")),
     KernelRow("simplify-affine", _kernel("kernel_passes.simplify_affine"), required=True),
     KernelRow("convert-index-type", _kernel("kernel_passes.convert_index_type"), required=True),
     KernelRow("loop-invariant-code-motion-3", _counted("loop_invariant_code_motion")),

@@ -48,7 +48,8 @@ class Row(Generic[ContextT, PassT]):
     """One row of a table: its name, the function that makes its pass, and the condition under which it runs.
 
     A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts` the
-    verifier checks layouts too, after one that `settles_broadcasts` the order of broadcast dimensions. A row that `shares`
+    verifier checks layouts too, after one that `settles_broadcasts` the order of broadcast dimensions. A row that `mixes_layouts`
+    may leave an instruction whose operands have different layouts, which a later row settles. A row that `shares`
     does a part of its pass's work; all such rows of one name are the pass. In a module without instructions of
     `for_opcodes` outside of fusion bodies, the pass has nothing to do: the row counts as run, but the pass is not
     imported. `number` distinguishes rows of the same pass, from 1; `numbered` sets it.
@@ -60,6 +61,7 @@ class Row(Generic[ContextT, PassT]):
     when: Callable[[ContextT], bool] = lambda c: True
     settles_layouts: bool = False
     settles_broadcasts: bool = False
+    mixes_layouts: bool = False
     shares: bool = False
     for_opcodes: tuple[str, ...] = ()
     number: int = 1

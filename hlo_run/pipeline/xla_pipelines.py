@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,16 @@ from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipeli
 from hlo_run.pipeline.table import PIPELINE, HloRow
 from hlo_run.pipeline.table_rows import selects, spelling
 
+# The pipeline of XLA's hlo-opt for the passes that it is asked to run.
+PASSES_ALONE = "transforms_pipeline"
 _LIST = Path(__file__).with_suffix(".txt")
 # The first pipeline of a module that comes with a schedule, and the one that such a module does without.
 _FIRST_SCHEDULED = "pre-scheduling-passes"
+# What XLA adds to a pipeline if a flag asks for the unrolling of loops.
+_UNROLLING_PIPELINE = "post-fusion optimization"
+_UNROLLING = ("simplify-while-loops", "loop-double-buffer-transformer", "tuple-simplifier", "dce", "scalar-constant-sinker")
+# Rows that XLA runs only if a flag says so.
+_ON_BY_FLAG = frozenset(("scatter_determinism_expander",))
 _SCHEDULER = "latency-hiding-scheduler"
 
 
@@ -23,12 +31,17 @@ def xla_pipelines() -> tuple[Pipeline, ...]:
     return read_pipelines(_LIST.read_text(encoding="utf-8"))
 
 
+def order_of_passes(names: Sequence[str]) -> XlaOrder:
+    """Return the order of passes that hlo-opt runs alone, in the pipeline that XLA's tool puts them in."""
+    return XlaOrder((Pipeline(PASSES_ALONE, tuple(names)),))
+
+
 def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
     """Return the order of XLA's passes for a compilation: without those that its flags, its target or a schedule leave out."""
     usual = replace(ctx, options=CompileOptions())
 
     def off_by_flag(row: HloRow) -> bool:
-        return row.when(usual) and not row.when(ctx)
+        return not row.when(ctx) and (row.when(usual) or row.name in _ON_BY_FLAG)
 
     runs: dict[tuple[str, str], bool] = {}
     for group in PIPELINE:
@@ -41,6 +54,9 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
         return not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,))
 
     found = xla_pipelines()
+    if ctx.options.loop_unrolling:
+        longer = (replace(p, items=(*p.items, *_UNROLLING)) if p.name == _UNROLLING_PIPELINE else p for p in found)
+        found = tuple(longer)
     if module.schedule is not None:
         names = [pipeline.name for pipeline in found]
         found = tuple(pipeline for pipeline in found[names.index(_FIRST_SCHEDULED) :] if pipeline.name != _SCHEDULER)

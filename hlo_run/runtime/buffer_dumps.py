@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 from hlo_run.analysis.buffers.dataflow_values import POINTER_BYTES, HloPosition, HloUse, HloValue, buffer_size_bytes
 from hlo_run.analysis.defining_value import ShapeIndex
@@ -70,8 +71,13 @@ def values_text(buffers: BufferAssignment) -> str:
 
 
 def _position(position: HloPosition) -> str:
+    return f"  {position_text(position)}"
+
+
+def position_text(position: HloPosition) -> str:
+    """Return the name of a position: its instruction, and its index if that is a tuple."""
     index = f" {braces(position.shape_index)}" if position.instruction.shape.is_tuple else ""
-    return f"  {position.instruction.name}{index}"
+    return f"{position.instruction.name}{index}"
 
 
 def _use(use: HloUse) -> str:
@@ -126,18 +132,42 @@ _SPACES = {0: "default", 1: "vmem", 2: "smem", 3: "hbm", 4: "host", 5: "cmem"}
 _COLUMNS = "  cumulative_size;       size;       offset; used_by_n_values; shapes_list"
 
 
+class UsageSpace(NamedTuple):
+    """A memory space: its number, the bytes of all its allocations, and the number and text of those that are shown."""
+
+    color: int
+    total_bytes: int
+    entries: list[tuple[int, PlannedAllocation, str]]
+
+
+def usage_spaces(buffers: BufferAssignment) -> list[UsageSpace]:
+    """Return the memory spaces in order, with their allocations, the largest first."""
+    spaces: dict[int, list[tuple[int, PlannedAllocation]]] = {0: []}
+    for number, allocation in sorted(enumerate(buffers.planned), key=lambda pair: -pair[1].size_bytes):
+        spaces.setdefault(allocation.color, []).append((number, allocation))
+    found: list[UsageSpace] = []
+    for color, allocations in sorted(spaces.items()):
+        total = rest = sum(allocation.size_bytes for _, allocation in allocations)
+        entries: list[tuple[int, PlannedAllocation, str]] = []
+        for number, allocation in allocations:
+            text = "\n".join((_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation)))
+            entries.append((number, allocation, f"{text}\n"))
+            rest -= allocation.size_bytes
+            if len(entries) > _SHOWN_ROWS and rest < _SMALL_PART * total:
+                break
+        found.append(UsageSpace(color, total, entries))
+    return found
+
+
 def memory_usage_text(buffers: BufferAssignment) -> str:
     """Return `*-memory-usage-report.txt`: per allocation, the largest first, the values at each offset."""
-    spaces: dict[int, list[PlannedAllocation]] = {0: []}
-    for allocation in sorted(buffers.planned, key=lambda allocation: -allocation.size_bytes):
-        spaces.setdefault(allocation.color, []).append(allocation)
-    lines: list[str] = []
-    for color, allocations in sorted(spaces.items()):
-        lines += [f"Memory Space: {_SPACES.get(color, f'color_{color}')} (color={color})", _total(allocations)]
-        for allocation in allocations:
-            lines += [_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation), ""]
-        lines.append("")
-    return "\n".join(lines) + "\n"
+    parts: list[str] = []
+    for color, total, entries in usage_spaces(buffers):
+        size = f"Total bytes: {total} ({_readable(total)})"
+        parts += [f"Memory Space: {_SPACES.get(color, f'color_{color}')} (color={color})", size]
+        parts += [text for _, _, text in entries]
+        parts.append("")
+    return "\n".join(parts) + "\n"
 
 
 def _total(allocations: Iterable[PlannedAllocation]) -> str:
@@ -157,7 +187,8 @@ def _usage_rows(allocation: PlannedAllocation) -> Iterator[str]:
         cumulative += sizes[offset]
         shapes = Counter(value.shape.to_string(layout=False) for value in places[offset])
         names = ", ".join(f"{n}×{name}" if n > 1 else name for n, name in sorted((n, name) for name, n in shapes.items()))
-        percent = round(100 * cumulative / total) if total else 0
+        # XLA divides 0 by 0 if all values are empty.
+        percent = str(round(100 * cumulative / total)) if total else "-nan"
         yield (
             f"  {_readable(cumulative):>9}({percent:>3}%);{_readable(sizes[offset]):>11};"
             f"{offset:>13};{len(places[offset]):>17}; {names}"

@@ -9,7 +9,7 @@ the pass converts the sequences inside them. Mirrors XLA's `CommandBufferConvers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -27,6 +27,7 @@ from hlo_run.artifact import (
 )
 from hlo_run.errors import UsageError
 from hlo_run.options import CompileOptions
+from hlo_run.runtime.thunk_numbers import thunk_numbers
 
 DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
 """The kinds that XLA records by default."""
@@ -41,22 +42,26 @@ class CommandBufferConversion:
     smallest: int
 
     def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
-        """Return the sequence with runs of recordable thunks replaced by command buffers."""
+        """Return the sequence with runs of recordable thunks replaced by command buffers, which are called after the number
+        of their first thunk."""
+        return self._convert(thunks, thunk_numbers(thunks))
+
+    def _convert(self, thunks: Sequence[Thunk], numbers: Mapping[int, int]) -> tuple[Thunk, ...]:
         converted: list[Thunk] = []
         run: list[Thunk] = []
         for thunk in thunks:
             if self._is_recorded(thunk):
                 run.append(thunk)
                 continue
-            converted += self._close(run)
+            converted += self._close(run, numbers)
             run = []
-            converted.append(self._inside(thunk))
-        return (*converted, *self._close(run))
+            converted.append(self._inside(thunk, numbers))
+        return (*converted, *self._close(run, numbers))
 
-    def _close(self, run: list[Thunk]) -> list[Thunk]:
-        if len(run) < self.smallest:
-            return [self._inside(thunk) for thunk in run]
-        return [CommandBufferThunk("command_buffer", tuple(run))]
+    def _close(self, run: list[Thunk], numbers: Mapping[int, int]) -> list[Thunk]:
+        if len(run) < max(1, self.smallest):
+            return [self._inside(thunk, numbers) for thunk in run]
+        return [CommandBufferThunk(f"command_buffer_{numbers[id(run[0])]}", tuple(run))]
 
     def _is_recorded(self, thunk: Thunk) -> bool:
         match thunk:
@@ -78,15 +83,16 @@ class CommandBufferConversion:
     def _all_recorded(self, thunks: Sequence[Thunk]) -> bool:
         return all(self._is_recorded(thunk) for thunk in thunks)
 
-    def _inside(self, thunk: Thunk) -> Thunk:
+    def _inside(self, thunk: Thunk, numbers: Mapping[int, int]) -> Thunk:
         """Return a thunk that is not recorded, with its inner sequences converted."""
         match thunk:
             case WhileThunk():
-                return replace(thunk, condition=self.convert(thunk.condition), body=self.convert(thunk.body))
+                condition, body = self._convert(thunk.condition, numbers), self._convert(thunk.body, numbers)
+                return replace(thunk, condition=condition, body=body)
             case ConditionalThunk():
-                return replace(thunk, branches=tuple(self.convert(branch) for branch in thunk.branches))
+                return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
             case SequentialThunk():
-                return replace(thunk, thunks=self.convert(thunk.thunks))
+                return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
             case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
                 return thunk
             case _:

@@ -9,8 +9,8 @@ writes memory that the other accesses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, assert_never
 
 from hlo_run.artifact import (
     Accesses,
@@ -27,8 +27,8 @@ from hlo_run.artifact import (
     WhileThunk,
     accesses,
     every_thunk,
-    nested_sequences,
 )
+from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
 _SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution")
@@ -43,34 +43,36 @@ def thunk_sequence_text(program: Executable) -> str:
 
 def thunk_metadata_text(program: Executable) -> str:
     """Return a text proto with the number, instruction and kind of every thunk."""
-    numbers = _numbers(program.thunks)
-    records = [
-        f'thunk_metadata {{\n  thunk_info {{\n    profile_annotation: "{thunk.name}"\n    thunk_id: {numbers[id(thunk)]}\n  }}\n'
-        f'  thunk_kind: "{thunk.kind}"\n}}\n'
-        for thunk in every_thunk(program.thunks)
-    ]
-    return "".join(records)
+    return "".join(map(_metadata, thunk_records(program)))
 
 
-def _numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
-    """Number thunks from 1 in the order in which XLA makes them: inner thunks before the outer one, except for loops."""
-    numbers: dict[int, int] = {}
+class ThunkRecord(NamedTuple):
+    """What the metadata say about a thunk: its instruction ("" if it has none), its number, its kind."""
 
-    def visit(thunks: Sequence[Thunk]) -> None:
-        for thunk in thunks:
-            if isinstance(thunk, WhileThunk):
-                numbers[id(thunk)] = len(numbers) + 1
-            for inner in nested_sequences(thunk):
-                visit(inner)
-            numbers.setdefault(id(thunk), len(numbers) + 1)
+    name: str
+    number: int
+    kind: str
 
-    visit(sequence)
-    return numbers
+
+def thunk_records(program: Executable) -> Iterator[ThunkRecord]:
+    """Yield a record per thunk, each before those of the thunks inside it."""
+    numbers = thunk_numbers(program.thunks)
+    for thunk in every_thunk(program.thunks):
+        yield ThunkRecord(thunk.name, numbers[id(thunk)], thunk.kind)
+        if isinstance(thunk, CommandBufferThunk):
+            # XLA keeps the recorded thunks in a sequence without a name.
+            yield ThunkRecord("", NO_NUMBER, "kSequential")
+
+
+def _metadata(record: ThunkRecord) -> str:
+    annotation = f'    profile_annotation: "{record.name}"\n' if record.name else ""
+    identifier = f"    thunk_id: {record.number}\n" if record.number else ""
+    return f'thunk_metadata {{\n  thunk_info {{\n{annotation}{identifier}  }}\n  thunk_kind: "{record.kind}"\n}}\n'
 
 
 class _Printer:
     def __init__(self, program: Executable) -> None:
-        self._numbers = _numbers(program.thunks)
+        self._numbers = thunk_numbers(program.thunks)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
 
     def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
@@ -100,7 +102,8 @@ class _Printer:
             case KernelThunk():
                 kernel = self._kernels[thunk.kernel]
                 grid, block = ", ".join(map(str, kernel.grid)), ", ".join(map(str, kernel.block))
-                return f"{kernel.name} grid: [{grid}] threads: [{block}]  shared_memory: {kernel.shared_bytes} bytes"
+                # XLA prints dynamic shared memory, which no kernel has.
+                return f"{kernel.name} grid: [{grid}] threads: [{block}]  shared_memory: 0 bytes"
             case WhileThunk():
                 condition, body = (self._inner(part, level) for part in (thunk.condition, thunk.body))
                 return f"{indent}\ncondition:\n{condition}{indent}body:\n{body}".rstrip("\n")
@@ -108,9 +111,10 @@ class _Printer:
                 names = _branch_names(thunk)
                 parts = [f"{indent}{name}:\n{self._inner(b, level)}" for name, b in zip(names, thunk.branches, strict=True)]
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
-            case SequentialThunk() | CommandBufferThunk():
-                inner = self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
-                return f"\n{inner}" if isinstance(thunk, CommandBufferThunk) else inner
+            case SequentialThunk():
+                return self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
+            case CommandBufferThunk():
+                return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case CopyThunk() | MemsetThunk() | FunctionCall():
                 return thunk.kind if thunk.kind in _SELF_DESCRIBED else "(no description)"
             case _:

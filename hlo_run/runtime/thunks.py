@@ -14,7 +14,7 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 from hlo_run.target import TargetSpec
 
 # They do something even where all arrays of the result are empty.
-_EFFECTS = SYNC_CONTROL_FLOW | {"outfeed", "infeed", "send", "custom-call"}
+_EFFECTS = SYNC_CONTROL_FLOW | {"outfeed", "infeed", "send", "custom-call", "copy"}
 
 
 def plan_thunks(
@@ -47,7 +47,7 @@ class _Planner:
 
 
 def _is_nothing(instruction: HloInstruction) -> bool:
-    """True if all arrays of the result are empty and the instruction has no other effect."""
+    """True if all arrays of the result are empty and the instruction has no other effect. As in XLA, a copy stays."""
     is_empty = all(leaf.element_count == 0 for _, leaf in instruction.shape.leaves() if leaf.is_array)
     return is_empty and instruction.opcode not in _EFFECTS
 

@@ -239,3 +239,17 @@ def test_errors_point_into_the_whole_file(tmp_path: Path, capsys: pytest.Capture
 def test_hlo_run_does_not_know_its_flags(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--passes=dce", file]) == 2
     assert "unknown flag --passes=dce" in capsys.readouterr().err
+
+
+def test_dumps_of_passes_have_the_names_of_the_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, one = tmp_path / "dumps", tmp_path / "one.hlo"
+    one.write_text(ONE, encoding="utf-8")
+    _output(capsys, "--passes=tuple-simplifier,dce", f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*", str(one))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "module_0000.one.0000.transforms_pipeline.after_pipeline-start.before_tuple-simplifier.txt",
+        "module_0000.one.0001.transforms_pipeline.after_tuple-simplifier.before_dce.txt",
+        "module_0000.one.0002.transforms_pipeline.after_dce.before_pipeline-end.txt",
+        "module_0000.one.after_optimization.txt",
+        "module_0000.one.before_optimization.txt",
+        "module_0000.one.debug_options",
+    ]

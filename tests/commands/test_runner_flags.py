@@ -139,3 +139,80 @@ def test_riegeli_is_refused(tmp_path: Path, file: Path, capsys: pytest.CaptureFi
         err = capsys.readouterr().err
         assert "riegeli files are not supported" in err
         assert "RecordReader" in err
+
+
+DEVICES = """HloModule m, replica_count=2
+ENTRY e {
+  p = f32[3] parameter(0)
+  r = u32[] replica-id()
+  f = f32[] convert(r)
+  b = f32[3] broadcast(f), dimensions={}
+  ROOT s = f32[3] add(p, b)
+}
+"""
+
+
+@pytest.fixture
+def devices(file: Path) -> Path:
+    file.write_text(DEVICES, encoding="utf-8")
+    return file
+
+
+def test_only_the_first_device_returns_its_result(devices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, saved = tmp_path / "out.txt", tmp_path / "out.npz"
+    flags = ["--platform=Host", "--output_mode=return_device_0_outputs", "--hlo_argument_mode=use_zeros_as_input"]
+    assert run([*flags, f"--dump_output_literal_to={texts}", f"--save_outputs={saved}", "--log_output", str(devices)]) == 0
+    assert [path.name for path in tmp_path.glob("out.task*")] == ["out.task_0.device_0.literal_0.txt"]
+    assert "are close enough" in capsys.readouterr().err
+    # The saved result is that of one device, too.
+    assert run([*flags, f"--expected_output={saved}", str(devices)]) == 0
+
+
+def test_results_that_stay_on_the_devices(devices: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--output_mode=not_return_outputs", str(devices)]) == 0
+    err = capsys.readouterr().err
+    assert "The result stays on the device" in err
+    assert "close enough" not in err
+    assert "runs failed" not in err
+    assert run(["--output_mode=not_return_outputs", "--save_outputs=x.npz", str(devices)]) == 2
+
+
+def test_times_in_a_table(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other, table = tmp_path / "n.hlo", tmp_path / "times"
+    other.write_text(MODULE, encoding="utf-8")
+    flags = ["--platform=Host", "--profile_execution", "--num_repeats=3", f"--append_profile_to_csv_file={table}"]
+    for _ in range(2):
+        assert run([*flags, str(other), str(file)]) == 0
+    rows = (tmp_path / "times.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "Datetime,m.hlo,n.hlo"
+    assert len(rows) == 3
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(, [\d.e-]+ms){2}", row) for row in rows[1:])
+    measured = re.findall(r"file=(\S+) repeat=(\d) duration=(\d+)ns", capsys.readouterr().out)
+    counted = [int(duration) for name, repeat, duration in measured[6:] if name == str(file) and repeat != "0"]
+    assert rows[2].split(", ")[1] == f"{sum(counted) / 2e6:.4g}ms", "the first repeat warms up"
+
+
+def test_a_table_needs_times(file: Path) -> None:
+    assert run(["--platform=Host", "--append_profile_to_csv_file=t", str(file)]) == 2
+
+
+def test_mock_nccl_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--enable_mock_nccl", "--run_single_shard_id=0"):
+        assert run([flag, str(file)]) == 2
+        assert "hlo-run simulates all devices and their collectives" in capsys.readouterr().err
+
+
+def test_partitioned_modules_run_no_passes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(SHARDED, encoding="utf-8")
+    assert run(["--is_spmd_partitioned_module", "--stage=hlo", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("sharding={manual}") == 2
+    assert "sharding={{manual}, {manual}}" in out
+    assert run(["--is_spmd_partitioned_module", "--platform=Host", str(file)]) == 0
+
+
+def test_through_stablehlo(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jaxlib")
+    file.write_text(MODULE.replace(", replica_count=2", ""), encoding="utf-8")
+    assert run(["--compile_as_stablehlo", "--platform=Interpreter", str(file)]) == 0
+    assert "close enough" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run import parse
-from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, clone_computation, remove_uncalled, remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 
 TEXT = """HloModule m
@@ -75,3 +75,61 @@ def test_what_changes_nothing_makes_nothing() -> None:
     assert editor.bitcast(value, value.shape) is value
     assert editor.concatenate([value], 0) is value
     assert module.version == version
+
+
+def test_leftovers_free_their_operands_at_once() -> None:
+    module = parse(TEXT)
+    unused, a, b = Leftovers(), _named(module, "a"), _named(module, "b")
+    unused.add(b)
+    assert (b in unused, a in unused, a.users) == (True, True, [])
+    assert [user.name for user in _named(module, "p").users] == ["d", "c"]
+    unused.add(_named(module, "d"))
+    unused.remove()
+    assert [i.name for i in module.entry.instructions] == ["p", "s", "c", "d"]
+
+
+def test_a_replaced_instruction_goes_before_the_next_is_replaced() -> None:
+    module = parse(TEXT)
+    users: list[list[str]] = []
+
+    def made(old: HloInstruction) -> HloInstruction:
+        users.append([user.name for user in _named(module, "p").users])
+        return Editor(old).unary("cosine", old.operands[0])
+
+    replace_each(module, [_named(module, "a"), _named(module, "b")], made)
+    assert users == [["a", "c", "d"], ["cosine", "c", "d"]]
+    assert [i.opcode for i in module.entry.instructions if i.opcode in ("negate", "abs")] == []
+
+
+def test_a_transpose_to_the_layout_in_which_no_byte_moves() -> None:
+    module = parse("HloModule m\nENTRY e { ROOT p = f32[2,3,4]{2,1,0} parameter(0) }")
+    parameter = module.entry.root
+    view = Editor(parameter).transpose_view(parameter, [2, 0, 1])
+    assert str(view.shape) == "f32[4,2,3]{0,2,1}"
+    assert Editor(parameter).transpose_view(parameter, [0, 1, 2]) is parameter
+
+
+def test_an_editor_without_metadata() -> None:
+    module = parse('HloModule m\nENTRY e { ROOT p = f32[2] parameter(0), metadata={op_name="x"} }')
+    parameter = module.entry.root
+    assert Editor(parameter).unary("negate", parameter).metadata is not None
+    assert Editor(parameter, derives=False).unary("negate", parameter).metadata is None
+
+
+def test_unused_instructions_are_visited_first_and_the_root_last() -> None:
+    module = parse(TEXT)
+    assert [i.name for i in module.entry.visit_order()] == ["p", "a", "b", "s", "c", "d"]
+    module.entry.root = _named(module, "b")
+    assert [i.name for i in module.entry.visit_order()] == ["s", "p", "c", "d", "a", "b"]
+
+
+def test_the_post_order_follows_edits() -> None:
+    module = parse(TEXT)
+    first = module.entry.post_order()
+    first.clear()
+    assert [i.name for i in module.entry.post_order()] == ["p", "a", "b", "s", "c", "d"]
+    _named(module, "d").operands = [_named(module, "b"), _named(module, "p")]
+    assert [i.name for i in module.entry.post_order()] == ["s", "p", "c", "a", "b", "d"]
+    _named(module, "a").control_predecessors = [_named(module, "c")]
+    assert [i.name for i in module.entry.post_order()].index("c") < [i.name for i in module.entry.post_order()].index("a")
+    assert [i.name for i in module.in_post_order("negate", "abs")] == ["a", "b"]

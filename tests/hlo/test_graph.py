@@ -28,3 +28,16 @@ def test_operands_that_are_replaced_one_by_one(size: int) -> None:
     root.operands = [parameters[0]]
     assert root.operands == (parameters[0],)
     assert negated[parameters[0]].users == []
+
+
+def test_post_order_visits_the_last_control_predecessor_first() -> None:
+    module = hlo_run.parse("""
+HloModule m
+ENTRY e {
+  p = f32[] parameter(0)
+  a = f32[] negate(p)
+  b = f32[] abs(p)
+  c = f32[] sine(p), control-predecessors={a, b}
+  ROOT t = (f32[], f32[], f32[]) tuple(c, a, b)
+}""")
+    assert [instruction.name for instruction in module.entry.post_order()] == ["p", "b", "a", "c", "t"]

@@ -128,3 +128,46 @@ def test_all_kernels_share_the_fuel_of_a_kernel_pass(tmp_path: Path, capsys: pyt
     assert run(["--cache=off", "--stage=optimize-loops", str(file)]) == 0
     assert texts[-1] == capsys.readouterr().out
     assert len(set(texts)) == 4
+
+
+_KERNELS = """HloModule m
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  p = f32[64,1000]{1,0} parameter(0)
+  q = f16[700,513]{1,0} parameter(1)
+  z = f32[] constant(0)
+  x = f32[64,1000]{1,0} exponential(p)
+  y = f32[64,1000]{1,0} multiply(x, p)
+  r = f32[64]{0} reduce(y, z), dimensions={1}, to_apply=add
+  s = f16[513,700]{1,0} transpose(q), dimensions={1,0}
+  g = f16[513,700]{1,0} tanh(s)
+  d = f32[64,2000]{1,0} concatenate(p, x), dimensions={1}
+  h = f16[700,513]{1,0} multiply(q, q)
+  ROOT t = (f32[64]{0}, f16[513,700]{1,0}, f32[64,2000]{1,0}, f16[700,513]{1,0}) tuple(r, g, d, h)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "some"),
+    [
+        ("canonicalize", "canonicalize", 3),
+        ("simplify-arith", "simplify-arith-3", 50),
+        ("inliner", "inliner", 1),
+        ("vectorize-loads-stores", "vectorize-loads-stores", 1),
+    ],
+)
+def test_kernel_passes_stop_between_two_rewrites(
+    name: str, row: str, some: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With some fuel the kernels are neither those without the pass nor those with all of it, and results stay right."""
+    file = tmp_path / "m.hlo"
+    file.write_text(_KERNELS)
+    texts: list[str] = []
+    for limit in (0, some, 100000):
+        assert run(["--cache=off", f"--kernel_fuel={name}={limit}", f"--stage={row}", str(file)]) == 0
+        texts.append(capsys.readouterr().out)
+    assert run(["--cache=off", f"--stage={row}", str(file)]) == 0
+    assert texts[-1] == capsys.readouterr().out
+    assert len(set(texts)) == 3
+    assert run(["--cache=off", f"--kernel_fuel={name}={some}", "--platform=Host", str(file)]) == 0

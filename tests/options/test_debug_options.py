@@ -72,7 +72,6 @@ def test_accepted_flags_keep_their_values() -> None:
         ),
         ("xla_gpu_disable_async_collectives=allreduce,alltoall", "ALLREDUCE,ALLTOALL"),
         ("xla_backend_extra_options=a=1,b", "a=1,b"),
-        ("xla_gpu_enable_while_loop_unrolling=no_unroll", "WHILE_LOOP_UNROLLING_NO_UNROLL"),
     ],
 )  # fmt: skip
 def test_values_of_enums_and_lists(flag: str, value: str) -> None:

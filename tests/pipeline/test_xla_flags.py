@@ -74,15 +74,29 @@ def test_sorts_without_cub(flag: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert " custom-call(" not in _stage(tmp_path, capsys, SORT, "hlo", flag)
 
 
-@pytest.mark.parametrize("flag", ["--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops=true"])
-def test_scatters_of_floats_are_loops_if_results_must_be_deterministic(
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--xla_gpu_deterministic_ops",
+        "--xla_gpu_exclude_nondeterministic_ops=true",
+        "--xla_gpu_enable_scatter_determinism_expander",
+    ],
+)
+def test_scatters_of_floats_combine_equal_indices_first_if_results_must_be_deterministic(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     floats, integers = SCATTER.replace("TYPE", "f32"), SCATTER.replace("TYPE", "s32")
-    assert " while(" not in _stage(tmp_path, capsys, floats, "hlo")
-    assert " while(" in _stage(tmp_path, capsys, floats, "hlo", flag)
-    assert " while(" not in _stage(tmp_path, capsys, integers, "hlo", flag)
+    assert " sort(" not in _stage(tmp_path, capsys, floats, "hlo")
+    assert " sort(" in _stage(tmp_path, capsys, floats, "hlo", flag)
+    assert " while(" in _stage(tmp_path, capsys, floats.replace("add(x, y)", "subtract(x, y)"), "hlo", flag)
+    assert " sort(" not in _stage(tmp_path, capsys, integers, "hlo", flag)
     assert run(["--platform=Host", flag, str(tmp_path / "m.hlo")]) == 0
+
+
+def test_unknown_strategy_of_unrolling(tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(LOOP)
+    assert run(["--xla_gpu_enable_while_loop_unrolling=twice", "--compile_only", str(file)]) == 2
 
 
 def test_the_block_of_running_reductions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +130,62 @@ def test_statistics_of_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file.write_text(EXP)
     assert run(["--stage=hlo", "--xla_gpu_print_compilation_stats", str(file)]) == 0
     assert "priority-fusion" in capsys.readouterr().err
+
+
+LOOP = """HloModule loop
+body { p = (s32[], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[64] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  c = f32[64] cosine(x)
+  r = f32[64] reverse(c), dimensions={0}
+  y = f32[64] add(r, c)
+  ROOT t = (s32[], f32[64]) tuple(j, y) }
+cond { p = (s32[], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(7)
+  ROOT c = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[64] parameter(0)
+  z = s32[] constant(0)
+  t = (s32[], f32[64]) tuple(z, x)
+  w = (s32[], f32[64]) while(t), condition=cond, body=body
+  ROOT r = f32[64] get-tuple-element(w), index=1 }
+"""
+CONVOLUTION = """HloModule conv
+ENTRY e { x = f32[2,16,16,8] parameter(0)
+  k = f32[3,3,8,4] parameter(1)
+  ROOT c = f32[2,16,16,4] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f }
+"""
+
+
+@pytest.mark.parametrize(
+    ("flag", "trips"),
+    [
+        ("--xla_gpu_enable_while_loop_unrolling=no_unroll", "7"),
+        ("--xla_gpu_enable_while_loop_double_buffering", "3"),
+        ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_DOUBLE_BUFFER", "3"),
+        ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_FULL_UNROLL", "1"),
+    ],
+)
+def test_loops_are_unrolled(flag: str, trips: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _stage(tmp_path, capsys, LOOP, "hlo", flag)
+    assert f'"known_trip_count":{{"n":"{trips}"}}' in text
+    assert run(["--platform=Host", flag, str(tmp_path / "m.hlo")]) == 0
+
+
+def test_layouts_of_convolutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heuristic = _stage(tmp_path, capsys, CONVOLUTION, "hlo")
+    innermost, outside = (
+        _stage(tmp_path, capsys, CONVOLUTION, "hlo", f"--xla_gpu_force_conv_{name}") for name in ("nhwc", "nchw")
+    )
+    assert innermost == heuristic, "on an H100"
+    assert "dim_labels=bf01_oi01->bf01" in outside
+
+
+def test_products_are_rounded_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = "--xla_gpu_default_to_alg_dot_bf16_bf16_f32"
+    assert "bf16[64,32]" not in _stage(tmp_path, capsys, DOTS, "hlo")
+    assert "bf16[64,32]" in _stage(tmp_path, capsys, DOTS, "hlo", flag)
+    precise = DOTS.replace("rhs_contracting_dims={0}", "rhs_contracting_dims={0}, operand_precision={highest,highest}")
+    assert "bf16[64,32]" not in _stage(tmp_path, capsys, precise, "hlo", flag)

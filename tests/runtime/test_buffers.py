@@ -57,6 +57,24 @@ def test_texts_are_xlas(name: str, title: str) -> None:
         assert actual == expected
 
 
+def _usage_report(text: str) -> str:
+    module = _compiled(text)
+    return buffer_texts(assign_buffers(module), module)["memory-usage-report"]()
+
+
+def test_report_of_empty_values() -> None:
+    # XLA divides 0 by 0.
+    assert "0B(-nan%);         0B;" in _usage_report("ENTRY e { p = f32[0,5] parameter(0) ROOT c = f32[0,5] copy(p) }")
+
+
+def test_report_leaves_out_small_allocations_after_50() -> None:
+    count = 60
+    parameters = " ".join(f"p{n} = f32[64] parameter({n})" for n in range(count))
+    text = f"ENTRY e {{ {parameters} ROOT t = (f32[64]) tuple(p0) }}"
+    # All 60 allocations of equal size: the rest is below a twentieth of the total from the 59th on.
+    assert _usage_report(text).count("cumulative_size") == 59
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 14))
 def test_random_modules_read_what_they_should(seed: int, size: int) -> None:

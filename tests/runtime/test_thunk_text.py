@@ -126,6 +126,34 @@ def test_runs_are_recorded(program: Executable, kinds: str, smallest: int, expec
         np.testing.assert_array_equal(backend.run(made, arguments), plain.run(program, arguments))
 
 
+def test_texts_of_command_buffers() -> None:
+    made = compiled(MODULE, xla_gpu_enable_command_buffer="FUSION,CUBLASLT", xla_gpu_graph_min_graph_size=3)
+    lines = thunk_sequence_text(made).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if "kCommandBuffer" in line)
+    assert lines[place : place + 2] == [
+        "    000: kCommandBuffer [source | sink] ",
+        f"        005: kCustomKernel   [source       | sink        ] loop_add_fusion {ONE_THREAD}",
+    ]
+    nameless = 'thunk_metadata {\n  thunk_info {\n  }\n  thunk_kind: "kSequential"\n}\n'
+    named = '    profile_annotation: "command_buffer_5"\n  }\n  thunk_kind: "kCommandBuffer"\n}\n'
+    assert f"{named}{nameless}" in thunk_metadata_text(made)
+
+
+def test_static_shared_memory_is_not_printed() -> None:
+    text = """sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+    ENTRY e { x = f32[512,64] parameter(0) z = f32[] constant(0)
+      ROOT r = f32[64] reduce(x, z), dimensions={0}, to_apply=sum }"""
+    program = compiled(text)
+    assert any(kernel.shared_bytes for kernel in program.kernels)
+    assert "shared_memory: 0 bytes" in thunk_sequence_text(program)
+
+
+def test_an_empty_copy_is_a_thunk() -> None:
+    program = compiled("HloModule m\nENTRY e { x = f32[0,5] parameter(0) ROOT c = f32[0,5] copy(x) }")
+    assert thunk_sequence_text(program) == "001: kCopy [source | sink] kCopy\n"
+    np.testing.assert_array_equal(HostBackend().run(program, [np.zeros((0, 5), np.float32)]), np.zeros((0, 5), np.float32))
+
+
 def test_unknown_commands() -> None:
     with pytest.raises(UsageError, match="unknown command 'FUSSION'"):
         compiled(MODULE, xla_gpu_enable_command_buffer="FUSSION")

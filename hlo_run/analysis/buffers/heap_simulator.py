@@ -100,33 +100,25 @@ class _Simulation:
 class PeakHeap:
     """Counts the bytes in use, without fragmentation. XLA's `NoFragmentationStatsHeap`.
 
-    Values that share memory count once.
+    Like XLA's, it counts each of several values that are live in the same memory.
     """
 
     def __init__(self) -> None:
         self._used_bytes = 0
-        self._owners: dict[HloValue, HloValue] = {}
-        self._alive: dict[HloValue, int] = {}
         self.peak_bytes = 0
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
         """Count the bytes of `value`."""
-        self._begin(value, value, size_bytes)
+        del value
+        self._used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """Count the bytes of `value` unless another value is live in the same memory."""
-        self._begin(value, self._owners[with_value], size_bytes)
-
-    def _begin(self, value: HloValue, owner: HloValue, size_bytes: int) -> None:
-        self._owners[value] = owner
-        self._alive[owner] = self._alive.get(owner, 0) + 1
-        if self._alive[owner] == 1:
-            self._used_bytes += size_bytes
-            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        """Count the bytes of `value`, too."""
+        del with_value
+        self.allocate(value, size_bytes)
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """Stop counting the bytes of `value` unless another value is live in the same memory."""
-        owner = self._owners[value]
-        self._alive[owner] -= 1
-        if not self._alive[owner]:
-            self._used_bytes -= size_bytes
+        """Stop counting the bytes of `value`."""
+        del value
+        self._used_bytes -= size_bytes

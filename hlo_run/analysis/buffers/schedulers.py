@@ -36,15 +36,11 @@ class ComputationMemory:
         return [v for v in self._dataflow.trees[instruction].values if v.instruction is instruction]
 
     def used(self, instruction: HloInstruction) -> list[HloValue]:
-        """Return the values that an instruction uses. get-tuple-element uses the element and the tuple's table."""
+        """Return the values that an instruction uses: all of its operands. get-tuple-element uses the whole tuple, as in XLA."""
         known = self._used.get(instruction)
         if known is not None:
             return known
-        trees = self._dataflow.trees
-        if instruction.opcode == "get-tuple-element":
-            found = [trees[instruction.operands[0]].value, *trees[instruction].values]
-        else:
-            found = [v for operand in instruction.operands for v in trees[operand].values]
+        found = [v for operand in instruction.operands for v in self._dataflow.trees[operand].values]
         used = [v for v in dict.fromkeys(found) if v.instruction.opcode not in _NOTHING_TO_FREE]
         self._used[instruction] = used
         return used

@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from hlo_run.hlo.values.escape import escape
-from hlo_run.target import TargetSpec
+from hlo_run.target import TargetSpec, to_text_proto
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """`producer` was fused into `consumer`. The result is called `fusion` while the pass runs."""
+    """`producer` was fused into `consumer`. The result is called `fusion` while the pass runs.
+
+    XLA's text omits a constant that became part of the code at the end (`is_constant`).
+    """
 
     fusion: str
     producer: str
     consumer: str
+    is_constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +37,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The estimate for fusing `producer` into all its users, in microseconds. `savings` are those of each user's kernel."""
+    """The estimate for fusing `producer` into all its users, in microseconds. `savings` are those of each user's kernel.
+
+    `dumped` are the fused and unfused times that XLA records, for the users `all_consumers`: if only some users changed, the
+    times with these, less those with the users that they replace.
+    """
 
     producer: str
     consumers: tuple[str, ...]
     fused: float
     unfused: float
     savings: tuple[float, ...] = ()
+    all_consumers: tuple[str, ...] = ()
+    dumped: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +85,12 @@ def process_text(steps: Sequence[FusionStep], target: TargetSpec, before: str) -
     """Return the record as a text proto; `before` is the module as HLO text."""
     lines: list[str] = []
     for step in steps:
+        if isinstance(step, Fused) and step.is_constant:
+            continue
         lines += ["fusion_steps {", *(f"  {line}" for line in _step_lines(step)), "}"]
-    major, minor = target.compute_capability
+    device, _, _ = to_text_proto(target).partition("\n}\n")
     lines += [
-        "gpu_device_info {",
-        f"  threads_per_block_limit: {target.threads_per_block_limit}",
-        f"  threads_per_warp: {target.threads_per_warp}",
-        f"  shared_memory_per_block: {target.shared_memory_per_block_bytes}",
-        f"  threads_per_core_limit: {target.threads_per_core_limit}",
-        f"  core_count: {target.core_count}",
-        f"  fpus_per_core: {target.fpus_per_core}",
-        f"  memory_bandwidth: {target.memory_bandwidth}",
-        f"  l2_cache_size: {target.l2_cache_size_bytes}",
-        f"  clock_rate_ghz: {target.clock_rate_ghz:g}",
-        "  cuda_compute_capability {",
-        f"    major: {major}",
-        *([f"    minor: {minor}"] if minor else []),
-        "  }",
+        *device.split("\n"),
         "}",
         f'hlo_module_before_fusion: "{escape(before)}"',
     ]
@@ -109,6 +110,14 @@ def _step_lines(step: FusionStep) -> list[str]:
         case Refused():
             return ["producer_ineligible {", f'  producer_name: "{step.producer}"', f'  reason: "{escape(step.reason)}"', "}"]
         case Weighed():
-            consumers = [f'  consumer_names: "{name}"' for name in step.consumers]
-            times = [f"  us_fused: {step.fused:.6g}", f"  us_unfused: {step.unfused:.6g}"]
+            consumers = [f'  consumer_names: "{name}"' for name in step.all_consumers or step.consumers]
+            fused, unfused = step.dumped or (step.fused, step.unfused)
+            times = [f"  us_fused: {_float_text(fused)}", f"  us_unfused: {_float_text(unfused)}"]
             return ["update_priority {", f'  producer_name: "{step.producer}"', *consumers, *times, "}"]
+
+
+def _float_text(value: float) -> str:
+    """Return an f32 as a text proto has it: 6 digits if these suffice, else 9."""
+    single = np.float32(value)
+    short = f"{single:.6g}"
+    return short if np.float32(short) == single else f"{single:.9g}"

@@ -45,22 +45,35 @@ def may_update_in_place(producer: Node, consumer: Node) -> Decision:
     for changed in in_place_operands(consumer):
         if consumer.operands.count(changed) > 1:
             return no(_READ_TWICE)
-        if changed in producer.operands and not all(_is_elementwise(op) for op in producer.ops):
-            decision = _judge_slices(producer, consumer)
+        if changed is producer or changed in producer.operands:
+            decision = _judge_reads(producer, consumer)
             if not decision:
                 return decision
     return YES
 
 
-def _judge_slices(producer: Node, consumer: Node) -> Decision:
-    """Allow a producer that reads only the slice that the consumer changes."""
-    updates = [op for op in consumer.ops if op.opcode == "dynamic-update-slice"]
+def _judge_reads(producer: Node, consumer: Node) -> Decision:
+    """Allow a producer whose elements depend on elements at the same place, or on the slice that the consumer changes."""
     others = [op for op in producer.ops if not _is_elementwise(op) and op.opcode not in _HANDS_ON]
-    if len(updates) != 1 or len(others) != 1:
-        return no("Consumer is not a dus or the producer fusion has multiple non-elementwise ops, bailing.")
-    (update,), (reader,) = updates, others
-    if reader.instruction.shape != update.instruction.operands[1].shape:
-        return no("Consumer is not a dus or the producer fusion has multiple non-elementwise ops, bailing.")
+    if len(others) > 1:
+        return no("Producer fusion has multiple non-elementwise ops, bailing.")
+    if others:
+        return _judge_slices(others[0], producer, consumer)
+    roots = [_behind_bitcasts(root) for root in consumer.result_ops]
+    if consumer.is_fusion and any(_reads_elsewhere(op, roots) for op in consumer.reads[producer]):
+        return no("Non-elementwise ops in consumer lead to inplace conflict after fusion.")
+    return YES
+
+
+def _judge_slices(reader: Op, producer: Node, consumer: Node) -> Decision:
+    """Allow a producer that reads, by `reader`, only the slice that the consumer changes."""
+    updates = [op for op in consumer.ops if op.opcode == "dynamic-update-slice"]
+    if len(updates) != 1:
+        return no("multiple dus ops, bailing." if updates else "the consumer changes its operand at other places")
+    (update,) = updates
+    if reader.opcode in ("slice", "dynamic-slice") and reader.instruction.shape != update.instruction.operands[1].shape:
+        kind = "Slice" if reader.opcode == "slice" else "Dynamic slice"
+        return no(f"{kind} op has a different shape than the update shape of the dus op, bailing.")
     rank = update.instruction.shape.rank
     starts = [_start(operand) for operand in update.operands[2 : 2 + rank]]
     if reader.opcode == "slice":
@@ -72,7 +85,7 @@ def _judge_slices(producer: Node, consumer: Node) -> Decision:
             return no("DUS and DS index mismatch")
     else:
         return no("unrecognized inplace update non-elementwise output pair")
-    if consumer.is_fusion and any(_reads_elsewhere(op, update) for op in consumer.reads[producer]):
+    if consumer.is_fusion and any(_reads_elsewhere(op, [update]) for op in consumer.reads[producer]):
         return no("Fusing slice into DUS will also fuse another non-elementwise op with shared operand as DUS.")
     return YES
 
@@ -84,11 +97,11 @@ def _start(operand: Operand) -> Any:
     return operand
 
 
-def _reads_elsewhere(op: Op, update: Op) -> bool:
-    """True if an op other than the update uses `op`, or a value computed from it, at other indices."""
+def _reads_elsewhere(op: Op, updates: Sequence[Operand]) -> bool:
+    """True if an op other than the updates uses `op`, or a value computed from it, at other indices."""
     queue, seen = [op], {op}
     for each in queue:
-        if each is not update and not _is_elementwise(each):
+        if each not in updates and not _is_elementwise(each) and each.opcode not in _HANDS_ON:
             return True
         fresh = [user for user in each.users if user not in seen]
         seen.update(fresh)

@@ -29,13 +29,15 @@ def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, Ope
     return arrays[one], arrays[two], arrays[result]
 
 
-def liked_orders(call: HloInstruction, target: TargetSpec) -> tuple[list[Order], Order]:
+def liked_orders(call: HloInstruction, target: TargetSpec, innermost: bool | None = None) -> tuple[list[Order], Order]:
     """Return the minor-to-major orders of all operands and of the result. XLA's `HeuristicLayoutAssignment`.
 
-    Features are innermost where tensor cores need them so. Else the order is batch, features, window dimensions, major to minor.
+    Features are innermost or not as `innermost` says. Without it they are innermost where tensor cores need them so. Else the
+    order is batch, features, window dimensions, major to minor.
     """
     one, two, result = call_labels(call)
-    innermost = _has_features_innermost(call, len(result.spatial_dims), target)
+    if innermost is None:
+        innermost = _has_features_innermost(call, len(result.spatial_dims), target)
     orders = [_order(one, innermost), _order(two, innermost)]
     made = _order(result, innermost)
     for number, operand in enumerate(call.operands[2:]):

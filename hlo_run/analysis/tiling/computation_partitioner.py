@@ -6,9 +6,9 @@ double with every such instruction:
 
     log = log(p);  t = transpose(log);  ROOT add = add(log, t)    =>    {t, add} and {p, log}
 
-Mirrors XLA's `PartitionedComputation` with two differences. A function with the root has the computation's name. A function
-may have more than 2000 instructions: each value that crosses such a cut is a function with everything that it needs, and
-functions that call each other twice multiply, while a long block only costs LLVM and ptxas time that grows with its length.
+Mirrors XLA's `PartitionedComputation` with one difference. A function may have more than 2000 instructions: each value that
+crosses such a cut is a function with everything that it needs, and functions that call each other twice multiply, while a long
+block only costs LLVM and ptxas time that grows with its length.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def partition(computation: HloComputation, forced_roots: Iterable[HloInstruction
         use = uses[instruction]
         starts = instruction in forced or len(use.subgraphs) != 1 or len(use.indexings) > 1
         if starts:
-            subgraphs.append(Subgraph(_subgraph_name(instruction), instruction))
+            subgraphs.append(Subgraph(function_name(f"{computation.name}_{instruction.name}"), instruction))
         subgraph = subgraphs[-1] if starts else use.subgraphs[0]
         subgraph.instructions.append(instruction)
         subgraph_of[instruction] = subgraph
@@ -104,7 +104,7 @@ def _use_operands(
         elif own is None or step is None:
             indexing = None
         else:
-            indexing = own if _is_identity(step) else compose(own, step).simplify()
+            indexing = own if _is_identity(step) else _without_unused(compose(own, step).simplify())
         uses[operand].add(subgraph, indexing)
 
 
@@ -117,7 +117,11 @@ def _operand_map(instruction: HloInstruction, number: int) -> IndexingMap | None
     if is_elementwise(instruction) and operand.shape.dims == instruction.shape.dims:
         return _identity(instruction.shape.dims)
     found = operand_map(instruction, number)
-    return found if found is None or not found.symbols else found.remove_unused_symbols()[0]
+    return None if found is None else _without_unused(found)
+
+
+def _without_unused(indexing_map: IndexingMap) -> IndexingMap:
+    return indexing_map.remove_unused_symbols()[0] if indexing_map.symbols else indexing_map
 
 
 @lru_cache(maxsize=1024)
@@ -138,9 +142,3 @@ def function_name(text: str) -> str:
     """Return `text` as a symbol: characters other than letters, digits, `_`, `$` become `_`; a leading digit gets a `_`."""
     name = re.sub(r"[^A-Za-z0-9_$]", "_", text)
     return f"_{name}" if name[:1].isdigit() else name
-
-
-def _subgraph_name(root: HloInstruction) -> str:
-    assert root.parent is not None, "a partitioned instruction is in a computation"
-    computation = root.parent
-    return function_name(computation.name if root is computation.root else f"{computation.name}_{root.name}")

@@ -1,6 +1,6 @@
 """Emits the functions of a kernel: one per called subgraph of a computation, in the order of the subgraphs.
 
-    func.func private @gelu(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k: index) -> bf16
+    func.func private @gelu_multiply_0(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k: index) -> bf16
 
 A function takes all parameters of its computation and an index into its root, and returns the root's element. Functions
 of computations on scalars (reducers) take and return scalars.
@@ -161,7 +161,8 @@ def _scalar_type(parameter: HloInstruction) -> Attribute:
 class FunctionEmitter:
     """Emits one function: elements of `members` and of parameters in place, all others by calls.
 
-    The arguments are the parameters, one index per range, then injected values: hero results that the caller computed.
+    The arguments are the parameters, one index per range, then injected values: hero results that the caller computed, several
+    of a hero with several results.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class FunctionEmitter:
         range_names: Sequence[str] = (),
         injected: Sequence[HloInstruction] = (),
     ) -> None:
-        injected_types = [element_type(hero.shape.element_type, hero.where) for hero in injected]
+        injected_types = [element_type(s.element_type, hero.where) for hero in injected for s in result_shapes(hero)]
         self._module = module
         self._partitioned = partitioned
         self._members = members
@@ -184,7 +185,11 @@ class FunctionEmitter:
         arguments = tuple(self._block.args)
         self.parameters = arguments[:first_index]
         self.index_arguments: Values = arguments[first_index:first_injected]
-        self._injected = dict(zip(injected, arguments[first_injected:], strict=True))
+        self._injected: dict[HloInstruction, Values] = {}
+        for hero in injected:
+            end = first_injected + len(result_shapes(hero))
+            self._injected[hero] = arguments[first_injected:end]
+            first_injected = end
         for number, argument in enumerate(self.index_arguments):
             names = range_names or _INDEX_NAMES
             argument.name_hint = names[number] if number < len(names) else None
@@ -240,16 +245,16 @@ class FunctionEmitter:
         """Return the values if they need no emission here: already computed, injected, a parameter, or a call."""
         injected = self._injected.get(instruction)
         if injected is not None:
-            return (injected,)
+            return injected
         key = instruction, index
         for scope in reversed(self._builder.scopes):
             found = scope.elements.get(key)
             if found is not None:
                 return found
-        if instruction.opcode == "parameter":
-            return self._remember(key, self._parameter(instruction, index))
         if instruction not in self._members:
             return self._remember(key, self._call(instruction, index))
+        if instruction.opcode == "parameter":
+            return self._remember(key, self._parameter(instruction, index))
         return None
 
     def _remember(self, key: tuple[HloInstruction, Values], values: Values) -> Values:

@@ -81,7 +81,7 @@ class _ConcatenateKernel:
                 places.append((operand, drop_unused_ids(place)))
         index_of_operand = drop_unused_ids(work)
         self.entry.declare_ids(index_of_operand, *(place for _, place in places))
-        epilogue = None if self.root is self.hero else self._emit_epilogue()
+        epilogue = self._emit_epilogue()
         (output,) = self.entry.outputs
         for operand, place in places:
             output = self._loop(operand, index_of_operand, place, epilogue, output)
@@ -92,7 +92,7 @@ class _ConcatenateKernel:
         operand: HloInstruction,
         index_of_operand: IndexingMap,
         place: IndexingMap,
-        epilogue: Signature | None,
+        epilogue: Signature,
         output: SSAValue,
     ) -> SSAValue:
         entry, b = self.entry, self.entry.builder
@@ -102,8 +102,7 @@ class _ConcatenateKernel:
             (value,) = element_of(entry, self.module, operand, index)
             target = tuple(loop.map_results)
             b.locate(self.root)
-            if epilogue is not None:
-                (value,) = pure_call(b, epilogue, (*entry.parameters, *target, value))
+            (value,) = pure_call(b, epilogue, (*entry.parameters, *target, value))
             b.block.add_op(YieldOp(entry.insert(value, loop.iteration_values[0], target)))
         return loop.res[0]
 

@@ -66,8 +66,8 @@ def emit_epilogue(
 ) -> Signature:
     """Emit the function that computes an element of each root, and return its signature.
 
-    Its arguments are the parameters, `dims`, `ranges`, then one value per hero. `roots` maps each root to the map to its
-    index. The map's dimensions are some of `dims`, by name; its symbols are `ranges`.
+    Its arguments are the parameters, `dims`, `ranges`, then the values of each hero, which may be roots. `roots` maps each root
+    to the map to its index. The map's dimensions are some of `dims`, by name; its symbols are `ranges`.
     """
     partitioned = module.fused
     emitter = FunctionEmitter(

@@ -21,7 +21,7 @@ from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, index_range, pure_call, result_shapes
-from hlo_run.codegen.elemental.types import element_type, tensor_type
+from hlo_run.codegen.elemental.types import tensor_type
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
 from hlo_run.dialects.xla_gpu import LoopOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
@@ -163,13 +163,9 @@ class EntryFunction:
 
 
 def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstruction, index: Values) -> Values:
-    """Emit an element of a parameter, or of the root of a subgraph, in the entry function. One value per result."""
+    """Emit an element of the root of a subgraph in the entry function. One value per result."""
     b = entry.builder
     b.locate(instruction)
-    if instruction.opcode == "parameter":
-        number = instruction.parameter_number
-        type_ = element_type(instruction.shape.element_type, instruction.where)
-        return (b.create(tensor.ExtractOp, (entry.parameters[number], *index), type_),)
     signature = module.signature(module.fused, module.fused.subgraph_of[instruction])
     return pure_call(b, signature, (*entry.parameters, *index))
 

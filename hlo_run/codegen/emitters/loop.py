@@ -2,7 +2,7 @@
 
     %xla_loop = xla_gpu.loop (%thread_id_x, %block_id_x)[%vector_index] -> (%dim0, %dim1, %dim2)
         in #map iter_args(%iter = %output) -> (tensor<6x512x4096xbf16>) {
-      %pure_call = xla_gpu.pure_call @gelu(%input, %dim0, %dim1, %dim2) : (..) -> bf16
+      %pure_call = xla_gpu.pure_call @gelu_multiply_0(%input, %dim0, %dim1, %dim2) : (..) -> bf16
       %inserted = tensor.insert %pure_call into %iter[%dim0, %dim1, %dim2] : tensor<6x512x4096xbf16>
       xla_gpu.yield %inserted : tensor<6x512x4096xbf16>
     }

@@ -68,7 +68,7 @@ class ReductionEmitter(KindEmitter):
         tiling = tile_reduction(description, analysis, len(groups))
         heroes = [root.hero for root in roots if root.hero is not None]
         sides = [root.instruction for root in roots if root.hero is None]
-        forced = (*heroes, *(operand for hero in heroes for operand in hero.operands), *sides)
+        forced = [part for root in (*heroes, *sides) for part in (root, *root.operands)]
         fused = partition(analysis.fusion.fused_computation, forced)
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, tiling.launch)
@@ -357,7 +357,7 @@ class _GroupEmitter:
             by_hero[hero.instruction] = tuple(values[first : first + len(hero.inits)])
             first += len(hero.inits)
         maps = {root.instruction: self._root_map(output_map, root) for root in self._reductions}
-        elements = {**by_hero, **self._epilogue(output_map, maps, by_hero, symbols)}
+        elements = self._epilogue(output_map, maps, by_hero, symbols)
         written: list[SSAValue] = []
         for root in self._reductions:
             index = self._apply(maps[root.instruction], symbols)
@@ -381,18 +381,19 @@ class _GroupEmitter:
         by_hero: dict[HloInstruction, Values],
         symbols: Values,
     ) -> dict[HloInstruction, Values]:
-        """Emit the epilogue, and return the values of the roots other than heroes."""
-        computed = {root: root_map for root, root_map in maps.items() if root not in by_hero}
-        if not computed:
-            return {}
-        heroes = dict.fromkeys(root.hero for root in self._reductions if root.hero is not None and root.instruction in computed)
-        ids = used_ids(computed.values())
-        signature = emit_epilogue(self._module, computed, tuple(heroes), ids, output_map.ranges)
+        """Emit the epilogue, and return the values of the roots."""
+        heroes = dict.fromkeys(root.hero for root in self._reductions if root.hero is not None)
+        ids = used_ids(maps.values())
+        signature = emit_epilogue(self._module, maps, tuple(heroes), ids, output_map.ranges)
         by_name = self._entry.ids_by_name
-        injected = [by_hero[hero][0] for hero in heroes]
+        injected = [value for hero in heroes for value in by_hero[hero]]
         arguments = (*self._entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *injected)
         values = pure_call(self._b, signature, arguments)
-        return {root: (value,) for root, value in zip(computed, values, strict=True)}
+        elements, rest = dict[HloInstruction, Values](), values
+        for root in maps:
+            count = len(result_shapes(root))
+            elements[root], rest = rest[:count], rest[count:]
+        return elements
 
 
 def _types(values: Values) -> list[Attribute]:

@@ -86,7 +86,8 @@ class TransposeEmitter(KindEmitter):
         side_outputs = tuple(root for root in analysis.roots if root not in transposed)
         tiling = tiling_of_heroes(description, heroes, analysis.target)
         sources = tuple(hero.operands[0] for hero in heroes)
-        fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
+        sides = (part for root in side_outputs for part in (root, *root.operands))
+        fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *sides))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, tiling.launch)
         kernel = _TransposeKernel(analysis.roots, transposed, heroes, tiling, module, entry)
@@ -287,13 +288,10 @@ class _TransposeKernel:
         output_map: IndexingMap,
         symbols: Values,
     ) -> dict[HloInstruction, SSAValue]:
-        """Emit the epilogue, and return the value of each transposed root. The value of a hero is already in `heroes`."""
-        computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
-        if not computed:
-            return heroes
-        ids = used_ids(computed.values())
-        signature = emit_epilogue(self.module, computed, self.heroes, ids, output_map.ranges)
+        """Emit the epilogue, and return the value of each transposed root. `heroes` has the values of heroes."""
+        ids = used_ids(root_maps.values())
+        signature = emit_epilogue(self.module, root_maps, self.heroes, ids, output_map.ranges)
         by_name = self.entry.ids_by_name
         arguments = (*self.entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *heroes.values())
         values = pure_call(self.entry.builder, signature, arguments)
-        return {**heroes, **dict(zip(computed, values, strict=True))}
+        return dict(zip(root_maps, values, strict=True))

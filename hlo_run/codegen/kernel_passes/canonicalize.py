@@ -11,6 +11,7 @@ once. Afterwards no apply_indexing has symbols. Mirrors MLIR's pass of this name
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -23,7 +24,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from hlo_run.dialects.editing.folding import fold
 from hlo_run.dialects.editing.functions import functions
 from hlo_run.dialects.editing.indexing_folding import simplify_apply_indexing, simplify_loop_dims
-from hlo_run.dialects.editing.rewriting import erase_dead_ops, is_dead, replace_op, replace_value
+from hlo_run.dialects.editing.rewriting import erase_dead_ops, is_dead, replace_op, replace_value, unlimited
 from hlo_run.dialects.editing.scf_folding import constant_trips, simplify_for, simplify_if
 from hlo_run.dialects.types import constant_int
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
@@ -34,9 +35,10 @@ _SPECIAL = frozenset((arith.ConstantOp, scf.IfOp, scf.ForOp, ApplyIndexingOp, Lo
 
 @dataclass(frozen=True)
 class Canonicalize(ModulePass):
-    """Folds constants, indexing maps, `scf.if` and loops, and erases dead ops."""
+    """Folds constants, indexing maps, `scf.if` and loops, and erases dead ops. `take` returns False if no more may be folded."""
 
     name = "canonicalize"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Simplify every function that has a body."""
@@ -44,7 +46,7 @@ class Canonicalize(ModulePass):
             if function.is_declaration:
                 continue
             erase_dead_ops(function.body)
-            _Walk(function).run()
+            _Walk(function, self.take).run()
             erase_dead_ops(function.body)
 
 
@@ -53,6 +55,7 @@ class _Walk:
     """The walk over one function. `constants` holds the constants at its start by value and type."""
 
     function: func.FuncOp
+    take: Callable[[], bool]
     constants: dict[tuple[Attribute, Attribute], arith.ConstantOp] = field(
         default_factory=dict[tuple[Attribute, Attribute], arith.ConstantOp]
     )
@@ -85,7 +88,8 @@ class _Walk:
                 self._visit_indexing(op)
             case LoopOp():
                 self._visit_regions(op)
-                simplify_loop_dims(op)
+                if self.take():
+                    simplify_loop_dims(op)
             case _:
                 raise AssertionError(f"{op.name} is special")
         return following
@@ -100,6 +104,8 @@ class _Walk:
         place, following = op.prev_op, op.next_op
         block = op.parent
         assert block is not None, "a visited op is in a block"
+        if not self.take():
+            return
         simplify_apply_indexing(op)
         new = block.first_op if place is None else place.next_op
         while new is not following:
@@ -116,6 +122,8 @@ class _Walk:
         assert block is not None, "a visited op is in a block"
         if not _vanishes(op):
             self._visit_regions(op)
+        if not self.take():
+            return following
         left = simplify_if(op) if isinstance(op, scf.IfOp) else simplify_for(op)
         if left is not None:
             return following
@@ -125,7 +133,7 @@ class _Walk:
         if len(op.results) != 1:
             return
         folded = fold(op)
-        if folded is None:
+        if folded is None or not self.take():
             return
         replace_op(op, (folded if isinstance(folded, SSAValue) else self._constant(folded, op.results[0].type),))
 

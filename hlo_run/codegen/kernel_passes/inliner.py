@@ -16,6 +16,7 @@ first of these rules, which are XLA's (`isLegalToInline` of its GPU dialect). "R
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -27,7 +28,7 @@ from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
 from hlo_run.dialects.editing.merging import merge_equal_ops
-from hlo_run.dialects.editing.rewriting import inline_block, replace_op
+from hlo_run.dialects.editing.rewriting import inline_block, replace_op, unlimited
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 _MAX_OPS = 4000
@@ -36,24 +37,28 @@ _MAX_ROUNDS = 4  # inlining may make calls equal, so that more calls can be inli
 
 @dataclass(frozen=True)
 class Inliner(ModulePass):
-    """Inlines reducers and functions with one call, by the rules of XLA's inliner."""
+    """Inlines reducers and functions with one call, by the rules of XLA's inliner.
+
+    `take` returns False if no more calls may be merged or inlined.
+    """
 
     name = "inliner"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Merge equal calls, then inline in every function, callees before callers."""
         for function in functions(op):
-            merge_equal_ops(function.body)
+            merge_equal_ops(function.body, self.take)
         calls = _Calls({function.sym_name.data: function for function in functions(op)})
         for function in calls.callees_first():
             for _ in range(_MAX_ROUNDS):
-                if not _inline_into(function, calls):
+                if not _inline_into(function, calls, self.take):
                     break
-                merge_equal_ops(function.body)
+                merge_equal_ops(function.body, self.take)
                 calls.count(function)
 
 
-def _inline_into(function: func.FuncOp, calls: _Calls) -> bool:
+def _inline_into(function: func.FuncOp, calls: _Calls, take: Callable[[], bool]) -> bool:
     """Inline the calls in a function, and the calls in inlined bodies. Returns True if the function changed."""
     pending = deque(_calls_in(function.body))
     blocks = _Blocks()
@@ -61,7 +66,7 @@ def _inline_into(function: func.FuncOp, calls: _Calls) -> bool:
     while pending:
         call = pending.popleft()
         callee = calls.by_name.get(call.callee.root_reference.data)
-        if callee is None or callee is function or not _may_inline(call, callee, calls, blocks):
+        if callee is None or callee is function or not _may_inline(call, callee, calls, blocks) or not take():
             continue
         is_last = calls.is_only_use(callee)
         body = callee.body if is_last else callee.body.clone()

@@ -28,7 +28,7 @@ from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.dialects.editing.folding import fold
 from hlo_run.dialects.editing.functions import functions
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import erase_dead_ops, replace_op
+from hlo_run.dialects.editing.rewriting import erase_dead_ops, replace_op, unlimited
 from hlo_run.dialects.editing.scf_folding import simplify_for, simplify_if
 from hlo_run.dialects.editing.value_ranges import range_attribute, range_of, set_range
 from hlo_run.dialects.types import constant_int, is_integer
@@ -44,30 +44,34 @@ _SGE = 5
 
 @dataclass(frozen=True)
 class SimplifyArith(ModulePass):
-    """Simplifies arithmetic by the value ranges of its operands."""
+    """Simplifies arithmetic by the value ranges of its operands. `take` returns False if no more may be simplified."""
 
     name = "simplify-arith"
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Simplify all ops in order, then branches and loops from the inside out, and erase dead ops."""
         for inner in list(op.walk()):
-            _simplify(inner)
+            _simplify(inner, self.take)
         for inner in list(op.walk())[::-1]:  # inner ops before the op around them
-            if isinstance(inner, scf.IfOp):
+            if isinstance(inner, scf.IfOp) and self.take():
                 simplify_if(inner)
-            elif isinstance(inner, scf.ForOp):
+            elif isinstance(inner, scf.ForOp) and self.take():
                 simplify_for(inner)
         for function in functions(op):
             erase_dead_ops(function.body)
 
 
-def _simplify(op: Operation) -> None:
+def _simplify(op: Operation, take: Callable[[], bool]) -> None:
     folded = fold(op) if len(op.results) == 1 else None
+    rule = _RULES.get(type(op))
+    if (folded is None and rule is None) or not take():
+        return
     if isinstance(folded, SSAValue):
         replace_op(op, (folded,))
     elif folded is not None:
         _replace_by_constant(op, folded)
-    elif (rule := _RULES.get(type(op))) is not None:
+    elif rule is not None:
         rule(op)
 
 

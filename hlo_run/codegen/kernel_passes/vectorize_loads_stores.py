@@ -19,6 +19,7 @@ optimize-loops unrolls the remaining loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -49,6 +50,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.editing.loops import counted_trips, hand_on_origin, is_defined_in, yield_of
+from hlo_run.dialects.editing.rewriting import unlimited
 from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, AtomicRMWOp, YieldOp
 from hlo_run.indexing.divisor import divisor_of
@@ -64,17 +66,21 @@ _IN_BOUNDS = ArrayAttr([BoolAttr.from_bool(True)])
 
 @dataclass(frozen=True)
 class VectorizeLoadsStores(ModulePass):
-    """Replaces accesses to neighbouring elements in a loop by vector accesses before and after it. `sm` is the GPU."""
+    """Replaces accesses to neighbouring elements in a loop by vector accesses before and after it. `sm` is the GPU.
+
+    `take` returns False if no more accesses may be replaced.
+    """
 
     name = "vectorize-loads-stores"
     sm: int = 90
+    take: Callable[[], bool] = unlimited
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Vectorise every `scf.for` of n = 2, 4, .. 32 steps over 0, 1, .. n-1."""
         for loop in [loop for loop in op.walk() if isinstance(loop, scf.ForOp)]:
             trips = counted_trips(loop)
             if trips is not None and 2 <= trips <= _MAX_TRIPS and trips & (trips - 1) == 0:
-                _LoopVectorizer(loop, trips, self.sm).run()
+                _LoopVectorizer(loop, trips, self.sm, self.take).run()
 
 
 @lru_cache(maxsize=256)
@@ -122,6 +128,7 @@ class _LoopVectorizer:
     loop: scf.ForOp
     trips: int
     sm: int
+    take: Callable[[], bool]
     bases: dict[_BaseKey, SSAValue] = field(default_factory=dict[_BaseKey, SSAValue])
     zeros: dict[Attribute, SSAValue] = field(default_factory=dict[Attribute, SSAValue])
     last_after: Operation | None = None
@@ -155,7 +162,7 @@ class _LoopVectorizer:
         if type_ is None or is_defined_in(op.tensor, self.body):
             return
         base = self._base(op.indices[0], op)
-        if base is None:
+        if base is None or not self.take():
             return
         zero = self._constant(type_.get_element_type())
         read = vector.TransferReadOp(op.tensor, [base], zero, type_, _IN_BOUNDS, _ELEMENTWISE)
@@ -167,7 +174,7 @@ class _LoopVectorizer:
         type_ = self._accessed(op.dest.type)
         init = self._only_stored_to(op.dest, op.result, op)
         base = self._base(op.indices[0], op) if type_ is not None and init is not None else None
-        if type_ is None or init is None or base is None:
+        if type_ is None or init is None or base is None or not self.take():
             return
         gathered = self._gather(op, op.scalar, type_)
         result = self._pass_through(op, op.dest)
@@ -182,7 +189,7 @@ class _LoopVectorizer:
         if type_ is None or added is None or init is None or op.current.type != f32 or self.trips not in (2, 4):
             return
         base = self._base(op.indices[0], op)
-        if base is None:
+        if base is None or not self.take():
             return
         gathered = self._gather(op, added, type_)
         result = self._pass_through(op, op.tensor)

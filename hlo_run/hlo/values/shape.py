@@ -12,7 +12,7 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 # XLA's value for the size of a dimension without a bound (`?`).
 UNBOUNDED = -(2**63)
 
-_ELEMENT_SIZE = re.compile(r"E\(\d+\)")
+_ELEMENT_SIZE = re.compile(r"E\((\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,12 @@ class Layout:
         _, found, rest = self.extra.partition("S(")
         number = rest.partition(")")[0]
         return int(number) if found and number.isdecimal() else 0
+
+    @property
+    def element_size_bits(self) -> int:
+        """The number in `E(n)`: the bits of an element in memory; 0 if the layout does not say."""
+        found = _ELEMENT_SIZE.search(self.extra)
+        return int(found[1]) if found is not None else 0
 
     def __str__(self) -> str:
         dims = ",".join(map(str, self.minor_to_major))

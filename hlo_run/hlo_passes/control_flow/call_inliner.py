@@ -45,6 +45,8 @@ class CallInliner:
             successors = control_successors(computation) if calls else {}
             for call in calls:
                 inline_call(module, call, successors)
+                # Users of an operand move up at once, as in XLA: their order decides what later passes do first.
+                call.operands = ()
             computation.remove_all(set(calls))
         if module.version != version:
             remove_dead(module)

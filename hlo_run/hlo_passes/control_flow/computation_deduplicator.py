@@ -37,7 +37,7 @@ class ComputationDeduplicator:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit callers in place; computations that are no longer called are removed."""
         del ctx
-        same = _alike(module)
+        same = alike(module)
         if self.marks_fusions:
             _mark(same)
             return
@@ -49,7 +49,7 @@ class ComputationDeduplicator:
             remove_uncalled(module)
 
 
-def _alike(module: HloModule) -> list[list[HloComputation]]:
+def alike(module: HloModule) -> list[list[HloComputation]]:
     """Return the groups of two or more equal computations, callees before callers."""
     keys = ValueKeys(sees_layouts=True)
     groups: dict[Hashable, list[HloComputation]] = {}

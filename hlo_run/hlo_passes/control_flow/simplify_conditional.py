@@ -25,6 +25,11 @@ _CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
     """broadcast concatenate constant dynamic-slice get-tuple-element iota pad parameter reduce reshape slice tuple""".split()
 )
 
+# A conditional with this attribute belongs to a group that the scheduler keeps together.
+_SCHEDULED = "_scheduling_group_id"
+# The branches of one with this attribute are not inlined.
+_KEPT = ("inlineable", "false")
+
 
 @dataclass(frozen=True)
 class SimplifyConditional:
@@ -39,6 +44,11 @@ class SimplifyConditional:
         for conditional in module.instructions_of("conditional"):
             if conditional.parent is None or conditional.parent.module is None:
                 continue
+            if _has_hint(conditional, _SCHEDULED):
+                continue
+            if _has_hint(conditional, *_KEPT):
+                _call_taken(module, conditional)
+                continue
             by_pred = _pred_of(conditional)
             if by_pred is not None and all(map(_is_cheap, branches(conditional))):
                 _compute_both(module, conditional, by_pred)
@@ -51,6 +61,25 @@ class SimplifyConditional:
                 computation.remove_all({conditional})
         if module.version != version:
             remove_uncalled(module)
+
+
+def _has_hint(conditional: HloInstruction, name: str, value: str | None = None) -> bool:
+    """Return True for a conditional with this frontend attribute (of this value)."""
+    hints = conditional.frontend_attributes
+    found = hints.get(name) if hints is not None else None
+    return found is not None and value in (None, found)
+
+
+def _call_taken(module: HloModule, conditional: HloInstruction) -> None:
+    """Replace the conditional by a call of the branch that it always takes, if there is one."""
+    number, computation = _taken(conditional), conditional.parent
+    if number is None or computation is None:
+        return
+    operands, called = [conditional.operands[1 + number]], {"to_apply": (branches(conditional)[number],)}
+    attributes = {"frontend_attributes": conditional.frontend_attributes}
+    call = HloInstruction("call", "call", conditional.shape, operands, attributes, called, conditional.where)
+    module.replace(conditional, computation.add(call))
+    computation.remove_all({conditional})
 
 
 def branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:

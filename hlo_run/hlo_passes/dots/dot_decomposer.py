@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -29,10 +29,8 @@ class DotDecomposer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.instructions_of("dot") if not _is_canonical(dot)]
-        for dot in replaced:
-            module.replace(dot, _canonical(dot))
-        remove_unused(replaced)
+        replaced = [dot for dot in module.in_post_order("dot") if not _is_canonical(dot)]
+        replace_each(module, replaced, _canonical)
 
 
 def _is_canonical(dot: HloInstruction) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.dot_dims import dot_side
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -30,10 +30,8 @@ class DotDimensionMerger:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        merged = [dot for dot in module.instructions_of("dot") if _has_dims_to_merge(dot)]
-        for dot in merged:
-            module.replace(dot, _merged_dot(dot))
-        remove_unused(merged)
+        merged = [dot for dot in module.in_post_order("dot") if _has_dims_to_merge(dot)]
+        replace_each(module, merged, _merged_dot)
 
 
 def _has_dims_to_merge(dot: HloInstruction) -> bool:
@@ -56,14 +54,14 @@ def _merged_dot(dot: HloInstruction) -> HloInstruction:
     editor = Editor(dot)
     operands: list[HloInstruction] = []
     count = len(dot_side(dot, 0).batch)
-    new = editor.computation.add(copy_instruction(dot, dot.operands, _merged(dot.shape, range(count))))
+    attributes = {name: value for name, value in dot.attrs.items() if name != "metadata"}
     for number, side in enumerate(("lhs", "rhs")):
-        dims = dot_side(dot, number)
+        operand, dims = dot.operands[number], dot_side(dot, number)
         first, gone = dims.batch[0], len(dims.batch) - 1
-        operands.append(editor.add("reshape", _merged(dot.operands[number].shape, dims.batch), [dot.operands[number]]))
-        new.attrs[f"{side}_batch_dims"] = (first,)
-        new.attrs[f"{side}_contracting_dims"] = tuple(d - gone if d > first else d for d in dims.contracting)
-    new.operands = operands
+        operands.append(Editor(operand).add("reshape", _merged(operand.shape, dims.batch), [operand]))
+        attributes[f"{side}_batch_dims"] = (first,)
+        attributes[f"{side}_contracting_dims"] = tuple(d - gone if d > first else d for d in dims.contracting)
+    new = editor.add("dot", _merged(dot.shape, range(count)), operands, **attributes)
     return editor.add("reshape", dot.shape, [new])
 
 

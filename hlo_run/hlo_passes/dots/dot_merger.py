@@ -2,12 +2,14 @@
 
     x = f32[8,4] dot(a, b);  y = f32[8,6] dot(a, c)   =>   m = f32[8,10] dot(a, concatenate(b, c));  x, y = slices of m
 
-The other operands must have one free dimension each, no dot may depend on another, and at least one of two merged results
-must not be larger than 64 MiB. XLA's `DotMerger`.
+The other operands must have one free dimension each, the dots one queue and no control dependencies. No dot may depend on
+another, and at least one of two merged results must not be larger than 64 MiB. XLA's `DotMerger` as released; newer ones also
+merge dots whose shared operand was reshaped, transposed or is on the other side.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,6 +18,8 @@ from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
 
 
 @dataclass(frozen=True)
@@ -29,37 +33,59 @@ class DotMerger:
         most_bytes = ctx.options.xla_gpu_dot_merger_threshold_mb << 20
         computations = dict.fromkeys(dot.parent for dot in module.instructions_of("dot") if dot.parent is not None)
         for computation in computations:
-            for shared in (0, 1):
-                _merge_all(module, computation, shared, most_bytes)
+            _merge_all(module, computation, most_bytes)
 
 
-def _merge_all(module: HloModule, computation: HloComputation, shared: int, most_bytes: int) -> None:
-    """Merge the dots of a computation that share operand `shared` (0 or 1)."""
-    clusters = _clusters(computation, shared, most_bytes)
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """Two or more dots that may be merged; they share operand `shared` (0 or 1)."""
+
+    shared: int
+    dots: list[HloInstruction]
+
+
+def _merge_all(module: HloModule, computation: HloComputation, most_bytes: int) -> None:
+    """Merge the dots of a computation that share an operand."""
+    clusters = _clusters(computation, most_bytes)
     while clusters:
         # Two clusters may each be valid but form a cycle together: then merge one and search again.
         chosen = clusters if _has_order(computation, clusters) else clusters[:1]
+        replaced: list[HloInstruction] = []
         for cluster in chosen:
-            _merge(module, cluster, shared)
-        remove_unused([dot for cluster in chosen for dot in cluster])
-        clusters = _clusters(computation, shared, most_bytes) if len(chosen) < len(clusters) else []
+            merged = cluster.dots[0]
+            for dot in cluster.dots[1:]:
+                replaced += [merged, dot]
+                merged = _merge(module, merged, dot, cluster.shared)
+        remove_unused(replaced)
+        clusters = _clusters(computation, most_bytes) if len(chosen) < len(clusters) else []
 
 
-def _clusters(computation: HloComputation, shared: int, most_bytes: int) -> list[list[HloInstruction]]:
-    """Return the sets of two or more dots that may each be merged."""
-    groups: dict[Hashable, list[HloInstruction]] = {}
+def _clusters(computation: HloComputation, most_bytes: int) -> list[_Cluster]:
+    """Return the sets of dots to merge, in the order of creation of the shared operands."""
+    groups: dict[Hashable, _Cluster] = {}
+    ordered = {predecessor for i in computation.instructions for predecessor in i.control_predecessors}
     for dot in [i for i in computation.instructions if i.opcode == "dot"]:
-        if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
-            groups.setdefault(_key(dot, shared), []).append(dot)
-    candidates = [group for group in groups.values() if len(group) > 1]
-    needs = _needs(computation, [dot for group in candidates for dot in group])
-    clusters: list[list[HloInstruction]] = []
+        if dot.control_predecessors or dot in ordered or dot.operands[0] is dot.operands[1]:
+            continue
+        for shared in (0, 1):
+            groups.setdefault((shared, _key(dot, shared)), _Cluster(shared, [])).dots.append(dot)
+    candidates = [group for group in groups.values() if len(group.dots) > 1]
+    if not candidates:
+        return []
+    places = {instruction: place for place, instruction in enumerate(computation.instructions)}
+    candidates.sort(key=lambda group: places[group.dots[0].operands[group.shared]])
+    needs = _needs(computation, list(dict.fromkeys(dot for group in candidates for dot in group.dots)))
+    clusters: list[_Cluster] = []
+    merged = 0
     for group in candidates:
-        left = sum(needs.bit[dot] for dot in group)
+        left = sum(needs.bit[dot] for dot in group.dots) & ~merged
         while left:
             cluster = _independent(left, needs, most_bytes)
-            left &= ~sum(needs.bit[dot] for dot in cluster)
-            clusters += [cluster] if len(cluster) > 1 else []
+            bits = sum(needs.bit[dot] for dot in cluster)
+            left &= ~bits
+            if len(cluster) > 1:
+                clusters.append(_Cluster(group.shared, cluster))
+                merged |= bits
     return clusters
 
 
@@ -96,9 +122,9 @@ def _needs(computation: HloComputation, dots: list[HloInstruction]) -> _Needs:
     return found
 
 
-def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
+def _has_order(computation: HloComputation, clusters: list[_Cluster]) -> bool:
     """Return True if the instructions have an order in which each cluster is one instruction."""
-    leader = {dot: cluster[0] for cluster in clusters for dot in cluster}
+    leader = {dot: cluster.dots[0] for cluster in clusters for dot in cluster.dots}
     left: dict[HloInstruction, int] = {}
     users: dict[HloInstruction, list[HloInstruction]] = {}
     for instruction in computation.instructions:
@@ -123,7 +149,14 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     if len(theirs.free) != 1 or 0 in other.dims or any(other.dynamic_dims) or dot.operands[shared].opcode == "constant":
         return dot
     kept = tuple((name, repr(dot.attrs[name])) for name in ("operand_precision", "algorithm") if name in dot.attrs)
-    return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+    return _queue(dot), dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+
+
+def _queue(dot: HloInstruction) -> str:
+    """Return the number of the stream on which the product shall run, as its config writes it."""
+    config = dot.attrs.get("backend_config", "")
+    found = _QUEUE.search(str(config)) if config else None
+    return found[1] if found is not None else "0"
 
 
 def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstruction]:
@@ -139,19 +172,19 @@ def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstructi
     return cluster
 
 
-def _merge(module: HloModule, dots: list[HloInstruction], shared: int) -> None:
-    editor, first = Editor(dots[0]), dots[0]
-    side = dot_side(first, 1 - shared)
-    joined = editor.concatenate([dot.operands[1 - shared] for dot in dots], side.free[0])
-    operands = [first.operands[0], joined] if shared == 0 else [joined, first.operands[1]]
-    dim = first.shape.rank - 1 if shared == 0 else len(side.batch)
-    sizes = [dot.shape.dims[dim] for dot in dots]
-    dims = tuple(sum(sizes) if d == dim else size for d, size in enumerate(first.shape.dims))
-    attributes: dict[str, Any] = {name: value for name, value in first.attrs.items() if name not in ("metadata", "sharding")}
-    merged = editor.add("dot", replace(first.shape, dims=dims), operands, **attributes)
-    begin = 0
-    for dot, size in zip(dots, sizes, strict=True):
-        starts = [begin if d == dim else 0 for d in range(len(dims))]
-        limits = [begin + size if d == dim else total for d, total in enumerate(dims)]
-        module.replace(dot, Editor(dot).slice(merged, starts, limits))
-        begin += size
+def _merge(module: HloModule, one: HloInstruction, two: HloInstruction, shared: int) -> HloInstruction:
+    """Replace the uses of two dots by slices of a new one, which is returned."""
+    editor, side = Editor(one), dot_side(one, 1 - shared)
+    others = [one.operands[1 - shared], two.operands[1 - shared]]
+    joined = Editor(others[0]).concatenate(others, side.free[0])
+    operands = [one.operands[0], joined] if shared == 0 else [joined, one.operands[1]]
+    dim = one.shape.rank - 1 if shared == 0 else len(side.batch)
+    middle, end = one.shape.dims[dim], one.shape.dims[dim] + two.shape.dims[dim]
+    dims = tuple(end if d == dim else size for d, size in enumerate(one.shape.dims))
+    attributes: dict[str, Any] = {name: value for name, value in one.attrs.items() if name not in ("metadata", "sharding")}
+    merged = editor.add("dot", replace(one.shape, dims=dims), operands, **attributes)
+    starts, limits = [0] * len(dims), list(dims)
+    module.replace_uses(one, editor.slice(merged, starts, [middle if d == dim else size for d, size in enumerate(dims)]))
+    starts[dim] = middle
+    module.replace_uses(two, Editor(two).slice(merged, starts, limits))
+    return merged

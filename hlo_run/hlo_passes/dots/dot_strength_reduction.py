@@ -9,11 +9,12 @@ they are multiplied. The library keeps a matrix of ten million elements or more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -31,10 +32,8 @@ class DotStrengthReduction:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.instructions_of("dot") if _has_a_vector(dot)]
-        for dot in replaced:
-            module.replace(dot, _reduced(module, dot))
-        remove_unused(replaced)
+        replaced = [dot for dot in module.in_post_order("dot") if _has_a_vector(dot)]
+        replace_each(module, replaced, partial(_reduced, module))
 
 
 def _has_a_vector(dot: HloInstruction) -> bool:
@@ -63,7 +62,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
         dims = (*range(len(sides[whole].batch)), *range(kept, rank))
         factors[1 - whole] = editor.broadcast(factors[1 - whole], factors[whole].shape.dims, dims)
     product = editor.convert(editor.binary("multiply", *factors), sum_type)
-    zero, adder = editor.constant(0, sum_type), _adder(module, sum_type)
+    zero, adder = replace(editor, derives=False).constant(0, sum_type), _adder(module, sum_type)
     shape = Shape.array(sum_type, product.shape.dims[:kept])
     total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, rank)))
     return editor.convert(total, factor_type)
@@ -71,7 +70,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
 
 def _factor(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:
     """Return an operand with its batch dimensions first, then the free ones, then the contracting ones."""
-    return editor.transpose(value, (*side.batch, *side.free, *side.contracting))
+    return editor.transpose_view(value, (*side.batch, *side.free, *side.contracting))
 
 
 def _adder(module: HloModule, element_type: str) -> HloComputation:

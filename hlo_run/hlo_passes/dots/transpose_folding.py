@@ -38,6 +38,8 @@ class TransposeFolding:
                 _renumber(dot, ("lhs", "rhs")[number], operands[number].dimensions)
                 operands[number] = operands[number].operands[0]
             if numbers:
+                # XLA makes a new dot, which takes a number and then the name of the old one.
+                module.unique_instruction_name("dot")
                 dot.operands = operands
         remove_unused(folded)
 

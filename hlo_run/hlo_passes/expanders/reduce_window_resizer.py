@@ -8,14 +8,12 @@ XLA's `ReduceWindowResizer`; its backends tile two dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
-from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import WindowDim
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
 @dataclass(frozen=True)
@@ -27,26 +25,4 @@ class ReduceWindowResizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        old = [i for i in module.instructions_of("reduce-window") if i.operands[0].shape.rank == 1 and not _is_dynamic(i)]
-        for instruction in old:
-            module.replace(instruction, _with_two_dims(instruction))
-        remove_unused(old)
-
-
-def _is_dynamic(i: HloInstruction) -> bool:
-    return any(shape.dynamic_dims for operand in (i, *i.operands) for _, shape in operand.shape.leaves())
-
-
-def _with_two_dims(old: HloInstruction) -> HloInstruction:
-    editor, count = Editor(old), len(old.operands) // 2
-    window = old.window
-    wider = replace(window, dims=(*window.dims, WindowDim()))
-    inputs = [editor.reshape(value, (*value.shape.dims, 1)) for value in old.operands[:count]]
-    results = old.shape.tuple_shapes if old.shape.is_tuple else (old.shape,)
-    shapes = tuple(Shape.array(shape.element_type, (*shape.dims, 1)) for shape in results)
-    shape = Shape.make_tuple(shapes) if old.shape.is_tuple else shapes[0]
-    called = {"to_apply": old.called["to_apply"]}
-    made = editor.add("reduce-window", shape, [*inputs, *old.operands[count:]], called, window=wider)
-    if not old.shape.is_tuple:
-        return editor.reshape(made, old.shape.dims)
-    return editor.tuple([editor.reshape(editor.element(made, n), one.dims) for n, one in enumerate(results)])
+        add_second_dim(module, [i for i in module.in_post_order("reduce-window") if has_one_dim(i)])

@@ -7,7 +7,8 @@
 
 A window as long as the array has quadratic cost; recursive blocks make it almost linear. Handles inclusive and exclusive
 reductions, forward and backward; other dimensions than the last are transposed before and after. The init value must be an
-identity of the reducer, as in XLA. XLA's `reduce_window_rewriter.cc`.
+identity of the reducer, as in XLA. Windows over arrays of rank 1 get a second dimension, as by `reduce-window-resizer`.
+XLA's `reduce_window_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -23,6 +25,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class ReduceWindowRewriter:
         """Edit `module` in place."""
         block = ctx.options.xla_reduce_window_rewrite_base_length
         expand(module, ("reduce-window",), partial(_in_blocks, block), lambda old: _scanned_dim(old, block) is not None)
+        add_second_dim(module, [i for i in module.instructions_of("reduce-window") if has_one_dim(i)])
 
 
 def _scanned_dim(old: HloInstruction, block: int) -> int | None:
@@ -59,6 +63,21 @@ def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
     return b.instruction("transpose", [x], shape, dimensions=order)
 
 
+def _appended(value: HloValue) -> HloValue:
+    """Give a new value XLA's layout for an array whose last dimension was appended: that one is the major one."""
+    shape, last = value.shape, value.shape.rank - 1
+    value.instruction.shape = Shape.array(shape.element_type, shape.dims, (*reversed(range(last)), last))
+    return value
+
+
+def _cut(b: HloBuilder, x: HloValue, dim: int, start: int, limit: int) -> HloValue:
+    """Return a slice along one dimension, or the value if it is the whole."""
+    dims = x.shape.dims
+    bounds = [(0, size) for size in dims]
+    bounds[dim] = (start, limit)
+    return x if bounds[dim] == (0, dims[dim]) else b.slice(x, bounds)
+
+
 def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
     dim = _scanned_dim(old, block)
     assert dim is not None, "the pass selects running reductions only"
@@ -66,7 +85,8 @@ def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init
     scan = _Scan(b, init, old.to_apply, window.pad_high > 0, block)
     last = x.shape.rank - 1
     order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
-    result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)
+    result = scan.inclusive(x) if dim == last else _transposed(b, scan.padded(_transposed(b, x, order)), order)
+    result = _cut(b, result, dim, 0, x.shape.dims[dim])
     if max(window.pad_low, window.pad_high) == window.size:
         edges = [((0, 1) if scan.is_backward else (1, 0)) if d == dim else (0, 0) for d in range(last + 1)]
         result = b.pad(result, init, edges)
@@ -85,6 +105,10 @@ class _Scan:
 
     def inclusive(self, x: HloValue) -> HloValue:
         """Return the inclusive running reduction; the last dimension must be larger than a block."""
+        return _cut(self.b, self.padded(x), -1, 0, x.shape.dims[-1])
+
+    def padded(self, x: HloValue) -> HloValue:
+        """Return the inclusive running reduction of whole blocks, the last of which may have values behind the others."""
         b, dims = self.b, x.shape.dims
         size = dims[-1]
         blocks = -(-size // self.block)
@@ -92,13 +116,13 @@ class _Scan:
         if missing:
             x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
         split = (*dims[:-1], blocks, self.block)
-        local = self._window(b.reshape(x, split), self.block - 1)
+        local = _appended(self._window(_appended(b.reshape(x, split)), self.block - 1))
         last = 0 if self.is_backward else self.block - 1
-        totals = b.reshape(self._cut(local, last, last + 1), split[:-1])
-        spread = b.broadcast(self._exclusive(totals), split, range(len(dims)))
-        pair = [local, spread] if self.is_backward else [spread, local]
-        flat = b.reshape(b.map(pair, self.reducer), x.shape.dims)
-        return self._cut(flat, 0, size) if missing else flat
+        totals = b.reshape(_appended(_cut(b, local, -1, last, last + 1)), split[:-1])
+        spread = _appended(b.broadcast(self._exclusive(totals), split, range(len(dims))))
+        # As in XLA. Only a reducer that is not commutative needs the values in their order.
+        pair = [local, spread] if self.is_backward or simple_reducer(self.reducer) else [spread, local]
+        return b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
 
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return the exclusive running reduction."""
@@ -108,12 +132,9 @@ class _Scan:
         else:
             edge = (0, 1) if self.is_backward else (1, 0)
             late = self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge])
-        return self._cut(late, 1, size + 1) if self.is_backward else self._cut(late, 0, size)
+        return _cut(self.b, late, -1, *((1, size + 1) if self.is_backward else (0, size)))
 
     def _window(self, x: HloValue, padding: int) -> HloValue:
         """Reduce windows as long as the last dimension, with padding before it (after it if backward)."""
         dims = (*(WindowDim() for _ in x.shape.dims[1:]), _window_dim(x.shape.dims[-1], padding, self.is_backward))
         return self.b.reduce_window(x, self.init, Window(dims), self.reducer)
-
-    def _cut(self, x: HloValue, start: int, limit: int) -> HloValue:
-        return self.b.slice(x, [*((0, size) for size in x.shape.dims[:-1]), (start, limit)])

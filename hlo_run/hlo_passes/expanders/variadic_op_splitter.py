@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -26,10 +26,8 @@ class VariadicOpSplitter:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        large = [c for c in module.instructions_of("concatenate") if len(c.operands) > _MAX_OPERANDS]
-        for concatenate in large:
-            module.replace(concatenate, _split(concatenate))
-        remove_unused(large)
+        large = [c for c in module.in_post_order("concatenate") if len(c.operands) > _MAX_OPERANDS]
+        replace_each(module, large, _split)
 
 
 def _split(concatenate: HloInstruction) -> HloInstruction:

@@ -3,10 +3,10 @@
     f = f32[8] fusion(), calls=c;  k = copy(f);  r = tuple(f, k)
       =>   f = (f32[8], f32[8]) fusion(), calls=c   with   ROOT tuple(x, copy(x))   and   r = tuple(f{0}, f{1})
 
-Only in the entry: in a loop or branch, the copy may be assigned a buffer that the fusion reads. Fusions that do not read
-their operands element by element stay, as do reductions, scatters and fusions that may update an operand in place. A copy with
-control predecessors stays; control successors of the copy become successors of the fusion. Skips a module that came with a
-schedule. XLA's `CopyFusion`.
+Only in the entry: in a loop or branch, the copy may be assigned a buffer that the fusion reads. Fusions that do not read their
+operands element by element stay, as do custom fusions, reductions, scatters and fusions that may update an operand in place. A
+copy with control predecessors stays; control successors of the copy become successors of the fusion. Skips a module that came
+with a schedule. XLA's `CopyFusion`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ class CopyFusion:
 
 def _may_write_twice(fusion: HloInstruction) -> bool:
     body, roots = fusion.fused_computation, fusion_roots(fusion)
-    if len(body.callers) > 1 or "output_to_operand_aliasing" in fusion.attrs or not _reads_element_by_element(fusion):
+    if (
+        fusion.fusion_kind == "kCustom"
+        or len(body.callers) > 1
+        or "output_to_operand_aliasing" in fusion.attrs
+        or not _reads_element_by_element(fusion)
+    ):
         return False
     if any(root.opcode in ("scatter", "reduce") for root in roots):
         return False

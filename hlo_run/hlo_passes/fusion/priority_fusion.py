@@ -12,30 +12,33 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
-from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.executed_computations import fusible_computations
 from hlo_run.analysis.fusion.fusion_process import Fused, FusionStep, Refused, Weighed, process_text
 from hlo_run.analysis.fusion.fusion_rules import FusionRules, is_fusible, is_fusible_bitcast, judge_scatter
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
 from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.print_options import SHORT_PARSABLE
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import PRIORITY_FUSION_DUMP
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf
 # Not producers: to fuse them saves nothing.
-_NOT_WEIGHED = frozenset(("parameter", "tuple", "get-tuple-element"))
+_NOT_WEIGHED = frozenset("parameter tuple get-tuple-element domain while conditional call".split())
+# Whatever their computations do.
+_WITHOUT_EFFECT = frozenset(("map", "reduce", "reduce-window"))
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class PriorityFusion:
         if all(observer.only_times for observer in ctx.observers):
             _fuse_all(module, ctx.target, ctx.fuel, None)
             return
-        before = module_to_string(module, dump_options(ctx.show))
+        before = f"{module_to_string(module, SHORT_PARSABLE).rstrip()}\n\n"
         steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
         for observer in ctx.observers:
             observer.decided(self.name, steps)
@@ -74,6 +77,7 @@ class _Outlook:
 
     unknown: dict[Node, None]
     refusing: Node | None = None
+    refusal: Decision = YES
     savings: dict[Node, int] = field(default_factory=dict[Node, int])
     total: int = 0
     # The savings with other users are from before the producer itself changed; these users must be judged again.
@@ -96,6 +100,15 @@ class _Outlook:
             self.refusing = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """The ticks of the kernels that a fusion replaces: of the users, of the users with a producer in them, of the producer."""
+
+    apart: int
+    together: int
+    producer: int
+
+
 class _ComputationFusion:
     """The fusion of one computation; tried steps are added to `steps` if it is not None. A step names all users of a producer."""
 
@@ -111,10 +124,15 @@ class _ComputationFusion:
         self._outlooks: dict[Node, _Outlook] = {}
         self._queue: list[tuple[float, int, Node]] = []
         self._keys: dict[Node, tuple[float, int]] = {}
+        # Of the fusion under way, for the record: the users that it changed, and what it replaced for their operands.
+        self._new_users: list[Node] = []
+        self._replaced: dict[Node, _Replaced] = {}
 
     def run(self) -> None:
         """Fuse, and write the fusions into the module."""
-        self._weigh(node for node in self._graph.post_order() if _is_weighed(node))
+        # The record also names producers that no kernel can hold.
+        is_weighed = _is_weighed if self._steps is None else _is_considered
+        self._weigh(node for node in self._graph.post_order() if is_weighed(node))
         while (producer := self._next()) is not None:
             self._fuse_producer(producer)
         self._fuse_constants()
@@ -152,6 +170,8 @@ class _ComputationFusion:
         if outlook is None:
             outlook = self._outlooks[producer] = _Outlook(dict.fromkeys(producer.users))
         if outlook.refusing is not None:
+            if self._steps is not None:
+                self._note_refusal(producer, outlook, self._first_refusal(producer, outlook))
             return _NEVER
         refusal = self._ask_users(producer, outlook)
         if refusal is not None:
@@ -170,20 +190,32 @@ class _ComputationFusion:
                 if user not in outlook.unknown and not is_fusible_bitcast(user):
                     decision = self._rules.judge(producer, user, self._graph.root)
                     if not decision:
-                        outlook.refusing = user
+                        outlook.refusing, outlook.refusal = user, decision
                         return decision
             outlook.is_judged = True
         for user in list(outlook.unknown):
             if not is_fusible_bitcast(user):
                 decision = self._rules.judge(producer, user, self._graph.root)
                 if not decision:
-                    outlook.refusing = user
+                    outlook.refusing, outlook.refusal = user, decision
                     return decision
             del outlook.unknown[user]
             saving = self._model.alone(user).execution - self._model.together(producer, user)
             outlook.savings[user] = saving
             outlook.total += saving
         return None
+
+    def _first_refusal(self, producer: Node, outlook: _Outlook) -> Decision:
+        """Return the refusal of the first user that refuses, for the record: users that changed may come before the known one."""
+        for user in producer.users:
+            if user is outlook.refusing:
+                break
+            if user in outlook.unknown and not is_fusible_bitcast(user):
+                decision = self._rules.judge(producer, user, self._graph.root)
+                if not decision:
+                    outlook.refusing, outlook.refusal = user, decision
+                    break
+        return outlook.refusal
 
     def _note_refusal(self, producer: Node, outlook: _Outlook, refusal: Decision) -> None:
         if self._steps is None:
@@ -195,14 +227,45 @@ class _ComputationFusion:
     def _note_times(self, producer: Node, outlook: _Outlook) -> None:
         if self._steps is None:
             return
+        alone = self._model.alone(producer).execution
         users = tuple(outlook.savings)
-        unfused = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
-        own = self._model.alone(producer).execution + LAUNCH_TICKS
-        names = tuple(user.name for user in users)
-        fused, apart = unfused - sum(outlook.savings.values()), unfused + own
-        savings = tuple(saving / TICKS_PER_MICROSECOND for saving in outlook.savings.values())
-        step = Weighed(producer.name, names, fused / TICKS_PER_MICROSECOND, apart / TICKS_PER_MICROSECOND, savings)
+        fused, apart = self._times(users, outlook)
+        apart += alone + LAUNCH_TICKS
+        dumped = fused, apart
+        replaced = self._replaced.get(producer)
+        if replaced is not None:
+            together, parts = self._times([user for user in self._new_users if producer in user.operands], outlook)
+            dumped = together - replaced.together, parts + alone - replaced.apart - replaced.producer
+        step = Weighed(
+            producer.name,
+            tuple(user.name for user in users),
+            fused / TICKS_PER_MICROSECOND,
+            apart / TICKS_PER_MICROSECOND,
+            tuple(saving / TICKS_PER_MICROSECOND for saving in outlook.savings.values()),
+            tuple(user.name for user in producer.users),
+            (dumped[0] / TICKS_PER_MICROSECOND, dumped[1] / TICKS_PER_MICROSECOND),
+        )
         self._steps.append(step)
+
+    def _times(self, users: Collection[Node], outlook: _Outlook) -> tuple[int, int]:
+        """Return the ticks of kernels of `users`, with launches: with the producer in them, and as they are."""
+        apart = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
+        return apart - sum(outlook.savings[user] for user in users), apart
+
+    def _note_replaced(self, producer: Node, users: Sequence[Node]) -> None:
+        """Note the ticks that a fusion of `producer` into `users` makes obsolete, for each of their weighed operands."""
+        self._new_users, self._replaced = list(users), {}
+        if self._steps is None:
+            return
+        gone = {user for user in users if not user.is_fusion}
+        for operand in dict.fromkeys(operand for node in (*users, producer) for operand in node.operands):
+            outlook = self._outlooks.get(operand)
+            if outlook is None or operand in gone or operand is producer or operand not in self._keys:
+                continue
+            kernels = [user for user in (*users, producer) if user in outlook.savings]
+            apart = sum(self._model.alone(user).execution for user in kernels)
+            together = apart - sum(outlook.savings[user] for user in kernels)
+            self._replaced[operand] = _Replaced(apart, together, self._model.alone(operand).execution)
 
     def _fuse_producer(self, producer: Node) -> None:
         users = list(producer.users)
@@ -210,6 +273,7 @@ class _ComputationFusion:
             users = [user for user in users if self._rules.judge(producer, user, self._graph.root)]
         users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
         weighed = [user for user in users if user.is_fusion and user in self._keys and self._outlooks[user].savings]
+        self._note_replaced(producer, users)
         for user in users:
             self._fuse(producer, user)
         if not producer.users:
@@ -222,12 +286,12 @@ class _ComputationFusion:
             else:
                 self._outlooks[user] = _Outlook(dict.fromkeys(user.users))
             for operand in user.operands:
-                if operand is not producer and operand.opcode not in ("constant", *_NOT_WEIGHED):
+                if operand is not producer and operand.opcode != "constant" and _is_considered(operand):
                     changed[operand] = None
             changed[user] = None
         self._weigh(changed)
 
-    def _fuse(self, producer: Node, user: Node) -> None:
+    def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
         name = user.name
         self._costs.absorb(producer, user)
@@ -243,7 +307,7 @@ class _ComputationFusion:
         if outlook is not None:
             outlook.drop(user)
         if self._steps is not None:
-            self._steps.append(Fused(user.name, producer.name, name))
+            self._steps.append(Fused(user.name, producer.name, name, is_constant))
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)
@@ -259,7 +323,7 @@ class _ComputationFusion:
         for constant in constants:
             for user in list(constant.users):
                 if is_fusible(user) and judge_scatter(constant, user):
-                    self._fuse(constant, user)
+                    self._fuse(constant, user, is_constant=True)
 
 
 def _is_small(node: Node) -> bool:
@@ -267,4 +331,13 @@ def _is_small(node: Node) -> bool:
 
 
 def _is_weighed(node: Node) -> bool:
-    return bool(node.users) and node.opcode not in _NOT_WEIGHED and is_fusible(node)
+    return _is_considered(node) and is_fusible(node)
+
+
+def _is_considered(node: Node) -> bool:
+    """True for a node with users that could be in a kernel if one could compute it."""
+    if not node.users or node.opcode in _NOT_WEIGHED:
+        return False
+    if node.opcode == "rng":
+        return len(node.users) == 1
+    return node.is_fusion or node.opcode in _WITHOUT_EFFECT or not has_side_effect(node.instruction)

@@ -55,6 +55,11 @@ class Product:
         return self.bitcast or self.slice or self.call
 
     @property
+    def steps(self) -> list[HloInstruction]:
+        """The slice and the bitcast that exist, in this order."""
+        return [step for step in (self.slice, self.bitcast) if step is not None]
+
+    @property
     def sliced(self) -> HloInstruction:
         """The operand of the bitcast."""
         return self.slice or self.call
@@ -129,7 +134,7 @@ def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: 
         bias = padded_vector(Editor(add), bias)
     call.operands = [*call.operands, bias]
     update_record(call, epilogue="BIAS")
-    rename(edits, call)
+    rename(edits, call, *product.steps)
     edits.replace(add, product.value)
     edits.drop(broadcast)
     return True
@@ -191,7 +196,7 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
     update_record(call, beta=1)
     if may_overwrite:
         call.attrs["output_to_operand_aliasing"] = OperandAliasing((((), _ADDEND, ()),))
-    rename(edits, call)
+    rename(edits, call, *product.steps, is_named_before=True)
     edits.replace(add, product.value)
     return True
 
@@ -222,8 +227,15 @@ def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
     return edits.computation.is_entry and any(alias[1] == number for alias in aliases(edits.module))
 
 
-def rename(edits: Edits, call: HloInstruction) -> None:
-    """Rename a call that does more than multiply, as XLA does."""
+def rename(edits: Edits, call: HloInstruction, *steps: HloInstruction, is_named_before: bool = False) -> None:
+    """Rename a call that does more than multiply, and the steps behind it, as XLA does, which makes new ones.
+
+    XLA names the new call after it has a number, or, with `is_named_before`, before: it then takes two numbers of the new name.
+    """
+    unique = edits.module.unique_instruction_name
     is_batch = bool(gemm_record(call).get("dot_dimension_numbers", {}).get("lhs_batch_dimensions"))
     name = "cublas-lt-matmul" if is_call(call, MATMUL) else "cublas-batch-gemm" if is_batch else "cublas-gemm"
-    call.name = edits.module.unique_instruction_name(name)
+    unique(name if is_named_before else call.name)
+    call.name = unique(name)
+    for step in steps:
+        step.name = unique(step.name)

@@ -65,7 +65,9 @@ def clip_at_zero(edits: Edits, maximum: HloInstruction) -> bool:
         if epilogue is None or not takes_epilogues(call):
             return False
         update_record(call, epilogue=epilogue)
-        rename(edits, call)
+        # XLA's copy has another suffix here, so it takes no number.
+        call.name = f"{call.name}.clone"
+        rename(edits, call, *([value] if value is not call else []))
         edits.replace(maximum, value)
         edits.drop(bound)
         return True
@@ -91,7 +93,7 @@ def _with_gelu(edits: Edits, multiply: HloInstruction, call: HloInstruction, x: 
     others_read_x = len(x.users) > _READERS_IN_GELU or x.is_root
     if not others_read_x and (x is call or has_one_user(call)):
         update_record(call, epilogue=epilogue)
-        rename(edits, call)
+        rename(edits, call, *([x] if x is not call else []), is_named_before=True)
         edits.replace(multiply, x)
         return True
     if is_call(call, F8_MATMUL):

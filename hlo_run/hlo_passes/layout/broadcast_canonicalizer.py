@@ -1,7 +1,7 @@
-"""Sort the dimensions of a broadcast, and add a transpose after it.
+"""Sort the dimensions of a broadcast, and transpose its operand.
 
     b = f32[4,5,6]{2,1,0} broadcast(f32[6,4] p), dimensions={2,0}
-        =>   transpose of f32[4,..] broadcast(f32[6,4] p), dimensions={0,2}
+        =>   f32[4,5,6]{2,1,0} broadcast(f32[4,6] transpose(p)), dimensions={0,2}
 
 XLA's `BroadcastCanonicalizer`. Needs assigned layouts; leaves transposes.
 """
@@ -29,15 +29,8 @@ class BroadcastCanonicalizer:
         for broadcast in replaced:
             editor, dims = Editor(broadcast), broadcast.dimensions
             sizes, target = list(broadcast.shape.dims), sorted(dims)
-            # In the new broadcast, operand dimension k is at target[k]; a transpose moves it to dims[k].
-            permutation = list(range(len(sizes)))
-            for there, here in zip(dims, target, strict=True):
-                permutation[there] = here
-            new_sizes = [0] * len(sizes)
-            for result, source in enumerate(permutation):
-                new_sizes[source] = sizes[result]
-            new = editor.broadcast(broadcast.operands[0], new_sizes, target)
-            module.replace(broadcast, editor.transpose(new, permutation))
+            operand = editor.transpose(broadcast.operands[0], [dims.index(dim) for dim in target])
+            module.replace(broadcast, editor.broadcast(operand, sizes, target))
         remove_unused(replaced)
 
 

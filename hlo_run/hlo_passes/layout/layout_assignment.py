@@ -29,6 +29,7 @@ from hlo_run.hlo.opcodes.traits import (
     COLLECTIVE,
     CONTROL_FLOW,
     DEVICE_ID,
+    ELEMENTWISE,
     KEEPS_LAYOUT,
     SIDE_EFFECT,
     SYNC_CONTROL_FLOW,
@@ -46,12 +47,13 @@ _DEFAULT = (
     | DEVICE_ID
     | frozenset(
         """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map ragged-dot
-        rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
+        rng-bit-generator scan set-dimension-size sort topk""".split()
     )
 )
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
 _CALLERS = CONTROL_FLOW | {"async-done"}
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
 
@@ -64,16 +66,17 @@ class LayoutAssignment:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
         order = _callees_first(module)
+        innermost = ctx.options.convolution_features_innermost
         called = CalledLayouts.of(order)
         for computation in order:
             instructions = computation.post_order()
             for instruction in instructions:
                 called.agree(instruction)
             if not computation.is_entry and not called.is_settled(computation):
-                called.learn(computation, _propagate(module, computation, instructions, called, ctx.target))
+                called.learn(computation, _propagate(module, computation, instructions, called, ctx, innermost))
         for computation in order:
             instructions = computation.post_order()
-            layouts = _propagate(module, computation, instructions, called, ctx.target)
+            layouts = _propagate(module, computation, instructions, called, ctx, innermost)
             if not computation.is_entry and not called.is_settled(computation):
                 called.learn(computation, layouts)
             _assign(layouts, instructions)
@@ -94,7 +97,12 @@ def _callees_first(module: HloModule) -> list[HloComputation]:
 
 
 def _propagate(
-    module: HloModule, computation: HloComputation, instructions: list[HloInstruction], called: CalledLayouts, target: TargetSpec
+    module: HloModule,
+    computation: HloComputation,
+    instructions: list[HloInstruction],
+    called: CalledLayouts,
+    ctx: PassContext,
+    innermost: bool | None,
 ) -> LayoutPropagation:
     layouts = LayoutPropagation(computation)
     # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
@@ -103,13 +111,13 @@ def _propagate(
         if instruction.opcode in SYNC_CONTROL_FLOW:
             _pin_caller(layouts, instruction, called)
         elif instruction.opcode in _CALLERS:
-            _pin(layouts, instruction, target)
+            _pin(layouts, instruction, ctx)
     _pin_result(layouts, module, called)
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
-            _pin_convolution(layouts, instruction, target)
+            _pin_convolution(layouts, instruction, liked_orders(instruction, ctx.target, innermost))
         elif instruction.opcode not in _CALLERS:
-            _pin(layouts, instruction, target)
+            _pin(layouts, instruction, ctx)
     layouts.run()
     return layouts
 
@@ -131,7 +139,7 @@ def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: Call
         layouts.pin_value((caller, index), order)
 
 
-def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassContext) -> None:
     """Pin the layouts that an instruction requires whatever is around it; arrays with dynamic sizes may have any layout."""
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
@@ -145,13 +153,15 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: Target
             if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
-        _pin_dot(layouts, instruction, target)
+        _pin_dot(layouts, instruction, ctx)
+    elif opcode == "triangular-solve":
+        _pin_columns(layouts, instruction)
     elif opcode == "transpose":
         _pin_transposed_dot(layouts, instruction)
 
 
-def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
-    operands, result = liked_orders(call, target)
+def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tuple[list[Order], Order]) -> None:
+    operands, result = liked
     for number, order in enumerate(operands):
         layouts.pin_use(call, number, {(): order})
         if number == 1:
@@ -171,7 +181,19 @@ def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIn
     return leaf_at(instruction.operands[number].shape, index).minor_to_major
 
 
-def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec) -> None:
+def _pin_columns(layouts: LayoutPropagation, solve: HloInstruction) -> None:
+    """Pin the layouts that cuBLAS reads: the columns of each matrix are contiguous."""
+    for number, operand in enumerate(solve.operands):
+        layouts.pin_use(solve, number, {(): _by_columns(operand.shape)})
+    layouts.pin_value((solve, ()), _by_columns(solve.shape))
+
+
+def _by_columns(shape: Shape) -> Order:
+    row, column, *batch = _default(shape)
+    return (column, row, *batch)
+
+
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) -> None:
     """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
     Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
@@ -180,7 +202,8 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec
     sides = dot_side(dot, 0), dot_side(dot, 1)
     for number, side in enumerate(sides):
         shape = dot.operands[number].shape
-        if _is_read_along_depth(dot, target):
+        packs = ctx.options.xla_gpu_experimental_pack_dot_operands_along_k_dimension
+        if _is_read_along_depth(dot, ctx.target) or (packs and _is_packed(dot.operands[number])):
             is_innermost = not side.contracting or side.contracting[-1] == shape.rank - 1
             along_depth = tuple(reversed((*side.batch, *side.free, *side.contracting)))
             layouts.pin_use(dot, number, {(): _default(shape) if is_innermost else along_depth})
@@ -198,6 +221,20 @@ def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
     """Return True for a cuBLASLt product that needs both operands contiguous along the contracting dims (e5m2: decided later)."""
     types = {operand.shape.element_type for operand in dot.operands}
     return (types == {"s8"} and dot.shape.element_type == "s32") or (types <= _NARROW_TYPES and not target.is_blackwell)
+
+
+def _is_packed(value: HloInstruction) -> bool:
+    """True if a value is computed from elements below a byte by instructions of one operand and elementwise ones of two."""
+    waiting, seen = [value], {value}
+    while waiting:
+        instruction = waiting.pop()
+        if instruction.shape.is_array and instruction.shape.dtype.bits < _BYTE_BITS:
+            return True
+        is_binary = len(instruction.operands) == 2 and instruction.opcode in ELEMENTWISE
+        fresh = set(instruction.operands) - seen if len(instruction.operands) == 1 or is_binary else set[HloInstruction]()
+        seen |= fresh
+        waiting += fresh
+    return False
 
 
 def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
@@ -341,5 +378,11 @@ def _relaid(
     if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
         return value
     editor = Editor(value)
-    parts = [editor.element(value, number) for number in range(len(value.shape.tuple_shapes))]
-    return editor.tuple([_relaid(part, (*index, number), wanted, copies) for number, part in enumerate(parts)])
+    parts: list[HloInstruction] = []
+    for number, shape in enumerate(value.shape.tuple_shapes):
+        # Read from the tuple, as in XLA; `tuple-simplifier` removes these.
+        part = editor.computation.add(
+            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}, where=value.where)
+        )
+        parts.append(_relaid(part, (*index, number), wanted, copies))
+    return editor.tuple(parts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
-from hlo_run.hlo.edit import Editor, descending, remove_unused
+from hlo_run.hlo.edit import Editor, descending, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,14 +27,14 @@ class ReshapeDecomposer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        reshapes = [r for r in module.instructions_of("reshape") if not any(r.shape.dynamic_dims)]
-        for reshape in reshapes:
-            module.replace(reshape, _decomposed(reshape))
-        remove_unused(reshapes)
+        reshapes = [r for r in module.in_post_order("reshape") if not any(r.shape.dynamic_dims)]
+        replace_each(module, reshapes, _decomposed)
 
 
 def _decomposed(reshape: HloInstruction) -> HloInstruction:
-    editor, shape, (operand,) = Editor(reshape), reshape.shape, reshape.operands
+    shape, (operand,) = reshape.shape, reshape.operands
+    # The new instructions have the operand's metadata, or that of the reshape if it has none.
+    editor = Editor(operand)
     source = operand.shape
     if reshape_is_bitcast(source, shape):
         return editor.add("bitcast", shape, [operand])

@@ -24,7 +24,7 @@ from hlo_run.analysis.backward_convolution import (
     is_reversed,
 )
 from hlo_run.hlo.attributes.table import DimLabels
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -43,16 +43,17 @@ class ConvRewriter:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        replaced: list[HloInstruction] = []
+        unused = Leftovers()
         for convolution in module.instructions_of("convolution"):
             call = _library_call(convolution) if _has_types_of_library(convolution) else None
             if call is None:
                 continue
             assert convolution.parent is not None, "the instruction is in a computation"
-            result = result_of(convolution.parent.add(call))
-            module.replace(convolution, convolution.parent.add(result))
-            replaced.append(convolution)
-        remove_unused(replaced)
+            convolution.parent.add(call)
+            call.name = module.unique_instruction_name(_NAMES[call.custom_call_target])
+            module.replace(convolution, convolution.parent.add(result_of(call)))
+            unused.add(convolution)
+        unused.remove()
 
 
 def _has_types_of_library(convolution: HloInstruction) -> bool:
@@ -111,7 +112,7 @@ def _call(
     if "operand_precision" in convolution.attrs:
         attrs["operand_precision"] = convolution.attrs["operand_precision"]
     attrs |= {"custom_call_target": target, "backend_config": gpu_backend_config("cudnn_conv_backend_config", _CONFIG)}
-    return library_call(convolution, _NAMES[target], operands, Shape.array("u8", (0,)), attrs)
+    return library_call(convolution, "custom-call", operands, Shape.array("u8", (0,)), attrs)
 
 
 def _groups_to_features(editor: Editor, source: HloInstruction, labels: DimLabels, groups: int) -> HloInstruction:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.attributes.table import OperandAliasing
 from hlo_run.hlo.edit import Editor, copy_instruction
@@ -40,7 +41,8 @@ class CublasGemmRewriter:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        for computation in executed_computations(module):
+        executed = set(executed_computations(module))
+        for computation in (c for c in computation_post_order(module) if c in executed):
             if any(i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY) for i in computation.instructions):
                 for is_narrow in (True, False):
                     _rewrite_all(ctx, module, computation, is_narrow)
@@ -88,7 +90,7 @@ def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
 def _add_workspaces(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
     """Add scratch memory to the results of calls that do not return it yet."""
     gone: set[HloInstruction] = set()
-    for call in list(computation.instructions):
+    for call in computation.post_order():
         if not is_call(call, MATMUL, F8_MATMUL, LEGACY) or not _lacks_workspace(call):
             continue
         new = computation.add(copy_instruction(call, call.operands, _with_workspace(call, target)))

@@ -55,4 +55,4 @@ class CublasPadForGemms:
 
     def _padded_operand(self, editor: Editor, value: HloInstruction, zero: HloInstruction) -> HloInstruction:
         edges = [(0, after - size, 0) for size, after in zip(value.shape.dims, self._padded(value.shape).dims, strict=True)]
-        return editor.pad(value, zero, edges) if any(high for _, high, _ in edges) else value
+        return editor.pad(value, zero, edges)  # also without edges, as XLA; the next algsimp removes it

@@ -24,7 +24,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.library_calls import result_of, to_json
+from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"
@@ -43,14 +43,11 @@ class CudnnFusedConvolutionRewriter:
         del ctx
         for computation in executed_computations(module):
             for rule in _RULES:
-                replaced: list[HloInstruction] = []
                 for instruction in computation.post_order():
-                    new = rule(instruction)
+                    new = rule(instruction) if instruction.parent is computation else None
                     if new is not None:
                         module.replace(instruction, new)
-                        replaced.append(instruction)
-                # The next rules look at users.
-                remove_unused(replaced)
+                        remove_unused([instruction])
 
 
 # ---- calls ----------------------------------------------------------------------------------------------------------
@@ -63,16 +60,6 @@ class _Call:
     call: HloInstruction
     config: dict[str, Any]
     result: HloInstruction
-
-    @property
-    def operands(self) -> list[HloInstruction]:
-        """Input, filter, bias and optionally side input; a call without bias gets zeros."""
-        operands = list(self.call.operands)
-        if len(operands) == 2:
-            editor = Editor(self.call)
-            zero = editor.constant(0, self.result.shape.element_type)
-            operands.append(editor.broadcast(zero, (self.feature_size,)))
-        return operands
 
     @property
     def feature_dim(self) -> int:
@@ -90,17 +77,39 @@ class _Call:
     def told(self, name: str) -> Any:
         return self.config[_CONFIG][name]
 
+    @property
+    def module(self) -> HloModule:
+        """The module of the call."""
+        module = self.call.parent.module if self.call.parent is not None else None
+        assert module is not None, "the call is in a module"
+        return module
+
+    def with_bias(self) -> _Call:
+        """Return the call, replaced by one with a bias of zeros if it had none."""
+        if self.call.custom_call_target == _FUSED:
+            return self
+        plain, module = Editor(self.call, derives=False), self.module
+        zeros = plain.broadcast(plain.constant(0, self.result.shape.element_type), (self.feature_size,))
+        made = plain.computation.add(copy_instruction(self.call, [*self.call.operands, zeros]))
+        module.replace(self.call, made)
+        remove_unused([self.call])
+        made.attrs["custom_call_target"] = _FUSED
+        made.name = module.unique_instruction_name("cudnn-conv-bias-activation")
+        return _Call(made, self.config, self.result)
+
+    def configure(self, **told: Any) -> HloInstruction:
+        """Set `told` in the config of the call, and return its result."""
+        self.call.attrs["backend_config"] = to_json({**self.config, _CONFIG: {**self.config[_CONFIG], **told}})
+        return self.result
+
     def again(self, operands: Sequence[HloInstruction], element_type: str = "", **told: Any) -> HloInstruction:
         """Return the result of the same convolution with other operands, and with `told` in its config."""
         shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
-        made = copy_instruction(
-            self.call, operands, Shape.make_tuple((shape, self.call.shape.tuple_shapes[1])), "cudnn-conv-bias-activation"
-        )
-        config = {**self.config, _CONFIG: {**self.config[_CONFIG], **told}}
-        made.attrs["custom_call_target"] = _FUSED
-        made.attrs["backend_config"] = to_json(config)
-        assert self.call.parent is not None, "the instruction is in a computation"
-        return self.call.parent.add(result_of(self.call.parent.add(made)))
+        editor = Editor(self.call, derives=False)
+        whole = Shape.make_tuple((shape, self.call.shape.tuple_shapes[1]))
+        made = editor.computation.add(copy_instruction(self.call, operands, whole))
+        made.name = self.module.unique_instruction_name(self.call.name)
+        return _Call(made, self.config, editor.element(made, 0)).configure(**told)
 
 
 def _call_of(result: HloInstruction) -> _Call | None:
@@ -150,7 +159,7 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
     factor = _number(found[1]) if found else None
     if found is None or factor is None or len(found[0].call.operands) > 2 or found[0].told("conv_result_scale") != 1:
         return None
-    return found[0].again(found[0].operands, conv_result_scale=factor)
+    return found[0].with_bias().configure(conv_result_scale=factor)
 
 
 def _add(instruction: HloInstruction) -> HloInstruction | None:
@@ -158,14 +167,14 @@ def _add(instruction: HloInstruction) -> HloInstruction | None:
     found = _with_call(instruction) if instruction.opcode == "add" else None
     if found is None or found[0].told("activation_mode") != "kNone":
         return None
-    call, addend = found
+    call, addend = found[0].with_bias(), found[1]
     bias = None if call.has_bias else _bias(call, addend)
     if bias is not None:
-        source, weights, _, *side = call.operands
+        source, weights, _, *side = call.call.operands
         return call.again([source, weights, bias, *side])
     if len(call.call.operands) > 3:
         return None
-    return call.again([*call.operands, addend], side_input_scale=1)
+    return call.again([*call.call.operands, addend], side_input_scale=1)
 
 
 def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
@@ -175,12 +184,13 @@ def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
     dims, value = addend.dimensions, addend.operands[0]
     if dims == (call.feature_dim,):
         return value
-    return Editor(call.call).broadcast(value, (call.feature_size,)) if not dims else None
+    return Editor(call.call, derives=False).broadcast(value, (call.feature_size,)) if not dims else None
 
 
-def _scale_side_input(result: HloInstruction) -> HloInstruction | None:
+def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
     """side input s * 2 => s with side_input_scale 2, also through reshapes and transposes."""
-    call = _call_of(result)
+    is_alone = instruction.opcode == "custom-call" and len(instruction.users) == 1
+    call = _call_of(instruction.users[0]) if is_alone else None
     if call is None or len(call.call.operands) < 4 or call.told("side_input_scale") != 1:
         return None
     moves: list[HloInstruction] = []
@@ -197,7 +207,10 @@ def _scale_side_input(result: HloInstruction) -> HloInstruction | None:
     assert call.call.parent is not None, "the instruction is in a computation"
     for move in reversed(moves):
         base = call.call.parent.add(copy_instruction(move, [base]))
-    return call.again([*call.call.operands[:3], base], side_input_scale=factor)
+    result = call.again([*call.call.operands[:3], base], side_input_scale=factor)
+    (made,) = result.operands
+    call.call.parent.remove(result)
+    return made
 
 
 def _relu(instruction: HloInstruction) -> HloInstruction | None:
@@ -205,7 +218,7 @@ def _relu(instruction: HloInstruction) -> HloInstruction | None:
     found = _with_call(instruction) if instruction.opcode == "maximum" else None
     if found is None or _number(found[1]) != 0 or found[0].told("activation_mode") != "kNone":
         return None
-    return found[0].again(found[0].operands, activation_mode="kRelu")
+    return found[0].with_bias().configure(activation_mode="kRelu")
 
 
 def _narrow(instruction: HloInstruction) -> HloInstruction | None:
@@ -219,7 +232,7 @@ def _narrow(instruction: HloInstruction) -> HloInstruction | None:
     if not all(_keeps_value(operand, "f16") for operand in call.call.operands):
         return None
     editor = Editor(call.call)
-    return call.again([editor.convert(operand, "f16") for operand in call.operands], "f16")
+    return call.again([editor.convert(operand, "f16") for operand in call.with_bias().call.operands], "f16")
 
 
 def _keeps_value(value: HloInstruction, element_type: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner, is_triton_fusion
+from hlo_run.analysis.fusion_owner import fusion_owner, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
@@ -62,7 +62,7 @@ def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
         return True
     if is_triton_fusion(fusion) and not opcodes & _REPEATED:
         return not _is_one_kernel(fusion, ctx)
-    return bool(fusion_owner(fusion))
+    return bool(fusion_owner(fusion)) and not is_slice_copy(fusion)
 
 
 def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:

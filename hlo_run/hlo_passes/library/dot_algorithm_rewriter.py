@@ -51,12 +51,13 @@ class DotAlgorithmRewriter:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
         replaced: list[HloInstruction] = []
         for dot in module.instructions_of("dot"):
             algorithm = dot.algorithm
             if any(operand.shape.element_type != "f32" for operand in dot.operands):
                 continue
+            if ctx.options.xla_gpu_default_to_alg_dot_bf16_bf16_f32 and _may_round(dot):
+                algorithm = "dot_bf16_bf16_f32"
             if algorithm == "dot_bf16_bf16_f32":
                 editor = Editor(dot)
                 dot.operands = [editor.convert(operand, "bf16") for operand in dot.operands]
@@ -64,6 +65,12 @@ class DotAlgorithmRewriter:
                 module.replace(dot, _in_parts(dot, _PLANS[algorithm]))
                 replaced.append(dot)
         remove_unused(replaced)
+
+
+def _may_round(dot: HloInstruction) -> bool:
+    """True for a product of f32 whose algorithm and precision the module leaves open."""
+    precisions = dot.attrs.get("operand_precision", ())
+    return dot.algorithm == "unset" and dot.shape.element_type == "f32" and all(str(p) == "default" for p in precisions)
 
 
 def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:

@@ -4,9 +4,10 @@
 
 These share one buffer: the state of a loop (init, body parameter, body root, result); the results of a conditional's branches;
 an operand that is updated in place and the result; a parameter and the result that `input_output_alias` assigns to it.
-`analysis/copy_plan.py` finds the necessary copies from the schedule. A module without a schedule is analysed in a post-order
-that reads aliased parameters before their results are written, and control dependencies bind later schedules to that order.
-Mirrors XLA's `copy-insertion`, which only uses the order that dependencies imply, and so may copy more.
+An entry without loops, branches and calls gets its copies as in XLA (`subgraphs/straight_copies.py`), from the order that
+dependencies imply. Otherwise `analysis/copy_plan.py` finds the necessary copies from the schedule. A module without a schedule is
+analysed in a post-order that reads aliased parameters before their results are written, and control dependencies bind later
+schedules to that order. XLA's `copy-insertion` only uses the order that dependencies imply, and so may copy more there.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE
-from hlo_run.hlo.tuple_edits import copy_leaves
+from hlo_run.hlo.tuple_edits import copy_leaves, elements
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.result_copies import copy_results
+from hlo_run.hlo_passes.subgraphs.straight_copies import insert_copies, is_straight
 from hlo_run.ops.buffer_calls import is_buffer
 
 
@@ -48,9 +51,18 @@ class CopyInsertion:
         _refuse_buffers(module)
         for fusion in list(module.instructions_of("fusion")):
             _part_scattered_arrays(fusion)
+        if is_straight(module):
+            insert_copies(module)
+            copy_results(module)
+            return
         computations = executed_computations(module)
         if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return
+        if module.schedule is None:
+            for computation in computations:
+                for loop in computation.instructions:
+                    if loop.opcode == "while":
+                        _read_state_again(module, loop)
         given = module.schedule or {}
         dataflow = analyze_dataflow(module)
         orders = {c: list(given[c]) if c in given else _post_order(dataflow, c) for c in computations}
@@ -93,6 +105,27 @@ def _part_scattered_arrays(fusion: HloInstruction) -> None:
 
 def _may_need_copies(instruction: HloInstruction) -> bool:
     return instruction.opcode in ("while", "conditional", "copy") or bool(in_place_pairs(instruction))
+
+
+def _read_state_again(module: HloModule, loop: HloInstruction) -> None:
+    """Read the elements of a loop's state by new instructions.
+
+    XLA copies the whole state at the begin of the body, and then removes the copies that are not needed. The order of users that
+    this leaves decides between instructions that the schedulers like equally.
+    """
+    body = loop.while_body
+    parameter, root, olds = body.parameters[0], body.root, list(body.parameters[0].users)
+    if root.opcode != "tuple" or any(i.opcode != "get-tuple-element" or i.is_root or i.control_predecessors for i in olds):
+        return
+    if all(value in olds and value.tuple_index == place for place, value in enumerate(root.operands)):
+        return
+    news = elements(body, parameter)
+    for old in olds:
+        module.replace(old, news[old.tuple_index])
+        body.remove(old)
+    for new in news:
+        if not new.users:
+            body.remove(new)
 
 
 def _post_order(dataflow: Dataflow, computation: HloComputation) -> list[HloInstruction]:
@@ -165,6 +198,11 @@ class _Edits:
         replaced, operands[number] = operands[number], rebuilt.value
         instruction.operands = operands
         _remove_dead_tuple(replaced)
+        if rebuilt.value.opcode == "tuple":
+            # XLA copies every element, and removes needless copies later: the tuple becomes the last user of their operands.
+            final, sources = rebuilt.value.operands, {copy.operands[0]: copy for copy in rebuilt.copies.values()}
+            rebuilt.value.operands = [sources.get(element, element) for element in final]
+            rebuilt.value.operands = final
         self._note(rebuilt.copies, leaves)
 
     def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:

@@ -3,7 +3,8 @@
     r = fusion(p{0});  w = fusion(p{0});  ROOT tuple(w, r)   =>   w = fusion(p{0}), control-predecessors={r}
 
 Both values may then have one buffer, and copy insertion need not copy the old one. A read that depends on the next value gets
-no dependency. Leaves control dependencies; skips a module that came with a schedule. XLA's `LoopScheduleLinearizer`.
+no dependency, nor do loops with asynchronous collectives. Leaves control dependencies; skips a module that came with a
+schedule. XLA's `LoopScheduleLinearizer`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -30,11 +32,20 @@ class LoopScheduleLinearizer:
         if module.schedule is not None:
             return
         loops = [i for computation in executed_computations(module) for i in computation.instructions if i.opcode == "while"]
+        loops = [loop for loop in loops if not any(_is_asynchronous_collective(i) for i in loop.while_body.instructions)]
         if not loops:
             return
         dataflow = analyze_dataflow(module)
         for loop in loops:
             _read_before_writing(dataflow, loop)
+
+
+def _is_asynchronous_collective(instruction: HloInstruction) -> bool:
+    """Return True for a collective that starts and ends apart, which the dependencies could keep from overlapping."""
+    if instruction.opcode == "async-start":
+        (wrapped,) = instruction.called_computations
+        return wrapped.root.opcode in COLLECTIVE
+    return instruction.opcode in COLLECTIVE & ASYNC_START
 
 
 def _read_before_writing(dataflow: Dataflow, loop: HloInstruction) -> None:

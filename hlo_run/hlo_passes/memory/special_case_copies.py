@@ -3,7 +3,8 @@
     ROOT t = (f32[8], f32[8]) tuple(p, x)   =>   copy = f32[8] copy(p);  ROOT t = tuple(copy, x)
 
 A result in the buffer of a parameter or constant would be freed or overwritten with it. A parameter that
-`input_output_alias` assigns to this result stays. XLA's `AddSpecialCaseCopies`.
+`input_output_alias` assigns to this result stays. XLA's `AddSpecialCaseCopies`. In a module without loops and branches,
+`copy-insertion` does this, as its last step.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.defining_value import ShapeIndex, defining_value
-from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.tuple_edits import copy_leaves
-from hlo_run.hlo.verify.config import aliases
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.result_copies import copy_results
+from hlo_run.hlo_passes.subgraphs.straight_copies import is_straight
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,5 @@ class SpecialCaseCopies:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the entry in place; new instructions are at its end."""
         del ctx
-        root = module.entry.root
-        shared = _leaves_to_copy(module, root)
-        if shared:
-            module.entry.root = copy_leaves(module.entry, root, shared).value
-
-
-def _leaves_to_copy(module: HloModule, root: HloInstruction) -> set[ShapeIndex]:
-    seen: set[tuple[HloInstruction, ShapeIndex]] = set()
-    found: set[ShapeIndex] = set()
-    parameters = module.entry.parameters
-    kept = {output: [(parameters[number], place)] for output, number, place, _ in aliases(module)}
-    for index, _ in root.shape.leaves():
-        source = defining_value(root, index)
-        if source in kept.get(index, ()):
-            continue
-        if source in seen or source[0].opcode in ("parameter", "constant"):
-            found.add(index)
-        seen.add(source)
-    return found
+        if not is_straight(module):
+            copy_results(module)

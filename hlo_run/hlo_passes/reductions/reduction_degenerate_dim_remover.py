@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -25,10 +25,8 @@ class ReductionDegenerateDimRemover:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [r for r in module.instructions_of("reduce") if _is_degenerate(r)]
-        for reduce in replaced:
-            module.replace(reduce, _without_ones(reduce))
-        remove_unused(replaced)
+        replaced = [r for r in module.in_post_order("reduce") if _is_degenerate(r)]
+        replace_each(module, replaced, _without_ones)
 
 
 def _is_degenerate(reduce: HloInstruction) -> bool:

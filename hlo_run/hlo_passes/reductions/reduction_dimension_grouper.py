@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,10 +27,8 @@ class ReductionDimensionGrouper:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [r for r in module.instructions_of("reduce") if _has_neighbours(r)]
-        for reduce in replaced:
-            module.replace(reduce, _grouped(reduce))
-        remove_unused(replaced)
+        replaced = [r for r in module.in_post_order("reduce") if _has_neighbours(r)]
+        replace_each(module, replaced, _grouped)
 
 
 def _has_neighbours(reduce: HloInstruction) -> bool:
@@ -46,7 +44,7 @@ def _grouped(reduce: HloInstruction) -> HloInstruction:
     # Each dimension that stays is a group of its own: its key is its number.
     runs = [list(run) for _, run in groupby(range(len(dims)), key=lambda d: -1 if d in reduced else d)]
     sizes = tuple(math.prod(dims[d] for d in run) for run in runs)
-    views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
+    views = [Editor(value).bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
     dimensions = [number for number, run in enumerate(runs) if run[0] in reduced]
     shapes = [shape for _, shape in reduce.shape.leaves()]
     return editor.joined(editor.reduce_again(reduce, views, dimensions, shapes), reduce)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -26,10 +26,8 @@ class ReductionLayoutNormalizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; several inputs must all have the same layout."""
         del ctx
-        replaced = [r for r in module.instructions_of("reduce") if _lies_otherwise(r)]
-        for reduce in replaced:
-            module.replace(reduce, _normalized(reduce))
-        remove_unused(replaced)
+        replaced = [r for r in module.in_post_order("reduce") if _lies_otherwise(r)]
+        replace_each(module, replaced, _normalized)
 
 
 def _lies_otherwise(reduce: HloInstruction) -> bool:
@@ -39,12 +37,12 @@ def _lies_otherwise(reduce: HloInstruction) -> bool:
 
 
 def _normalized(reduce: HloInstruction) -> HloInstruction:
-    editor = Editor(reduce)
+    editor = Editor(reduce, derives=False)
     inputs = reduce.operands[: len(reduce.operands) // 2]
     reduced = reduce.dimensions
     order = list(reversed(inputs[0].shape.minor_to_major))
     sizes = tuple(inputs[0].shape.dims[d] for d in order)
-    views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
+    views = [Editor(value).bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
     shapes = [shape for _, shape in reduce.shape.leaves()]
     # Dimension k of the result was the input's dimension kept[k]; in the new result it is at now.index(kept[k]).
     kept = [d for d in range(len(order)) if d not in reduced]

@@ -76,15 +76,19 @@ def _sizes(size: int, is_row: bool) -> tuple[int, int]:
     bound = MAX_ROW_SIZE if is_row else MAX_COLUMN_SIZE
     first = min(math.isqrt(size), bound)
     best, least = first, _padding(size, first)
-    for candidate in range(first - 1, first // 2 - 1, -1):
+    for candidate in range(first - 1, first // 2, -1):
         padding = _padding(size, candidate)
-        if padding < least or (padding == least and _is_power_of_two(candidate) and not _is_power_of_two(best)):
+        if padding < least or (padding == least and _is_power_of_two(candidate)):
             best, least = candidate, padding
     parts = -(-size // best)
-    # The larger number is the inner size, unless a thread then could not load pairs of elements.
-    if parts <= bound and (not is_row or parts % 2 == 0 or best % 2 == 1):
-        return best, parts
-    return parts, best
+    return (best, parts) if parts <= bound and (not is_row or _may_swap(size, parts, best)) else (parts, best)
+
+
+def _may_swap(size: int, parts: int, part: int) -> bool:
+    """Return True if threads load a row as well when its parts have the size `parts`, the larger number."""
+    if part % 2 == 0 and size % 2 == 0:  # threads may load pairs of elements
+        return part * 2 < parts or parts % 2 == 0
+    return size % 2 == 0 or parts % 2 == 1
 
 
 def _padding(size: int, part: int) -> int:

@@ -1,9 +1,11 @@
 """Simplify instructions by algebraic rules: `A + 0 => A`, `reshape(reshape(A)) => reshape(A)`, ..
 
 The rules are in `algebraic/`, one file per family; each rule is a function with its before and after as docstring. A walk over
-a computation, operands first, tries the rules of each opcode in order and applies the first that matches; the next walk visits
-what it made. XLA's `GpuAlgebraicSimplifier`. It runs before layout assignment, and after it, when a result must have the layout
-of the instruction that it replaces, and reshapes that move no byte become bitcasts.
+a computation, operands first, tries the rules of each opcode in order and applies the first that matches. It begins with the
+instructions that nothing uses, and reads the operands of an instruction when it first meets it, so what a rule made is visited
+only if it becomes an operand of an instruction that the walk has not met. XLA's `GpuAlgebraicSimplifier`. The pass runs before
+layout assignment, and after it, when a result must have the layout of the instruction that it replaces, and reshapes that move no
+byte become bitcasts.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hlo_run.hlo.edit import is_removable, remove_unused
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.hlo.edit import Leftovers, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo.values.shape import Shape
@@ -35,7 +38,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic import (
     tuples,
     windows,
 )
-from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules, is_plain
 from hlo_run.ops.rule import compatible_up_to_precision
 
 # The maximum number of walks, in case two rules undo each other: XLA's maximum for repeated passes.
@@ -87,7 +90,7 @@ class AlgebraicSimplifier:
         """Edit all computations except fusion bodies in place."""
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
         work = self.name, self.sees_layouts, self.is_last
-        computations = [c for c in module.computations if not c.is_fusion and not is_settled(module, work, c)]
+        computations = [c for c in computation_post_order(module) if not c.is_fusion and not is_settled(module, work, c)]
         for _ in range(_MOST_WALKS if self.repeat else 1):
             changed: list[HloComputation] = []
             for computation in computations:
@@ -113,34 +116,57 @@ class _Walk:
     sees_layouts: bool
     fuel: Fuel
     changed: bool = False
-    dead: set[HloInstruction] = field(default_factory=set[HloInstruction])
+    dead: Leftovers = field(default_factory=Leftovers)
+    ordered: set[HloInstruction] = field(default_factory=set[HloInstruction])
+    # New instructions that replaced unused ones.
+    kept: set[HloInstruction] = field(default_factory=set[HloInstruction])
 
     def run(self) -> bool:
         """Walk, and return True if something changed."""
         count = len(self.computation.instructions)
-        ordered = {p for i in self.computation.instructions for p in i.control_predecessors}
-        for instruction in self.computation.post_order():
-            rules = self.rules.get(instruction.opcode)
-            if not rules or instruction in self.dead or instruction.control_predecessors or instruction in ordered:
-                continue
-            if not instruction.users and not instruction.is_root:
-                continue
-            self._try(instruction, rules)
+        self.ordered = {p for i in self.computation.instructions for p in i.control_predecessors}
+        unused = [i for i in self.computation.instructions if not i.users and not i.is_root and i not in self.ordered]
+        met: set[HloInstruction] = set()
+        done: set[HloInstruction] = set()
+        for start in (*unused, self.computation.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                if top in met:
+                    stack.pop()
+                    if top not in done:
+                        done.add(top)
+                        self._visit(top)
+                    continue
+                met.add(top)
+                # The last one pushed is visited first: operands in order, then control predecessors.
+                before = (*top.operands, *top.control_predecessors) if top.control_predecessors else top.operands
+                stack += [i for i in reversed(before) if i not in done]
         if not self.changed:
             return False
-        self.computation.remove_all(self.dead)
-        remove_unused([i for i in self.computation.instructions[count - len(self.dead) :] if not i.users])
+        fresh = self.computation.instructions[count:]
+        self.dead.remove()
+        remove_unused([i for i in fresh if not i.users and i not in self.kept])
         return True
 
-    def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
-        is_plain = _is_any if old.opcode in _ON_ANY_SHAPE else _is_plain
-        if not all(is_plain(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
+    def _visit(self, instruction: HloInstruction) -> None:
+        rules = self.rules.get(instruction.opcode)
+        if not rules or instruction in self.dead or instruction.control_predecessors or instruction in self.ordered:
             return
-        rewriter, count = Rewriter(old, self.sees_layouts), len(self.computation.instructions)
+        self._try(instruction, rules)
+
+    def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
+        fits = _is_any if old.opcode in _ON_ANY_SHAPE else is_plain
+        if not all(fits(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
+            return
+        rewriter, count = Rewriter(old, sees_layouts=self.sees_layouts, fuel=self.fuel), len(self.computation.instructions)
         for rule in rules:
             new = rule(rewriter, old)
+            if new is old:
+                self.changed = True
+                return
             if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
-                self._replace(old, fitting, is_fresh=fitting in self.computation.instructions[count:])
+                self._replace(old, fitting)
                 return
         if len(self.computation.instructions) > count:
             remove_unused(self.computation.instructions[count:])
@@ -158,23 +184,12 @@ class _Walk:
         is_result = old.is_root and self.computation.is_entry
         return Rewriter(old).add("copy", old.shape, [new]) if is_result else new
 
-    def _replace(self, old: HloInstruction, new: HloInstruction, is_fresh: bool) -> None:
+    def _replace(self, old: HloInstruction, new: HloInstruction) -> None:
         self.changed = True
+        if not old.users and not old.is_root:
+            self.kept.add(new)
         self.module.replace(old, new)
-        if is_removable(old):
-            self._bury(old)
-
-    def _bury(self, instruction: HloInstruction) -> None:
-        """Remove an unused instruction, and operands that only it used, from the use lists."""
-        waiting = [instruction]
-        while waiting:
-            gone = waiting.pop()
-            if gone.users or gone in self.dead or not is_removable(gone) or gone.control_predecessors:
-                continue
-            self.dead.add(gone)
-            operands = dict.fromkeys(gone.operands)
-            gone.operands, gone.called = (), {}
-            waiting += operands
+        self.dead.add(old)
 
 
 # Opcodes whose rules move whole values.
@@ -184,10 +199,3 @@ _ON_ANY_SHAPE = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
 def _is_any(shape: Shape) -> bool:
     del shape
     return True
-
-
-def _is_plain(shape: Shape) -> bool:
-    """Return True for an array of static size whose elements are whole bytes, or a tuple of such arrays."""
-    if shape.is_tuple:
-        return all(_is_plain(part) for part in shape.tuple_shapes)
-    return shape.is_array and not shape.dynamic_dims and (shape.dtype.bits >= 8)

@@ -31,7 +31,7 @@ class Despecializer:
 
     deconstructs_reduce_window: bool = False
 
-    def apply(self, ctx: PassContext, module: HloModule) -> None:
+    def apply(self, ctx: PassContext | None, module: HloModule) -> None:
         """Edit in place."""
         del ctx
         remove_schedule(module)

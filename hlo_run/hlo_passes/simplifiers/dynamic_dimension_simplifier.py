@@ -3,7 +3,7 @@
     concatenate(concatenate(a, b), c)                                =>   concatenate(a, b, c)
     slice(concatenate(a, b, c)), slice={[1:2]} of vectors            =>   b                      (if each has one element)
     reshape s32[] (broadcast s32[1] (a)), of a scalar                =>   a
-    reshape s32[] (reshape s32[1] (a)), of a scalar                  =>   a
+    reshape f32[4] (reshape f32[2,2] (f32[4] a))                     =>   a
     convert(a) to its own type, reshape(a) to its own shape          =>   a
 
 XLA's `DynamicDimensionSimplifier`.
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -28,17 +27,20 @@ class DynamicDimensionSimplifier:
     name: ClassVar[str] = "dynamic-dimension-simplifier"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the executed computations in place, operands before their users."""
+        """Edit in place: one walk per rule, operands before their users. Only replaced concatenates are removed."""
         del ctx
-        replaced: list[HloInstruction] = []
-        for computation in executed_computations(module):
-            for instruction in computation.post_order():
-                rule = _RULES.get(instruction.opcode)
-                simpler = rule(instruction) if rule and not instruction.control_predecessors else None
-                if simpler is not None:
-                    module.replace(instruction, simpler)
-                    replaced.append(instruction)
-        remove_unused(replaced)
+        for opcode, rule in _RULES:
+            for computation in dict.fromkeys(i.parent for i in module.instructions_of(opcode)):
+                assert computation is not None, "the instruction is in a computation"
+                for instruction in computation.post_order():
+                    simpler = rule(instruction) if instruction.opcode == opcode and not instruction.control_predecessors else None
+                    if simpler is None:
+                        continue
+                    if opcode == "concatenate":
+                        module.replace(instruction, simpler)
+                        remove_unused([instruction])
+                    else:
+                        module.replace_uses(instruction, simpler)
 
 
 def _concatenate(joined: HloInstruction) -> HloInstruction | None:
@@ -56,7 +58,9 @@ def _slice(part: HloInstruction) -> HloInstruction | None:
     joined = part.operands[0]
     if joined.opcode != "concatenate" or part.shape.dims != (1,):
         return None
-    start = part.slice_ranges[0][0]
+    start, _, stride = part.slice_ranges[0]
+    if stride != 1:
+        return None
     for operand in joined.operands:
         (size,) = operand.shape.dims
         if start < size:
@@ -65,22 +69,27 @@ def _slice(part: HloInstruction) -> HloInstruction | None:
     return None
 
 
-def _reshape(value: HloInstruction) -> HloInstruction | None:
+def _reshape_of_broadcast(value: HloInstruction) -> HloInstruction | None:
     source = value.operands[0]
-    if source.shape == value.shape:
-        return source
-    if value.shape.dims or source.opcode not in ("broadcast", "reshape") or source.shape.dims != (1,):
+    if value.shape.dims or source.opcode != "broadcast" or source.shape.rank != 1:
         return None
     return source.operands[0] if not source.operands[0].shape.dims else None
 
 
-def _convert(value: HloInstruction) -> HloInstruction | None:
+def _reshape_back(value: HloInstruction) -> HloInstruction | None:
+    source = value.operands[0]
+    return source.operands[0] if source.opcode == "reshape" and source.operands[0].shape == value.shape else None
+
+
+def _to_own_shape(value: HloInstruction) -> HloInstruction | None:
     return value.operands[0] if value.operands[0].shape == value.shape else None
 
 
-_RULES: dict[str, Callable[[HloInstruction], HloInstruction | None]] = {
-    "concatenate": _concatenate,
-    "slice": _slice,
-    "reshape": _reshape,
-    "convert": _convert,
-}
+_RULES: tuple[tuple[str, Callable[[HloInstruction], HloInstruction | None]], ...] = (
+    ("concatenate", _concatenate),
+    ("slice", _slice),
+    ("reshape", _reshape_of_broadcast),
+    ("reshape", _reshape_back),
+    ("convert", _to_own_shape),
+    ("reshape", _to_own_shape),
+)

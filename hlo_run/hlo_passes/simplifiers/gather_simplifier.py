@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -31,9 +31,7 @@ class GatherSimplifier:
         del ctx
         gathers = [g for g in module.instructions_of("gather") if not g.operand_batching_dims]
         replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
-        for gather in replaced:
-            module.replace(gather, _simple(gather))
-        remove_unused(replaced)
+        replace_each(module, replaced, _simple)
 
 
 def _simple(gather: HloInstruction) -> HloInstruction:

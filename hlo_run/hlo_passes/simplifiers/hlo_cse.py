@@ -3,7 +3,8 @@
     a = f32[8] tanh(p);  b = f32[8] tanh(p);  r = add(a, b)   =>   a = f32[8] tanh(p);  r = add(a, a)
 
 Operands of commutative instructions may be in any order; called computations are compared by content. Constants are merged
-first. Instructions with effects or control dependencies stay, and those in `_UNIQUE`. XLA's `HloCSE`.
+first, iotas together with the instructions that use them. Instructions with effects or control dependencies stay, and those in
+`_UNIQUE`. XLA's `HloCSE`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.value_keys import ValueKeys
-from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.edit import Leftovers, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC, CONTROL_FLOW
+from hlo_run.hlo.opcodes.traits import ASYNC, DEVICE_ID
 from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Never merged: their identity matters, or they run other computations.
-_UNIQUE = CONTROL_FLOW | {*ASYNC, "parameter", "after-all", "add-dependency", "domain", "opt-barrier"}
+# Never merged: their identity matters.
+_UNIQUE = frozenset((*ASYNC, "parameter", "after-all", "add-dependency", "opt-barrier"))
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class HloCse:
     """The pass; see the module's docstring.
 
     With `sees_layouts`, layouts are assigned, and instructions with different layouts are not merged. With `in_fusions`, only
-    fusion bodies are edited, otherwise all other computations.
+    fusion bodies are edited, otherwise all computations.
     """
 
     name: ClassVar[str] = "cse"
@@ -41,26 +42,56 @@ class HloCse:
         """Edit the chosen computations in place, by one walk over each."""
         work = self.name, self.sees_layouts
         for computation in module.computations:
-            if computation.is_fusion != self.in_fusions or is_settled(module, work, computation):
+            if (self.in_fusions and not computation.is_fusion) or is_settled(module, work, computation):
                 continue
             reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
             if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
                 mark_settled(module, work, computation)
+            if computation.is_fusion:
+                _read_first_results(computation)
 
 
 def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
     """Merge equal instructions of a computation; return True if something was merged."""
-    # Keys have the numbers of operands, not the operands' keys, so they stay short.
+    changed = _merge_constants(module, computation, keys, fuel)
+    # Keys have the numbers of operands, not the operands' keys, so they stay short. Equal iotas have one number.
     first: dict[Hashable, HloInstruction] = {}
+    iotas: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
     ordered = {p for i in computation.instructions for p in i.control_predecessors}
-    replaced: set[HloInstruction] = set()
+    unused = Leftovers()
     for instruction in computation.post_order():
+        if instruction in unused:
+            continue
         numbers[instruction] = len(numbers)
-        if instruction.control_predecessors or instruction in ordered or not _may_merge(instruction):
+        if instruction.opcode == "iota":
+            same = iotas.setdefault(keys.of(instruction, ()), instruction)
+            numbers[instruction] = numbers[same]
+        if instruction.control_predecessors or instruction in ordered:
+            continue
+        if not _may_merge(instruction):
+            changed = _merge_iotas(instruction, numbers, unused) or changed
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
-        if same is not instruction and fuel.take("cse"):
+        if same is instruction:
+            changed = _merge_iotas(instruction, numbers, unused) or changed
+        elif fuel.take("cse"):
+            module.replace_uses(instruction, same)
+            unused.add(instruction)
+            changed = True
+    unused.remove()
+    return changed
+
+
+def _merge_constants(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
+    """Replace constants by the first equal one in the order of creation; return True if there was one."""
+    first: dict[Hashable, HloInstruction] = {}
+    replaced: set[HloInstruction] = set()
+    for instruction in computation.instructions:
+        if instruction.opcode != "constant" or not instruction.shape.is_array:
+            continue
+        same = first.setdefault(keys.of(instruction, ()), instruction)
+        if same is not instruction and not instruction.control_predecessors and fuel.take("cse"):
             module.replace_uses(instruction, same)
             replaced.add(instruction)
     if replaced:
@@ -68,10 +99,35 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
     return bool(replaced)
 
 
+def _read_first_results(body: HloComputation) -> None:
+    """Let the readers of equal results of a fusion read the first of them."""
+    root = body.root
+    if root.opcode != "tuple" or len(set(root.operands)) == len(root.operands):
+        return
+    for fusion in body.callers:
+        for user in fusion.users:
+            if user.opcode == "get-tuple-element":
+                first = root.operands.index(root.operands[user.tuple_index])
+                if first != user.tuple_index:
+                    user.attrs["index"] = first
+                    user.touch()
+
+
+def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int], unused: Leftovers) -> bool:
+    """Let operands that are equal iotas be the first of them; return True if there were such."""
+    first: dict[int, HloInstruction] = {}
+    changed = False
+    for operand in dict.fromkeys(instruction.operands):
+        if operand.opcode == "iota" and first.setdefault(numbers[operand], operand) is not operand:
+            instruction.replace_operand(operand, first[numbers[operand]])
+            unused.add(operand)
+            changed = True
+    return changed
+
+
 def _may_merge(instruction: HloInstruction) -> bool:
-    if instruction.opcode in _UNIQUE or has_side_effect(instruction):
+    # Constants are merged before, and iotas with the instructions that use them.
+    if instruction.opcode in _UNIQUE or (not instruction.operands and instruction.opcode not in DEVICE_ID):
         return False
-    if instruction.opcode == "constant":
-        return instruction.shape.is_array
     # The layouts of the root are fixed by the caller.
-    return not (instruction.is_root and instruction.shape.is_tuple)
+    return not has_side_effect(instruction) and not (instruction.is_root and instruction.shape.is_tuple)

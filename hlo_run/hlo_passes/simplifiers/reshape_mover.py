@@ -13,9 +13,8 @@ from typing import ClassVar
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_element_operation
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 # The opcodes that the pass moves.
@@ -35,9 +34,11 @@ class ReshapeMover:
         for computation in computations:
             assert computation is not None, "the instruction is in a computation"
             candidates = _candidates(computation)
-            for candidate in [i for i in computation.post_order() if i in candidates] if candidates else ():
+            unused = Leftovers()
+            for candidate in candidates:
                 _sink(module, candidate)
-            remove_unused(candidates)
+                unused.add(candidate)
+            unused.remove()
 
 
 def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
@@ -71,7 +72,14 @@ def _pattern(i: HloInstruction) -> HloInstruction | None:
 
 
 def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
-    """Return True if undoing `pattern` on a value costs nothing: constants, and broadcasts that stay broadcasts."""
+    """Return True if undoing `pattern` on a value costs nothing.
+
+    So it is for constants, random numbers, broadcasts that stay broadcasts, and a pattern without effect.
+    """
+    if pattern.shape == pattern.operands[0].shape if pattern.opcode == "reshape" else _is_identity(pattern.dimensions):
+        return True
+    if value.opcode == "rng" and len(value.users) == 1:
+        return True
     if value.opcode != "broadcast":
         return value.opcode == "constant"
     dims = list(value.dimensions)
@@ -84,6 +92,10 @@ def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
     if sum(size != 1 for size in source.dims) <= 1:
         return True
     return 0 not in pattern.shape.dims and set(dims) <= set(_kept(pattern))
+
+
+def _is_identity(permutation: tuple[int, ...]) -> bool:
+    return permutation == tuple(range(len(permutation)))
 
 
 def _kept(reshape: HloInstruction) -> dict[int, int]:
@@ -99,22 +111,27 @@ def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
 
 
 def _sink(module: HloModule, i: HloInstruction) -> None:
-    editor = Editor(i)
     pattern = _pattern(i)
     assert pattern is not None, "a candidate has a rearranged operand"
-    dims = pattern.operands[0].shape.dims
-    operands = [o.operands[0] if o.opcode in _REARRANGING else _rearranged(editor, o, pattern) for o in i.operands]
-    moved = editor.computation.add(copy_instruction(i, operands, Shape.array(i.shape.element_type, dims)))
-    moved.name, i.name = i.name, moved.name
-    module.replace(i, editor.computation.add(copy_instruction(pattern, [moved], i.shape, pattern.opcode)))
+    operands = [_rearranged(operand, pattern) for operand in i.operands]
+    shape = pattern.operands[0].shape.with_element_type(i.shape.element_type)
+    editor = Editor(i, derives=False)
+    moved = editor.computation.add(copy_instruction(i, operands, shape))
+    moved.attrs.pop("sharding", None)
+    if pattern.opcode == "transpose":
+        made = editor.add("transpose", i.shape, [moved], dimensions=pattern.dimensions)
+    else:
+        made = editor.add("reshape", i.shape, [moved])
+    module.replace(i, made)
 
 
-def _rearranged(editor: Editor, value: HloInstruction, pattern: HloInstruction) -> HloInstruction:
-    """Return a constant or broadcast with the effect of `pattern` undone."""
-    dims = pattern.operands[0].shape.dims
-    if value.opcode == "broadcast" and not value.operands[0].shape.dims:
-        return editor.broadcast(value.operands[0], dims)
-    if pattern.opcode == "reshape":
-        return editor.reshape(value, dims)
-    permutation = pattern.dimensions
-    return editor.transpose(value, [permutation.index(d) for d in range(len(permutation))])
+def _rearranged(value: HloInstruction, pattern: HloInstruction) -> HloInstruction:
+    """Return a value with the effect of `pattern` undone, with its metadata."""
+    if pattern.opcode == "transpose":
+        return Editor(value).transpose_view(value, [pattern.dimensions.index(d) for d in range(value.shape.rank)])
+    shape = pattern.operands[0].shape.with_element_type(value.shape.element_type)
+    if value.shape == shape:
+        return value
+    if value.opcode == "reshape" and value.operands[0].shape == shape:
+        return value.operands[0]
+    return Editor(value).add("reshape", shape, [value])

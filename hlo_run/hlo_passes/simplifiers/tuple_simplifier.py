@@ -31,19 +31,31 @@ class TupleSimplifier:
             assert computation is not None
             for instruction in computation.post_order():
                 simpler = _simpler(instruction)
-                if simpler is not None:
+                if simpler is not None and _is_sharded_alike(instruction, simpler):
                     module.replace(instruction, simpler)
                     replaced.append(instruction)
         remove_unused(replaced)
+
+
+def _element(get: HloInstruction) -> HloInstruction | None:
+    """Return the operand of a `tuple`, perhaps of one inside others, that a get-tuple-element returns; None if there is none."""
+    operand = get.operands[0]
+    source = _element(operand) if operand.opcode == "get-tuple-element" else operand
+    return source.operands[get.tuple_index] if source is not None and source.opcode == "tuple" else None
+
+
+def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
+    """Return False for two values with different shardings, of which neither may be lost."""
+    shardings = [value.attrs["sharding"] for value in (one, two) if "sharding" in value.attrs]
+    return len(shardings) < 2 or shardings[0] == shardings[1]
 
 
 def _simpler(instruction: HloInstruction) -> HloInstruction | None:
     """Return the existing value that `instruction` is equal to; None if it is not known."""
     if instruction.control_predecessors:
         return None
-    if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "tuple":
-        index = instruction.tuple_index
-        return instruction.operands[0].operands[index]
+    if instruction.opcode == "get-tuple-element":
+        return _element(instruction)
     if instruction.opcode != "tuple" or not instruction.operands:
         return None
     sources = {operand.operands[0] if operand.opcode == "get-tuple-element" else operand for operand in instruction.operands}

@@ -8,6 +8,7 @@ from typing import Any
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 
 
 def index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
@@ -42,6 +43,18 @@ def has_simple_scatter_form(scatter: HloInstruction) -> bool:
         and not scatter.input_batching_dims
         and scatter.update_window_dims == tuple(range(1, scatter.operands[-1].shape.rank))
     )
+
+
+def depends_on_order(scatter: HloInstruction) -> bool:
+    """Return True if the order of updates of one element may change the result. Mirrors XLA's `IsScatterDeterministic`."""
+    indices = scatter.operands[len(scatter.operands) // 2].shape
+    rows = math.prod(size for dim, size in enumerate(indices.dims) if dim != scatter.index_vector_dim)
+    if scatter.unique_indices or scatter.input_batching_dims or rows <= 1:
+        return False
+    body = scatter.to_apply
+    is_one_op = len(scatter.operands) == 3 and len(body.instructions) == 3
+    is_exact = body.root.opcode in ("maximum", "minimum") or not scatter.operands[0].shape.dtype.is_float
+    return not (is_one_op and is_exact and body.root.opcode in ASSOCIATIVE)
 
 
 def scalar_indices(editor: Editor, rows: HloInstruction, mapped: Sequence[int], rank: int) -> list[HloInstruction]:

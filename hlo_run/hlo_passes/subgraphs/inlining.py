@@ -62,7 +62,7 @@ def inline(
     known = module.attrs.get("stack_frames")
     frames = known if isinstance(known, StackFrames) else None
     made: dict[HloInstruction, HloInstruction] = {}
-    for old in body.post_order():
+    for old in body.visit_order():
         if old.opcode == "parameter":
             made[old] = operands[old.parameter_number]
             continue

@@ -30,6 +30,13 @@ PRODUCTS = {
     ("f8e4m3fn", "f8e5m2"): _NARROW_RESULTS,
     ("f8e5m2", "f8e4m3fn"): _NARROW_RESULTS,
 }
+# The fields of a backend_config that every instruction has.
+NO_RECORD: Mapping[str, Any] = {
+    "operation_queue_id": "0",
+    "force_earliest_schedule": False,
+    "reification_cost": [],
+    "device_type": "DEVICE_TYPE_INVALID",
+}
 # Result types of matrix products; those in `_RESULTS` are also supported for a matrix and a vector.
 _RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
 _RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
@@ -37,14 +44,8 @@ _RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".spli
 
 def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
     """Return the JSON text of a backend_config with one record, the fields in XLA's order."""
-    config: dict[str, Any] = {
-        "operation_queue_id": "0",
-        name: record,
-        "force_earliest_schedule": False,
-        "reification_cost": [],
-        "device_type": "DEVICE_TYPE_INVALID",
-    }
-    return to_json(config)
+    first, *others = NO_RECORD.items()
+    return to_json(dict([first, (name, record), *others]))
 
 
 def to_json(config: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ def given_flags(options: Options) -> dict[str, str]:
         for field in fields(Options)
         if getattr(options, field.name) != field.default and field.name in debug_options()
     }
+    if options.is_spmd_partitioned_module:
+        own["xla_disable_all_hlo_passes"] = "true"
     return own | dict(options.other_xla_flags)
 
 
@@ -103,6 +105,8 @@ def _shape_lines(shape: Shape, depth: int) -> list[str]:
     if shape.is_array:
         lines.append(f"{pad}layout {{")
         lines += [f"{pad}{_INDENT}minor_to_major: {dimension}" for dimension in shape.minor_to_major]
+        bits = shape.layout.element_size_bits if shape.layout is not None else 0
+        lines += [f"{pad}{_INDENT}element_size_in_bits: {bits}"] * bool(bits)
         lines += [f"{pad}{_INDENT}tail_padding_alignment_in_elements: 1", f"{pad}}}"]
         dynamic = shape.dynamic_dims or (False,) * len(shape.dims)
         lines += [f"{pad}is_dynamic_dimension: {str(is_dynamic).lower()}" for is_dynamic in dynamic]

@@ -16,10 +16,12 @@ from hlo_run.hlo_passes.observer import (
     CONSTANTS,
     FIRST_AFTER_PARTITIONER,
     LLVM_BEFORE_OPTIMIZATIONS,
+    MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
     PIPELINE_START,
     PRIORITY_FUSION_DUMP,
     THUNK_METADATA,
+    THUNK_METADATA_PROTO,
     THUNKS,
     THUNKS_AFTER_PASSES,
     Level,
@@ -43,6 +45,8 @@ _THUNK_FILES = {
 }
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
+# What released XLA writes in place of an address.
+_NO_URL = "Error rendering graph: UNAVAILABLE: Can't render as URL; no URL renderer was registered."
 # XLA's results of autotuning without any.
 _NO_AUTOTUNING = "version: 3\n"
 
@@ -52,7 +56,8 @@ class DumpObserver(Observer):
 
     Writes the HLO between two passes if `--xla_dump_hlo_pass_re` matches one of them, with the numbers of XLA's `order` of
     passes. `.*` writes it only at the start of a pipeline and after passes that changed it. Writes the log of a kernel if
-    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`.
+    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`. With `of_passes`, hlo-opt
+    runs single passes, and the files have the names that XLA's hlo-opt gives them.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class DumpObserver(Observer):
         write_stdout: Callable[[str], None],
         order: XlaOrder,
         write_proto: Callable[[HloModule], bytes],
+        of_passes: bool = False,
     ) -> None:
         emitters = options.xla_dump_emitter_re or (".*" if options.v >= 5 else "")
         self._options = options
@@ -79,15 +85,15 @@ class DumpObserver(Observer):
         self._pipeline_re = compile_pattern("xla_dump_hlo_pipeline_re", options.xla_dump_hlo_pipeline_re)
         self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
         self._files = DumpFiles(options, module.name, number, write_stdout)
-        self._dumps_hlo = _matches(
-            compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re), module.name, empty=True
-        )
+        module_re = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
+        self._dumps_hlo = _matches(module_re, module.name, empty=True) and not options.xla_dump_hlo_unoptimized_snapshots
         self._metadata = PassMetadata(number) if options.xla_dump_module_metadata else None
         self._hlo_dumps = 0
         self._llvm_files = 0
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._is_scheduled = module.schedule is not None
+        self._of_passes = of_passes
 
     def watches(self, level: Level) -> bool:
         """Return True for HLO, and for kernels if their IR is dumped."""
@@ -104,12 +110,12 @@ class DumpObserver(Observer):
     def start(self) -> None:
         """Write the module as read, and the configuration of the compilation."""
         options = self._options
-        if options.xla_dump_full_hlo_config and not self._is_scheduled:
+        if options.xla_dump_full_hlo_config and not self._is_scheduled and not self._of_passes:
             self._files.file("config.pbtxt", config_text(self._module, given_flags(options)))
         if self._pass_re is not None or self._metadata is not None:
             self._text = self._module_text()
         if self._dumps_hlo:
-            self._dump_module("before_optimizations")
+            self._dump_module("before_optimization" if self._of_passes else "before_optimizations")
             self._files.file("debug_options", debug_options_text(given_flags(options)))
 
     def before(self, step: Step) -> None:
@@ -150,6 +156,10 @@ class DumpObserver(Observer):
         if title in BUFFER_TEXTS and self._options.dumps_text:
             if title not in _ANALYSIS_TEXTS or self._options.xla_dump_buffer_assignment_analysis:
                 self._files.text(f"{self._optimized_name}-{title}.txt", text(), timed=True)
+        elif title == MEMORY_USAGE_PROTO and self._options.xla_dump_hlo_as_proto:
+            self._proto(f"{self._optimized_name}-{title}", text().encode("latin-1"))
+        elif title == THUNK_METADATA_PROTO and self._options.xla_dump_hlo_as_proto:
+            self._files.file(title, text().encode("latin-1"), timed=True)
         elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
             if self._options.dumps_text:
                 self._files.file("priority_fusion_dump.txt", text())
@@ -161,6 +171,12 @@ class DumpObserver(Observer):
             self._constants(title, text())
         if title == THUNKS:
             self._finish()
+
+    def passes_done(self) -> None:
+        """Write the module after the last of single passes."""
+        self._pass_dumps(self._order.finish())
+        if self._dumps_hlo:
+            self._dump_module("after_optimization")
 
     def _constants(self, title: str, text: str) -> None:
         """Write a form of the LLVM module of constants, which XLA compiles after the kernels."""
@@ -191,13 +207,6 @@ class DumpObserver(Observer):
             if self._dumps_hlo:
                 self._dump_module(self._optimized_name)
             return
-        if step.row == PIPELINE_START and step.pipeline == FIRST_AFTER_PARTITIONER and self._dumps_hlo:
-            # XLA's pipelines before this one end first.
-            dumps = list(self._order.after_step(step))
-            self._pass_dumps(dumps[:-1])
-            self._dump_module(AFTER_PARTITIONER)
-            self._pass_dumps(dumps[-1:])
-            return
         self._pass_dumps(self._order.after_step(step))
 
     def _changes_text(self, step: Step) -> bool:
@@ -219,12 +228,18 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "rename-instructions":
                 return opcodes != {"parameter"}
+            case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
+                from hlo_run.hlo_passes.control_flow.computation_deduplicator import alike  # few dumps need it
+
+                return bool(alike(self._module))
             case _:
                 return False
 
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            if (dump.pipeline, dump.after) == (FIRST_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
+                self._dump_module(AFTER_PARTITIONER)
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:
@@ -246,9 +261,9 @@ class DumpObserver(Observer):
         if options.dumps_text:
             paths.append(files.text(f"{name}.txt", self._module_text(), timed=True))
         if options.xla_dump_hlo_as_proto:
-            data = self._write_proto(module)
-            packed = gzip.compress(data, mtime=0) if options.xla_dump_compress_protos else data
-            paths.append(files.file(f"{name}.hlo.pb{'.gz' if options.xla_dump_compress_protos else ''}", packed, timed=True))
+            paths.append(self._proto(f"{name}.hlo.pb", self._write_proto(module)))
+        if options.xla_dump_hlo_as_url:
+            paths.append(files.file(f"{name}.url", _NO_URL))
         if options.xla_dump_hlo_as_dot:
             paths.append(files.file(f"{name}.dot", dot_text(module, name), timed=True))
         if options.xla_dump_hlo_as_html:
@@ -256,6 +271,12 @@ class DumpObserver(Observer):
             if name == self._optimized_name:
                 paths.append(files.file(f"{name}.top_level.html", html_text(module, name, with_fusions=False), timed=True))
         return [path for path in paths if path]
+
+    def _proto(self, name: str, data: bytes) -> str:
+        """Write a proto, compressed if the flag asks for it, and return its path."""
+        if not self._options.xla_dump_compress_protos:
+            return self._files.file(name, data, timed=True)
+        return self._files.file(f"{name}.gz", gzip.compress(data, mtime=0), timed=True)
 
     def _module_text(self) -> str:
         return module_to_string(self._module, dump_options(self._options))

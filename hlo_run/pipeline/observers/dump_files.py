@@ -58,6 +58,11 @@ class DumpFiles:
         if not self.to_stdout:
             self._write(f"{self._short_prefix}.{suffix}", text.encode())
 
+    def named_file(self, name: str, data: bytes) -> None:
+        """Write a file of this name; do nothing if dumps are printed."""
+        if not self.to_stdout:
+            self._write(name, data)
+
     def _name(self, suffix: str, timed: bool) -> str:
         time_part = self._timestamp if timed else ""
         name = f"{time_part}{self.prefix}.{suffix}"

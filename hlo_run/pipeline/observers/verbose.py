@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hlo_run.hlo_passes.observer import BUFFER_TEXTS, PIPELINE_START, THUNK_METADATA, Level, Observer, Step
+from hlo_run.hlo_passes.observer import (
+    BUFFER_TEXTS,
+    MEMORY_USAGE_PROTO,
+    PIPELINE_START,
+    THUNK_METADATA,
+    THUNK_METADATA_PROTO,
+    Level,
+    Observer,
+    Step,
+)
 from hlo_run.pipeline.observers.line_diff import changed_blocks, changed_but_names, in_context
 
 _CONTEXT_LINES = 2
@@ -47,7 +56,7 @@ class VerboseObserver(Observer):
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         """Log the text of a note from level 4 on, except most texts about buffers, and thunk metadata."""
-        if self.level >= 4 and title not in (*BUFFER_TEXTS[1:], THUNK_METADATA):
+        if self.level >= 4 and title not in (*BUFFER_TEXTS[1:], MEMORY_USAGE_PROTO, THUNK_METADATA, THUNK_METADATA_PROTO):
             subject = f" ({kernel})" if kernel else ""
             self.write(f"// -----// {title}{subject} //----- //\n{text().rstrip()}\n")
 

@@ -46,6 +46,7 @@ def _from_bits(bits: Array, dtype: DType) -> Array:
     """Return the elements whose bits are the low bits of these."""
     if dtype.bits < 8:
         bits = bits & np.array((1 << dtype.bits) - 1, bits.dtype)
+    bits = np.asarray(bits)  # numpy's operators return numbers for arrays without dimensions
     return from_element_bits(bits.astype(f"u{max(1, dtype.bits // 8)}"), dtype)
 
 
@@ -180,7 +181,8 @@ def _uniform_ints(first: Array, second: Array, shape: Shape, key: int, state: in
     span = (int(second) - lowest) & mask
     bits = _words(shape, key, state).astype(np.uint64) & np.uint64(mask)
     offset = bits % np.uint64(span) if span else bits
-    return _from_bits((offset + np.uint64(lowest & _MASK_64)) & np.uint64(mask), dtype)
+    wrapped = (offset + np.uint64(lowest & _MASK_64)) & np.uint64(mask)
+    return _from_bits(wrapped, dtype)
 
 
 def _normal(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:

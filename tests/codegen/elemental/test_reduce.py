@@ -102,7 +102,7 @@ def test_fusion_on_scalars_inside_a_reducer_is_a_call() -> None:
         "b = {0}[] parameter(1) n = {0}[] fusion(b), kind=kLoop, calls=g ROOT s = {0}[] subtract(a, n) }}\nf {{",
     )
     body = "p0 = f32[6,4] parameter(0) z = f32[] constant(0) ROOT r = f32[4] reduce(p0, z), dimensions={0}, to_apply=neg"
-    assert "pure_call @g(" in run(text.format("f32", body, "p0 = f32[6,4] parameter(0)", "f32[4]", "p0")).text
+    assert "pure_call @g_n(" in run(text.format("f32", body, "p0 = f32[6,4] parameter(0)", "f32[4]", "p0")).text
 
 
 def test_reduce_over_nothing_is_the_init_value() -> None:

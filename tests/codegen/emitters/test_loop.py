@@ -93,10 +93,10 @@ def test_argument_records_become_attributes() -> None:
     assert f"%arg0: tensor<9xf32> {first}, %arg1: tensor<9xf32> {second}" in text
 
 
-def test_a_computation_called_as_its_kernel_gets_another_name() -> None:
-    text = emit("kernel { p = f32[9] parameter(0) ROOT r = f32[9] negate(p) }").text
-    assert "pure_call @kernel_0(" in text
-    assert "func.func private @kernel_0(" in text
+def test_a_function_called_as_its_kernel_gets_another_name() -> None:
+    text = emit("k { p = f32[9] parameter(0) ROOT kernel = f32[9] negate(p) }", name="k_kernel").text
+    assert "pure_call @k_kernel_0(" in text
+    assert "func.func private @k_kernel_0(" in text
 
 
 def test_a_chain_longer_than_the_stack() -> None:

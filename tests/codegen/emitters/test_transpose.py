@@ -160,7 +160,7 @@ def test_two_heroes_of_different_shape_and_a_shared_epilogue() -> None:
     )
     assert emitted.kernel.kind == "transpose"
     assert emitted.text.count("xla_gpu.allocate_shared") == 2
-    assert "@f__epilogue__a_c(" in emitted.text
+    assert "@f__epilogue__a_c_u(" in emitted.text
 
 
 def test_one_hero_for_two_roots_that_read_it_differently() -> None:

@@ -121,7 +121,7 @@ CASES = (
         "over constant",
         P,
         C.format(3) + ROOT + "divide(p, b)",
-        "multiply(p, broadcast<4>(divide({1}, {3})))",
+        "multiply(p, broadcast<4>({0.333333}))",
     ),
     Case(
         "over quotient",

@@ -75,7 +75,7 @@ CASES = (
         "compare.LT(i, broadcast<4>({3}))",
     ),
     Case("not not", "m=pred[4]", "x = pred[4] not(m);" + MROOT + "not(x)", "m"),
-    Case("not less", IJ, "x = pred[4] compare(i, j), direction=LT;" + MROOT + "not(x)", "compare.GE(i, j)"),
+    Case("not less", IJ, "x = pred[4] compare(i, j), direction=LT;" + MROOT + "not(x)", "not(compare.LT(i, j))"),
     Case("not less of floats", PQ, "x = pred[4] compare(p, q), direction=LT;" + MROOT + "not(x)", "not(compare.LT(p, q))"),
     Case("shift by nothing", I, N.format(0) + IROOT + "shift-left(i, b)", "i"),
     Case("equal to itself", I, MROOT + "compare(i, i), direction=EQ", "broadcast<4>({true})"),

@@ -217,7 +217,7 @@ CASES = (
         "sum of transpose",
         "p=f32[2,3,4]",
         Z + "x = f32[4,2,3] transpose(p), dimensions={2,0,1}; ROOT r = f32[4,3] reduce(x, z), dimensions={1}, to_apply=sum",
-        "transpose<4,3>(reduce<3,4>(p, {0}))",
+        "copy(transpose<4,3>(reduce<3,4>(p, {0})))",
     ),
     Case(
         "sum of sum",
@@ -337,7 +337,7 @@ WITH_LAYOUTS = (
     Case("copy that moves", P, "ROOT r = f32[2,3]{0,1} copy(p)", "copy(p)"),
     Case("bitcast twice", P, "x = f32[6] bitcast(p); ROOT r = f32[3,2] bitcast(x)", "bitcast<3,2>(p)"),
     Case("bitcast of splat", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[3,2] bitcast(x)", "broadcast<3,2>(s)"),
-    Case("broadcasts stay", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[6] tanh(x)", "tanh(broadcast<6>(s))"),
+    Case("broadcasts sink", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[6] tanh(x)", "broadcast<6>(tanh(s))"),
 )
 
 

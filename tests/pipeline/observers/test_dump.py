@@ -89,7 +89,19 @@ def test_files(flags: str, expected: set[str], tmp_path: Path) -> None:
 def test_protos(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib")
     found = _names(_dump(tmp_path, "--xla_dump_hlo_as_proto", "--xla_dump_compress_protos"))
-    assert found == KERNELS | SETTINGS | THUNKS | {f"{name}.hlo.pb.gz" for name in HLO}
+    own = {f"{AFTER}-memory-usage-report.pb.gz", "thunk_metadata.pb"}
+    assert found == KERNELS | SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
+
+
+def test_protos_about_buffers_and_thunks(tmp_path: Path) -> None:
+    pytest.importorskip("jaxlib")
+    folder = _dump(tmp_path, "--xla_dump_hlo_as_proto")
+    # The bytes that XLA writes, up to the text of the report.
+    metadata = (folder / "module_0000.small.thunk_metadata.pb").read_bytes()
+    assert metadata == b"\x0a$\x0a\x13\x0a\x0floop_add_fusion\x18\x01\x12\x0dkCustomKernel"
+    report = (folder / f"module_0000.small.{AFTER}-memory-usage-report.pb").read_bytes()
+    assert b"\x08\x80\x04\x10\x00\x1a" in report, "512 bytes in memory space 0"
+    assert b"\x10\x80\x02\x18\x80\x02!" + b"\x00" * 6 + b"\xe0?*\x0floop_add_fusion2" in report, "half of them are the result"
 
 
 def test_names_with_the_time(tmp_path: Path) -> None:
@@ -165,6 +177,14 @@ def test_command_buffers_are_on(tmp_path: Path) -> None:
     off.mkdir()
     flags = ("--xla_gpu_enable_cub_radix_sort=false", "--xla_gpu_enable_command_buffer=")
     assert not list(_dump(off, *flags, text=CHAIN).glob("*after_thunk_passes*"))
+
+
+def test_files_without_hlo_passes(tmp_path: Path) -> None:
+    text = MODULE.replace("ENTRY e {", "fused { a = f32[64] parameter(0) ROOT n = f32[64] negate(a) }\nENTRY e {").replace(
+        "exponential(a)", "fusion(a), kind=kLoop, calls=fused"
+    )
+    names = _names(_dump(tmp_path, "--xla_disable_all_hlo_passes", text=text.replace("add(b, a)", "copy(b)")))
+    assert "after_spmd_partitioner.txt" in names
 
 
 def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:

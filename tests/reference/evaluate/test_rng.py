@@ -96,6 +96,14 @@ def test_uniform_ints_stay_in_their_range(dtype: str, low: int, high: int) -> No
     assert len(set(found)) > (5 if dtype == "u4" else 100)
 
 
+@pytest.mark.parametrize("dtype", ["s4", "u8", "s32", "u64", "f16", "f32", "f64"])
+def test_a_scalar_is_an_array(dtype: str) -> None:
+    found = _draw(dtype, "", "0", "5", "rng_uniform")
+    assert isinstance(found, np.ndarray)
+    assert found.shape == ()
+    assert 0 <= float(found) < 5
+
+
 def test_the_seed_and_the_place_decide() -> None:
     first, again = _draw("f32", "10", "0", "1", "rng_uniform"), _draw("f32", "10", "0", "1", "rng_uniform")
     assert np.array_equal(first, again)

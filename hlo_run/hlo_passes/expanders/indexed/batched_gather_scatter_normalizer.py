@@ -16,6 +16,7 @@ from typing import ClassVar
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
@@ -54,6 +55,7 @@ def _gather(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: HloV
         start_index_map=(*batching, *old.start_index_map),
         index_vector_dim=vector_dim,
         slice_sizes=old.gather_slice_sizes,
+        indices_are_sorted=_stay_sorted(old.indices_are_sorted, where, (*batching, *old.start_index_map)),
     )
 
 
@@ -71,16 +73,27 @@ def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
         inserted_window_dims=sorted((*old.inserted_window_dims, *batching)),
         scatter_dims_to_operand_dims=(*batching, *old.scatter_dims_to_operand_dims),
         index_vector_dim=vector_dim,
+        indices_are_sorted=_stay_sorted(old.indices_are_sorted, where, (*batching, *old.scatter_dims_to_operand_dims)),
         unique_indices=old.unique_indices,
     )
+
+
+def _stay_sorted(sorted_before: bool, where: Sequence[int], index_map: Sequence[int]) -> bool:
+    """Return True if index vectors stay sorted that begin with their places in the dimensions `where`."""
+    return sorted_before and list(where) == sorted(where) and list(index_map) == sorted(index_map)
+
+
+def _fits(size: int, dtype: DType) -> bool:
+    return size < 1 << (dtype.bits - int(dtype.is_signed))
 
 
 def _with_batch_places(b: HloBuilder, indices: HloValue, vector_dim: int, where: Sequence[int]) -> HloValue:
     """Return index vectors that begin with their own positions in the batching dimensions `where` of the indices."""
     dims = indices.shape.dims
     dtype = indices.shape.dtype
-    if max(dims[dim] for dim in where) > 1 << (dtype.bits - int(dtype.is_signed)):
-        indices = b.convert(indices, "s32")  # the positions do not fit into the type of the indices
+    largest = max(dims[dim] for dim in where)
+    if not _fits(largest, dtype):
+        indices = b.convert(indices, "s32" if _fits(largest, DTYPES["s32"]) else "s64")
     if vector_dim == len(dims):
         indices = b.reshape(indices, (*dims, 1))
     thin = tuple(1 if dim == vector_dim else size for dim, size in enumerate(indices.shape.dims))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, scalar_indices
@@ -27,10 +27,8 @@ class GatherExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [g for g in module.instructions_of("gather") if _takes_one_slice(g)]
-        for gather in replaced:
-            module.replace(gather, _sliced(gather))
-        remove_unused(replaced)
+        replaced = [g for g in module.in_post_order("gather") if _takes_one_slice(g)]
+        replace_each(module, replaced, _sliced)
 
 
 def _takes_one_slice(gather: HloInstruction) -> bool:

@@ -4,8 +4,9 @@
         =>   while (n < rows): slice of p, q at row n of i; both(slice, row n of u, v); write it back if it is in bounds
 
 Such scatters have several results, which atomics cannot update together, or elements of more than 64 bits, for which atomics do
-not exist. A scatter with unique indices needs no atomics and stays. With `--xla_gpu_deterministic_ops` all scatters whose result
-depends on the order of the updates become loops. XLA's `GpuScatterExpander`, and `ScatterExpander` for determinism.
+not exist. A scatter with unique indices needs no atomics and stays. With `--xla_gpu_deterministic_ops` or
+`--xla_gpu_enable_scatter_determinism_expander` all scatters whose result depends on the order of the updates become loops, if
+`scatter_determinism_expander` left them. XLA's `GpuScatterExpander`, and `ScatterExpander` for determinism.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ import numpy as np
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, ELEMENTWISE
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.gather_scatter import simple_scatter
+from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order, simple_scatter
 
 _WIDEST_ATOMIC_BITS = 64
-# Combiners with which the order of updates does not matter, for integers.
-_ORDERLESS = ASSOCIATIVE
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class GpuScatterExpander:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        ordered = ctx.options.requires_determinism
-        replaced = [s for s in module.instructions_of("scatter") if _needs_loop(s) or (ordered and _depends_on_order(s))]
+        ordered = ctx.options.orders_scatters
+        replaced = [s for s in module.instructions_of("scatter") if _needs_loop(s) or (ordered and depends_on_order(s))]
         for scatter in replaced:
             simple = simple_scatter(scatter)
             module.replace(scatter, simple)
@@ -57,16 +56,6 @@ def _needs_loop(scatter: HloInstruction) -> bool:
     body = scatter.to_apply
     is_known = all(i.opcode in ELEMENTWISE or i.opcode in ("parameter", "constant", "tuple") for i in body.instructions)
     return is_known and (is_wide or count > 1)
-
-
-def _depends_on_order(scatter: HloInstruction) -> bool:
-    """Return True if the order of updates of one element may change the result."""
-    if scatter.unique_indices or scatter.input_batching_dims:
-        return False
-    body = scatter.to_apply
-    is_one_op = len(scatter.operands) == 3 and len(body.instructions) == 3
-    is_exact = body.root.opcode in ("maximum", "minimum") or not scatter.operands[0].shape.dtype.is_float
-    return not (is_one_op and is_exact and body.root.opcode in _ORDERLESS)
 
 
 def _loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:

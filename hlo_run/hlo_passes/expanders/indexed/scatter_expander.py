@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -31,10 +31,8 @@ class ScatterExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [s for s in module.instructions_of("scatter") if _updates_one_slice(s)]
-        for scatter in replaced:
-            module.replace(scatter, _updated(scatter))
-        remove_unused(replaced)
+        replaced = [s for s in module.in_post_order("scatter") if _updates_one_slice(s)]
+        replace_each(module, replaced, _updated)
 
 
 def _updates_one_slice(scatter: HloInstruction) -> bool:

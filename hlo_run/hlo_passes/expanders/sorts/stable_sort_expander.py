@@ -76,14 +76,20 @@ def _counts_along(operand: HloInstruction, dimension: int) -> bool:
 
 
 def _with_two_parameters(module: HloModule, old: HloComputation, element_type: str, operand: int) -> HloComputation:
-    """Add a clone of a comparator that has two more parameters, for the elements of the sort's operand of that number."""
+    """Add a clone of a comparator that has two more parameters, for the elements of the sort's operand of that number.
+
+    They come after the other parameters, as in XLA. The order of instructions decides schedules.
+    """
     clone = HloComputation(f"{old.name}.clone", old.where)
-    for side, name in enumerate(("lhs", "rhs")):
-        attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
-        clone.add(HloInstruction(f"p.{operand}.{name}", "parameter", Shape.array(element_type, ()), attrs=attributes))
     made: dict[HloInstruction, HloInstruction] = {}
+    last = [instruction for instruction in old.instructions if instruction.opcode == "parameter"][-1]
     for instruction in old.instructions:
         made[instruction] = clone.add(copy_instruction(instruction, ()), is_root=instruction.is_root)
+        if instruction is not last:
+            continue
+        for side, name in enumerate(("lhs", "rhs")):
+            attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
+            clone.add(HloInstruction(f"p.{operand}.{name}.clone", "parameter", Shape.array(element_type, ()), attrs=attributes))
     for instruction, new in made.items():
         new.operands = [made[value] for value in instruction.operands]
     return module.add_computation(clone)

@@ -45,7 +45,8 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     # Equal keys are always ordered by index: `is_stable=false` allows it as well.
     ordered = b.sort([x, indices], last, comparator, is_stable=True)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
-    return b.tuple([b.slice(ordered[0], ranges), b.slice(ordered[1], ranges)])
+    shapes = zip(range(2), old.shape.tuple_shapes, strict=True)
+    return b.tuple([b.instruction("slice", [ordered[number]], shape, slice=ranges) for number, shape in shapes])
 
 
 def _comparator(element_type: str, largest: bool) -> HloComputation:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
@@ -64,7 +66,7 @@ def add_products_of_one_factor(rw: Rewriter, i: HloInstruction) -> HloInstructio
     if shared is None or not (is_integer(i) or (is_float(i) and _is_float_power_of_two(shared))):
         return None
     rest = [p.operands[1] if p.operands[0] is shared else p.operands[0] for p in (one, two)]
-    return rw.mul(rw.binary("add", rest[0], rest[1]), shared)
+    return rw.mul(rw.at(one).binary("add", rest[0], rest[1]), shared)
 
 
 def add_to_updated_zeros(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -76,8 +78,8 @@ def add_to_updated_zeros(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     part, at = update.operands[1], update.operands[2:]
     if part.shape.minor_to_major != value.shape.minor_to_major:
         return None
-    old = rw.add("dynamic-slice", part.shape, [value, *at], dynamic_slice_sizes=part.shape.dims)
-    return rw.add("dynamic-update-slice", i.shape, [value, rw.binary("add", old, part), *at])
+    old = rw.at(value).add("dynamic-slice", part.shape, [value, *at], dynamic_slice_sizes=part.shape.dims)
+    return rw.add("dynamic-update-slice", i.shape, [value, rw.at(update).binary("add", old, part), *at])
 
 
 def subtract_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -95,8 +97,11 @@ def subtract_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     one, two = i.operands
     if not is_constant(two) or is_constant(one) or not (is_integer(i) or is_float(i) or i.shape.dtype.is_complex):
         return None
-    scalar = constant_of(two)
-    return rw.binary("add", one, rw.negate(two) if scalar is None else rw.spread(rw.negate(scalar), two.shape))
+    constant = two if two.opcode == "constant" else two.operands[0]
+    made = rw.at(constant).negate(constant)
+    if two is not constant:
+        made = rw.at(constant).add("broadcast", two.shape, [made], dimensions=two.dimensions)
+    return rw.binary("add", one, made)
 
 
 def subtract_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -129,7 +134,9 @@ def multiply_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def multiply_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """-A * -B => A * B."""
     one, two = i.operands
-    return rw.mul(one.operands[0], two.operands[0]) if one.opcode == two.opcode == "negate" else None
+    if one.opcode != "negate" or two.opcode != "negate":
+        return None
+    return rw.with_operands(i, [one.operands[0], two.operands[0]])
 
 
 def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -138,7 +145,7 @@ def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if one.opcode != "abs" or two.opcode != "abs" or one.operands[0] is not two.operands[0]:
         return None
     value = one.operands[0]
-    return None if value.shape.dtype.is_complex else rw.mul(value, value)
+    return None if value.shape.dtype.is_complex else rw.with_operands(i, [value, value])
 
 
 def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -152,7 +159,7 @@ def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
             continue
         for value, one in (inner.operands, inner.operands[::-1]):
             if one.opcode == "constant" and value.opcode != "constant":
-                return rw.mul(value, rw.mul(one, two))
+                return rw.mul(value, rw.bare.mul(one, two))
     return _join_constants(rw, i, "multiply")
 
 
@@ -164,7 +171,8 @@ def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     found = either(one, "constant"), either(two, "constant")
     if found[0] is None or found[1] is None or "constant" in (found[0][1].opcode, found[1][1].opcode):
         return None
-    return rw.mul(rw.mul(found[0][1], found[1][1]), rw.mul(found[0][0], found[1][0]))
+    constants = rw.bare.mul(found[0][0], found[1][0])
+    return rw.mul(rw.mul(found[0][1], found[1][1]), constants)
 
 
 def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -187,7 +195,8 @@ def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstructio
     found = either(i, "convert")
     if found is None or found[0].operands[0].shape.element_type != "pred":
         return None
-    return rw.select(found[0].operands[0], found[1], rw.splat(0, i.shape))
+    zeros = rw.bare.splat(0, i.shape)
+    return rw.select(found[0].operands[0], found[1], zeros)
 
 
 def multiply_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -228,7 +237,7 @@ def divide_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 def divide_by_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A / exp(B) => A * exp(-B)."""
     one, two = i.operands
-    return rw.mul(one, rw.unary("exponential", rw.negate(two.operands[0]))) if two.opcode == "exponential" else None
+    return rw.mul(one, rw.at(two).unary("exponential", rw.negate(two.operands[0]))) if two.opcode == "exponential" else None
 
 
 def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -236,14 +245,15 @@ def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     one, two = i.operands
     if two.opcode != "power" or not is_float(i):
         return None
-    return rw.mul(one, rw.binary("power", two.operands[0], rw.negate(two.operands[1])))
+    other = rw.at(two)
+    return rw.mul(one, other.binary("power", two.operands[0], other.negate(two.operands[1])))
 
 
 def divide_by_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if the root has no other users."""
     one, two = i.operands
     opposite = {"sqrt": "rsqrt", "rsqrt": "sqrt"}.get(two.opcode)
-    return rw.mul(one, rw.unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
+    return rw.mul(one, rw.at(two).unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
 
 
 def divide_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -251,10 +261,14 @@ def divide_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     one, two = i.operands
     if not is_constant(two) or is_constant(one) or not (is_float(i) or i.shape.dtype.is_complex):
         return None
-    scalar = constant_of(two)
-    if scalar is None:
-        return rw.mul(one, rw.binary("divide", rw.splat(1, two.shape), two))
-    return rw.mul(one, rw.spread(rw.binary("divide", rw.constant(1, i.shape.element_type), scalar), i.shape))
+    constant = two if two.opcode == "constant" else two.operands[0]
+    literal = constant.constant_array
+    with np.errstate(all="ignore"):
+        inverse = rw.at(constant).constant(np.ones_like(literal) / literal, i.shape.element_type)
+    inverse.shape = constant.shape
+    if two is not constant:
+        inverse = rw.at(two).add("broadcast", two.shape, [inverse], dimensions=two.dimensions)
+    return rw.bare.mul(one, inverse)
 
 
 def divide_quotients(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -262,13 +276,14 @@ def divide_quotients(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if not (is_float(i) or i.shape.dtype.is_complex):
         return None
     one, two = i.operands
+    bare = rw.bare
     if one.opcode == two.opcode == "divide":
         (a, b), (c, d) = one.operands, two.operands
-        return rw.binary("divide", rw.mul(a, d), rw.mul(b, c))
+        return bare.binary("divide", bare.mul(a, d), bare.mul(b, c))
     if one.opcode == "divide":
-        return rw.binary("divide", one.operands[0], rw.mul(one.operands[1], two))
+        return bare.binary("divide", one.operands[0], bare.mul(one.operands[1], two))
     if two.opcode == "divide":
-        return rw.binary("divide", rw.mul(one, two.operands[1]), two.operands[0])
+        return bare.binary("divide", bare.mul(one, two.operands[1]), two.operands[0])
     return None
 
 
@@ -278,8 +293,9 @@ def divide_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     is_pred = one.opcode == "convert" and one.operands[0].shape.element_type == "pred"
     if not is_pred or not is_float(i) or two.opcode != "broadcast" or two.operands[0].shape.dims:
         return None
-    inverse = rw.binary("divide", rw.constant(1, i.shape.element_type), two.operands[0])
-    return rw.mul(rw.spread(inverse, i.shape), one)
+    scalar = two.operands[0]
+    inverse = rw.bare.binary("divide", rw.at(scalar).constant(1, i.shape.element_type), scalar)
+    return rw.bare.mul(rw.at(two).spread(inverse, i.shape), one)
 
 
 def negate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -305,11 +321,11 @@ def complex_of_parts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def _joined(rw: Rewriter, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
     """Return the sum or product of two constants, for folding; None unless both have the same form (plain or broadcast)."""
     if one.opcode == two.opcode == "constant":
-        return rw.binary(opcode, one, two)
+        return rw.bare.binary(opcode, one, two)
     scalars = constant_of(one), constant_of(two)
     if scalars[0] is None or scalars[1] is None:
         return None
-    return rw.spread(rw.binary(opcode, scalars[0], scalars[1]), one.shape)
+    return rw.spread(rw.bare.binary(opcode, scalars[0], scalars[1]), one.shape)
 
 
 def _join_constants(rw: Rewriter, i: HloInstruction, opcode: str) -> HloInstruction | None:

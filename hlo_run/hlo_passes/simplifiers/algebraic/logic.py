@@ -86,15 +86,6 @@ def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return i.operands[0].operands[0] if i.operands[0].opcode == "not" else None
 
 
-def not_of_comparison(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """not(A < B) => A >= B for integers, if the comparison has no other users."""
-    test = i.operands[0]
-    if test.opcode != "compare" or len(test.users) > 1 or not is_integer(test.operands[0]):
-        return None
-    one, two = test.operands
-    return rw.compare(one, two, _OPPOSITE[test.comparison_direction])
-
-
 def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A << 0 => A, A >> 0 => A."""
     return i.operands[0] if is_all(i.operands[1], 0) else None
@@ -154,9 +145,9 @@ def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
         return None
     if one.opcode == "maximum" and two in one.operands:
         other = one.operands[1 if one.operands[0] is two else 0]
-        return rw.like(i, [other, two])
+        return rw.with_operands(i, [other, two])
     if two.opcode == "minimum" and one in two.operands:
-        return rw.like(i, [one, two.operands[1 if two.operands[0] is one else 0]])
+        return rw.with_operands(i, [one, two.operands[1 if two.operands[0] is one else 0]])
     return None
 
 
@@ -296,7 +287,7 @@ def _is_all_ones(value: HloInstruction) -> bool:
 RULES: Rules = {
     "and": (and_with_constant, bits_of_itself, and_of_bounds),
     "compare": (compare_with_itself, compare_with_limit, compare_pred, compare_converted_pred, compare_with_extremum),
-    "not": (not_twice, not_of_comparison),
+    "not": (not_twice,),
     "or": (or_with_constant, bits_of_itself),
     "remainder": (remainder_twice, remainder_of_power_of_two, remainder_of_iota),
     "select": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hlo_run.analysis.bitcast_kind import common_groups
-from hlo_run.analysis.dot_dims import dot_side, size_of
+from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
@@ -22,14 +22,14 @@ def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     pairs = list(zip(*batch, strict=True))
     kept_batch = [pair for pair in pairs if i.operands[0].shape.dims[pair[0]] != 1]
     kept_contracted = [pair for pair in zip(*contracted, strict=True) if i.operands[0].shape.dims[pair[0]] != 1]
-    if contracted[0] and not kept_contracted:
+    if contracted[0] and not kept_contracted and "algorithm" in i.attrs:
         kept_contracted = list(zip(*contracted, strict=True))[:1]
     sides = [
         _without_ones(operand.shape, [p[n] for p in (*kept_batch, *kept_contracted)]) for n, operand in enumerate(i.operands)
     ]
     if all(len(side) == operand.shape.rank for side, operand in zip(sides, i.operands, strict=True)):
         return None
-    operands = [rw.reshape(o, [o.shape.dims[d] for d in side]) for o, side in zip(i.operands, sides, strict=True)]
+    operands = [rw.bare.reshape(o, [o.shape.dims[d] for d in side]) for o, side in zip(i.operands, sides, strict=True)]
     new: dict[str, tuple[int, ...]] = {}
     for n, name in enumerate(("lhs", "rhs")):
         new[f"{name}_batch_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_batch)
@@ -59,20 +59,21 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
     return rw.add("dot", shape, operands, **used, **rest)
 
 
-def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dot(f32[2,1] A, f32[1,3] B) => broadcast(A) * broadcast(B): a contracting size of 1 needs no sum."""
+def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(f32[2] A, f32[3] B) => broadcast(A) * broadcast(B): without contracting dimensions there is no sum."""
     sides = dot_side(i, 0), dot_side(i, 1)
-    if size_of(i, 0, sides[0].contracting) != 1 or "algorithm" in i.attrs:
+    if sides[0].contracting or "algorithm" in i.attrs:
         return None
     batch = len(sides[0].batch)
     factors: list[HloInstruction] = []
-    for number, (operand, side) in enumerate(zip(i.operands, sides, strict=True)):
-        value = rw.transpose(operand, [*side.batch, *side.free, *side.contracting])
-        value = rw.reshape(value, value.shape.dims[: len(side.batch) + len(side.free)])
+    for operand, side in zip(i.operands, sides, strict=True):
+        value = rw.at(operand).transpose_view(operand, [*side.batch, *side.free])
+        factors.append(rw.bare.convert(value, i.shape.element_type))
+    for number, side in enumerate(sides):
         first = batch + (len(sides[0].free) if number else 0)
         dims = (*range(batch), *range(first, first + len(side.free)))
-        value = rw.convert(value, i.shape.element_type)
-        factors.append(rw.broadcast(value, i.shape.dims, dims) if len(dims) < i.shape.rank else value)
+        if len(dims) < i.shape.rank:
+            factors[number] = rw.add("broadcast", i.shape, [factors[number]], dimensions=dims)
     return rw.mul(factors[0], factors[1])
 
 
@@ -169,7 +170,7 @@ def dot_of_rearranged(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 FREE_RULES: Rules = {
-    "dot": (dot_of_nothing, dot_of_rearranged, dot_of_ones, dot_of_one_depth, dot_of_transposes),
+    "dot": (dot_of_nothing, dot_without_depth, dot_of_rearranged, dot_of_ones, dot_of_transposes),
     "transpose": (transpose_of_dot,),
 }
 LAYOUT_RULES: Rules = {"transpose": (transpose_of_dot,)}

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 # The maximum length of a chain of reshapes and transposes.
@@ -49,8 +50,10 @@ def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruc
         return None
     starts = [order[run[0]] for run in runs]
     ranks = sorted(range(len(runs)), key=lambda n: starts[n])
-    source = rw.reshape(transpose.operands[0].operands[0], [i.shape.dims[n] for n in ranks])
-    return rw.transpose(source, [ranks.index(n) for n in range(len(runs))])
+    source = transpose.operands[0].operands[0]
+    shape = Shape.array(i.shape.element_type, tuple(i.shape.dims[n] for n in ranks))
+    permutation = tuple(ranks.index(n) for n in range(len(runs)))
+    return rw.add("transpose", i.shape, [rw.add("reshape", shape, [source])], dimensions=permutation)
 
 
 def reshape_of_moved_chunks(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -93,22 +96,31 @@ def reshape_of_moved_chunks(rw: Rewriter, i: HloInstruction) -> HloInstruction |
 
 
 def _joined_runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
-    """Return for each new dimension the adjacent old ones that it merges; None if the reshape also splits dimensions."""
+    """Return for each new dimension the adjacent old ones that it merges; None if the reshape does more than merge.
+
+    As in XLA, an old dimension of size 1 that no larger new dimension takes counts as removed, which is more than merging.
+    """
     runs: list[list[int]] = []
-    place = 0
-    for number, size in enumerate(after):
-        run, product = [place], before[place] if place < len(before) else 0
-        place += 1
-        while product and product < size and place < len(before):
-            run, product, place = [*run, place], product * before[place], place + 1
-        if product != size:
-            return None
-        if number == len(after) - 1:
-            run += range(place, len(before))
-            if any(before[d] != 1 for d in range(place, len(before))):
+    i = j = 0
+    while i < min(len(after), len(before)) and after[i] == before[i]:
+        runs.append([i])
+        i = j = i + 1
+    one = two = 1
+    start_i, start_j = i, j
+    while i < len(after) or j < len(before):
+        new, old = (after[i] if i < len(after) else 0), (before[j] if j < len(before) else 0)
+        takes_new = one < two or (i < len(after) and (j == len(before) or (one == two and new <= old)))
+        takes_old = two < one or (j < len(before) and (i == len(after) or (one == two and old <= new)))
+        if takes_new:
+            one, i = one * new, i + 1
+        if takes_old:
+            two, j = two * old, j + 1
+        if one == two:
+            if i - start_i != 1 or j == start_j:
                 return None
-        runs.append(run)
-    return runs if runs else None
+            runs.append(list(range(start_j, j)))
+            start_i, start_j = i, j
+    return runs or None
 
 
 def reshape_of_counting(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -160,16 +172,8 @@ def broadcast_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     kept = [d for d, size in enumerate(value.shape.dims) if size != 1]
     if len(kept) == value.shape.rank:
         return None
-    narrow = rw.reshape(value, [value.shape.dims[d] for d in kept])
+    narrow = rw.at(value).reshape(value, [value.shape.dims[d] for d in kept])
     return rw.add("broadcast", i.shape, [narrow], dimensions=tuple(i.dimensions[d] for d in kept))
-
-
-def broadcast_that_permutes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast f32[3,2] (f32[2,3] A), dimensions={1,0} => transpose(A)."""
-    value, dims = i.operands[0], list(i.dimensions)
-    if value.shape.rank != i.shape.rank or dims == sorted(dims):
-        return None
-    return rw.transpose(value, [dims.index(d) for d in range(len(dims))])
 
 
 def reverse_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -208,8 +212,8 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 FREE_RULES: Rules = {
-    "broadcast": (broadcast_that_permutes, broadcast_of_ones),
-    "reshape": (chain_of_nothing, reshape_of_moved_chunks, reshape_of_transposed_reshape, reshape_of_counting, reshape_of_update),
+    "broadcast": (broadcast_of_ones,),
+    "reshape": (chain_of_nothing, reshape_of_transposed_reshape, reshape_of_moved_chunks, reshape_of_counting, reshape_of_update),
     "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
     "transpose": (chain_of_nothing,),
 }

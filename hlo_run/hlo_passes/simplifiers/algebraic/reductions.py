@@ -87,7 +87,7 @@ def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     permutation, reduced = inner.dimensions, set(i.dimensions)
     kept = [permutation[d] for d in range(inner.shape.rank) if d not in reduced]
     (made,) = rw.reduce_again(i, inner.operands, sorted(permutation[d] for d in reduced))
-    return rw.transpose(made, [sorted(kept).index(d) for d in kept])
+    return rw.at(made).transpose_view(made, [sorted(kept).index(d) for d in kept])
 
 
 def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -166,7 +166,16 @@ def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
         return None
-    return rw.negate(rw.reduce_again(i, inner.operands, i.dimensions, [i.shape])[0])
+    if not rw.fuel.take("algsimp"):
+        return None
+    users, is_root = list(i.users), i.is_root
+    i.replace_operand(inner, inner.operands[0])
+    negated = rw.at(inner).negate(i)
+    for user in users:
+        user.replace_operand(i, negated)
+    if is_root:
+        rw.computation.root = negated
+    return i
 
 
 def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -1,20 +1,22 @@
 """The base of algebraic rules: the type of a rule, the editor that rules use, and predicates on constants.
 
-A rule examines one instruction and returns its replacement, or None. It does not edit existing instructions.
+A rule examines one instruction and returns its replacement, or None. A rule that instead gives other instructions new operands
+returns the instruction itself; it takes fuel for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.fuel import Fuel
 
 Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 # The rules of some opcodes, in the order in which they are tried.
@@ -26,15 +28,38 @@ class Rewriter(Editor):
     """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value."""
 
     sees_layouts: bool = False
+    fuel: Fuel = field(default_factory=Fuel)
+
+    def at(self, origin: HloInstruction) -> Rewriter:
+        """Return a rewriter whose instructions get the metadata of `origin`, of the same computation."""
+        return replace(self, origin=origin)
+
+    @property
+    def bare(self) -> Rewriter:
+        """A rewriter whose instructions have no metadata."""
+        return replace(self, derives=False)
+
+    def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace `old`, which stays, by `new` in all its users and as the root."""
+        module = self.computation.module
+        assert module is not None, "the computation is in a module"
+        module.replace_uses(old, new)
+
+    def with_operands(self, i: HloInstruction, operands: Sequence[HloInstruction]) -> HloInstruction | None:
+        """Give an instruction other operands and return it; None if the pass has no fuel."""
+        if not self.fuel.take("algsimp"):
+            return None
+        i.operands = operands
+        return i
 
     def splat(self, value: Any, shape: Shape) -> HloInstruction:
         """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)
-        return scalar if not shape.dims else self.add("broadcast", _static(shape), [scalar], dimensions=())
+        return scalar if not shape.dims else self.add("broadcast", without_dynamic_dims(shape), [scalar], dimensions=())
 
     def spread(self, scalar: HloInstruction, shape: Shape) -> HloInstruction:
         """Return a scalar broadcast to the dimensions and the layout of `shape`."""
-        wanted = _static(shape).with_element_type(scalar.shape.element_type)
+        wanted = without_dynamic_dims(shape).with_element_type(scalar.shape.element_type)
         return scalar if not shape.dims else self.add("broadcast", wanted, [scalar], dimensions=())
 
     def like(self, old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape | None = None) -> HloInstruction:
@@ -42,6 +67,10 @@ class Rewriter(Editor):
         attributes = {name: value for name, value in old.attrs.items() if name not in ("metadata", "sharding")}
         called = {name: list(group) for name, group in old.called.items()}
         return self.add(old.opcode, shape or old.shape, operands, called, **attributes)
+
+    def clone(self, old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape) -> HloInstruction:
+        """Return a copy of `old`, with its name and metadata, other operands and another shape."""
+        return self.computation.add(copy_instruction(old, operands, shape))
 
     def mul(self, one: HloInstruction, two: HloInstruction) -> HloInstruction:
         """Return the elementwise product of two values of the same shape."""
@@ -52,7 +81,15 @@ class Rewriter(Editor):
         return self.unary("negate", value)
 
 
-def _static(shape: Shape) -> Shape:
+def is_plain(shape: Shape) -> bool:
+    """Return True for an array of static size whose elements are whole bytes, or a tuple of such arrays."""
+    if shape.is_tuple:
+        return all(is_plain(part) for part in shape.tuple_shapes)
+    return shape.is_array and not shape.dynamic_dims and (shape.dtype.bits >= 8)
+
+
+def without_dynamic_dims(shape: Shape) -> Shape:
+    """Return the shape with static dimensions of the same sizes."""
     return replace(shape, dynamic_dims=()) if shape.dynamic_dims else shape
 
 

@@ -9,7 +9,7 @@ from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.literal import Array
-from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules, scalar_of
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_plain, scalar_of, without_dynamic_dims
 
 
 def to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -26,13 +26,6 @@ def reshape_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reshape(reshape(A)) => reshape(A); also for bitcasts and copies."""
     inner = i.operands[0]
     return rw.like(i, inner.operands) if inner.opcode == i.opcode else None
-
-
-def move_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(broadcast(scalar)) => broadcast(scalar); also for other opcodes that move elements."""
-    value = i.operands[0]
-    is_splat = value.opcode == "broadcast" and not value.operands[0].shape.dims
-    return rw.spread(value.operands[0], i.shape) if is_splat else None
 
 
 def reshape_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -52,7 +45,7 @@ def reshape_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if inner.opcode != "iota":
         return None
     dim = _kept_dims(inner.shape.dims, i.shape.dims).get(inner.iota_dimension)
-    return rw.add("iota", i.shape, iota_dimension=dim) if dim is not None else None
+    return rw.at(inner).add("iota", i.shape, iota_dimension=dim) if dim is not None else None
 
 
 def _kept_dims(before: tuple[int, ...], after: tuple[int, ...]) -> dict[int, int]:
@@ -84,7 +77,8 @@ def transpose_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     if inner.opcode != "broadcast":
         return None
     dims = tuple(list(i.dimensions).index(d) for d in inner.dimensions)
-    return rw.add("broadcast", i.shape, inner.operands, dimensions=dims) if list(dims) == sorted(dims) else None
+    is_sorted = list(dims) == sorted(dims) and list(inner.dimensions) == sorted(inner.dimensions)
+    return rw.bare.add("broadcast", i.shape, inner.operands, dimensions=dims) if is_sorted else None
 
 
 def transpose_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -99,15 +93,72 @@ def transpose_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(A) => reshape(A) if only dimensions of size 1 move."""
     source = i.operands[0]
     real = [d for d in i.dimensions if source.shape.dims[d] != 1]
-    return rw.reshape(source, i.shape.dims) if real == sorted(real) and source.shape.dims != i.shape.dims else None
+    return rw.add("reshape", i.shape, [source]) if real == sorted(real) else None
 
 
-def broadcast_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(A) that adds no dimension => A; that adds only dimensions of size 1 => reshape(A)."""
+def broadcast_as_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """broadcast(A) that adds no element => reshape(A), or transpose(A) if it adds no dimension and changes their order."""
     value, dims = i.operands[0], list(i.dimensions)
-    if value.shape.element_count != i.shape.element_count or dims != sorted(dims):
+    if value.shape.element_count != i.shape.element_count:
         return None
-    return value if value.shape.dims == i.shape.dims else rw.reshape(value, i.shape.dims)
+    if dims == sorted(dims):
+        return rw.add("reshape", i.shape, [value])
+    if value.shape.rank != i.shape.rank:
+        return None
+    return rw.add("transpose", i.shape, [value], dimensions=tuple(dims.index(d) for d in range(len(dims))))
+
+
+def broadcast_after_users(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """tanh(broadcast(A)) => broadcast(tanh(A)); other operands must have the same broadcast, or be broadcast scalars."""
+    if not i.shape.dims:
+        return None
+    source, changed = i.operands[0].shape, False
+    for user in list(i.users):
+        if not _may_follow(user, i) or not rw.fuel.take("algsimp"):
+            continue
+        narrow: list[HloInstruction] = []
+        for operand in user.operands:
+            value = operand.operands[0]
+            if not value.shape.dims:
+                shape = source.with_element_type(value.shape.element_type)
+                value = rw.at(operand).add("broadcast", shape, [value], dimensions=())
+            narrow.append(value)
+        computed = rw.at(user).clone(user, narrow, source.with_element_type(user.shape.element_type))
+        rw.replace_uses(user, rw.add("broadcast", user.shape, [computed], dimensions=i.dimensions))
+        changed = True
+    return i if changed else None
+
+
+def _may_follow(user: HloInstruction, broadcast: HloInstruction) -> bool:
+    if user.opcode not in _ELEMENTWISE or not is_element_operation(user) or not (user.users or user.is_root):
+        return False
+    if user.control_predecessors or not is_plain(user.shape):
+        return False
+    source = broadcast.operands[0].shape
+    for operand in user.operands:
+        if operand.opcode != "broadcast" or not is_plain(operand.shape):
+            return False
+        if operand.operands[0].shape.dims and (operand.operands[0].shape != source or operand.dimensions != broadcast.dimensions):
+            return False
+    return True
+
+
+def users_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape(broadcast(scalar)) => broadcast(scalar), for one user that only moves or takes elements."""
+    scalar = i.operands[0]
+    if scalar.shape.dims:
+        return None
+    for user in i.users:
+        moves = user.opcode in _MOVES or (user.opcode == "sort" and user.shape.is_array)
+        takes = user.opcode in ("slice", "dynamic-slice") and user.operands[0] is i
+        if (not moves and not takes) or not (user.users or user.is_root) or user.control_predecessors:
+            continue
+        if not rw.fuel.take("algsimp"):
+            return None
+        made = rw.at(user).add("broadcast", without_dynamic_dims(user.shape), [scalar], dimensions=())
+        rw.replace_uses(user, made)
+        return i
+    return None
 
 
 def broadcast_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -120,24 +171,26 @@ def broadcast_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def broadcast_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(iota) => iota, unless a user will be computed before the broadcast (`compute_before_broadcast`)."""
+    """broadcast(iota) => iota."""
     inner = i.operands[0]
-    if inner.opcode != "iota" or any(_computes_before(user) for user in i.users):
-        return None
-    return rw.add("iota", i.shape, iota_dimension=i.dimensions[inner.iota_dimension])
+    return rw.add("iota", i.shape, iota_dimension=i.dimensions[inner.iota_dimension]) if inner.opcode == "iota" else None
 
 
 def broadcast_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(reshape(A)) => broadcast(A) if the reshape only adds dimensions of size 1."""
+    """broadcast(reshape(A)) => broadcast(A) if the reshape at most adds dimensions of size 1."""
     inner = i.operands[0]
     if inner.opcode != "reshape":
         return None
     source = inner.operands[0]
-    kept = [d for d, size in enumerate(inner.shape.dims) if size != 1]
-    if tuple(inner.shape.dims[d] for d in kept) != source.shape.dims or inner.shape.rank == source.shape.rank:
+    kept: list[int] = []
+    for d, size in enumerate(inner.shape.dims):
+        if source.shape.dims[len(kept) : len(kept) + 1] == (size,):
+            kept.append(d)
+        elif size != 1:
+            return None
+    if len(kept) != source.shape.rank:
         return None
-    dims = tuple(i.dimensions[d] for d in kept)
-    return rw.add("broadcast", i.shape, [source], dimensions=dims)
+    return rw.add("broadcast", i.shape, [source], dimensions=tuple(i.dimensions[d] for d in kept))
 
 
 def iota_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -175,34 +228,6 @@ def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     return iota if stride == 1 else rw.mul(iota, rw.splat(stride, i.shape))
 
 
-def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """tanh(broadcast(A)) => broadcast(tanh(A)); all operands must have the same broadcast, or be broadcast scalars."""
-    wide = [operand for operand in i.operands if operand.opcode == "broadcast"]
-    if not wide or len(wide) != len(i.operands) or not is_element_operation(i):
-        return None
-    full = next((w for w in wide if w.operands[0].shape.dims), wide[0])
-    source, dims = full.operands[0].shape, full.dimensions
-    narrow: list[HloInstruction] = []
-    for operand in wide:
-        value = operand.operands[0]
-        if operand.dimensions == dims and value.shape.dims == source.dims:
-            narrow.append(value)
-        elif not value.shape.dims:
-            narrow.append(rw.spread(value, source))
-        else:
-            return None
-    computed = rw.like(i, narrow, source.with_element_type(i.shape.element_type))
-    return rw.add("broadcast", i.shape, [computed], dimensions=dims)
-
-
-def _computes_before(user: HloInstruction) -> bool:
-    """Return True if all operands have the same broadcast or are broadcast scalars, at least one not a scalar."""
-    if user.opcode not in _SINK or any(operand.opcode != "broadcast" for operand in user.operands):
-        return False
-    full = [o for o in user.operands if o.operands[0].shape.dims]
-    return len({(o.dimensions, o.operands[0].shape.dims) for o in full}) == 1
-
-
 def reverse_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reverse(A) along dimensions of size 1 alone => A."""
     return i.operands[0] if all(i.shape.dims[d] == 1 for d in i.dimensions) else None
@@ -236,21 +261,30 @@ def bitcast_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     return rw.spread(scalar, i.shape) if same_type and inner.opcode == "broadcast" and scalar is not None else None
 
 
-_SINK: dict[str, tuple[Rule, ...]] = dict.fromkeys(sorted(ELEMENTWISE - {"copy", "map"}), (compute_before_broadcast,))
+_ELEMENTWISE = ELEMENTWISE - {"copy", "map"}
+# These permute the elements of their operand.
+_MOVES = frozenset(("reshape", "reverse", "transpose"))
+_BROADCAST = (
+    broadcast_as_reshape,
+    broadcast_of_added_ones,
+    broadcast_after_users,
+    users_of_one_value,
+    broadcast_of_iota,
+    broadcast_twice,
+)
 RULES: Rules = {
     "bitcast": (to_own_shape, reshape_twice, bitcast_of_broadcast),
+    "broadcast": _BROADCAST,
     "constant": (constant_of_one_value, constant_that_counts),
-    "copy": (to_own_shape, reshape_twice, move_of_one_value),
+    "copy": (reshape_twice, to_own_shape),
     "iota": (iota_of_one,),
-    "reverse": (reverse_of_ones, move_of_one_value),
-    "transpose": (transpose_of_nothing, transpose_twice, move_of_one_value),
+    "reverse": (reverse_of_ones,),
+    "transpose": (transpose_of_nothing, transpose_twice),
 }
 # Before layout assignment.
 FREE_RULES: Rules = {
-    **_SINK,
-    "broadcast": (broadcast_to_own_shape, broadcast_of_added_ones, broadcast_of_iota, broadcast_twice),
-    "reshape": (to_own_shape, reshape_twice, move_of_one_value, reshape_of_broadcast, reshape_of_iota),
-    "transpose": (transpose_of_broadcast, transpose_of_iota, transpose_of_ones),
+    "reshape": (to_own_shape, reshape_twice, reshape_of_broadcast, reshape_of_iota),
+    "transpose": (transpose_of_ones, transpose_of_broadcast, transpose_of_iota),
 }
 LAYOUT_RULES: Rules = {
     "copy": (copy_as_bitcast,),

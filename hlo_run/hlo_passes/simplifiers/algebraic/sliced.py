@@ -36,7 +36,9 @@ def slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     value, dims = inner.operands[0], inner.dimensions
     ranges = [i.slice_ranges[d] for d in dims]
     is_whole = all(r == (0, size, 1) for r, size in zip(ranges, value.shape.dims, strict=True))
-    return rw.add("broadcast", i.shape, [value if is_whole else _slice(rw, value, ranges)], dimensions=dims)
+    if is_whole:
+        return rw.add("broadcast", i.shape, [value], dimensions=dims)
+    return rw.at(inner).add("broadcast", i.shape, [_slice(rw, value, ranges)], dimensions=dims)
 
 
 def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

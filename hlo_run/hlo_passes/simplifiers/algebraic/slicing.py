@@ -316,7 +316,7 @@ RULES: Rules = {
         dynamic_index_that_is_clamped,
     ),
     "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
-    "slice": (slice_of_all, slice_twice, slice_of_one_value, slice_of_concatenate, slice_of_pad),
+    "slice": (slice_of_all, slice_of_pad, slice_twice, slice_of_concatenate),
 }
 # Before layout assignment.
 FREE_RULES: Rules = {

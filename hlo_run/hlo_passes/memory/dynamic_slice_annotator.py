@@ -1,0 +1,220 @@
+"""Annotate contiguous slices at dynamic indices with their byte offset, if the counter of a loop determines it.
+
+    s = f32[1,48] dynamic-slice(x, i, zero), ..
+        =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"192"}}
+
+The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
+grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before.
+With constant indices the offset is constant, and there is no `loop_index`. XLA's `DynamicSliceAnnotator`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_between, needed_for
+from hlo_run.hlo.opcodes.traits import DEVICE_ID
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+
+_SLICES = ("dynamic-slice", "dynamic-update-slice")
+# Their values depend on more than the counter.
+_UNKNOWN = DEVICE_ID | {"custom-call", "parameter"}
+
+
+@dataclass(frozen=True)
+class DynamicSliceAnnotator:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dynamic-slice-annotator"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        search = _Search()
+        for instruction in module.instructions_of(*_SLICES):
+            found = _offsets(instruction, search)
+            if found is not None:
+                config = json.loads(instruction.backend_config) if instruction.backend_config else dict(NO_RECORD)
+                instruction.attrs["backend_config"] = to_json({**config, "dynamic_slice_config": found})
+                instruction.touch()
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """Element `index` of a loop's state: `init`, `init + step`, .., in `trip_count` iterations."""
+
+    index: int
+    init: int
+    step: int
+    trip_count: int
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop that runs `trip_count` times, and the element of its state that has the value `init + n · step` in iteration n."""
+
+    variable: HloInstruction
+    init: int
+    step: int
+    trip_count: int
+
+
+class _Search:
+    """The values of indices in all iterations, by instruction. Slices often share an index."""
+
+    def __init__(self) -> None:
+        self._counters: dict[HloComputation, _Counter | None] = {}
+        self._values: dict[HloInstruction, tuple[_Loop, Any] | None] = {}
+
+    def values(self, index: HloInstruction) -> tuple[_Loop, Any] | None:
+        """Return the loop that determines a scalar integer, and its int64 values in the order of iterations; else None."""
+        if index not in self._values:
+            loop = self._loop(index)
+            values = None if loop is None else _evaluate(index, loop)
+            self._values[index] = None if loop is None or values is None else (loop, values)
+        return self._values[index]
+
+    def _loop(self, index: HloInstruction) -> _Loop | None:
+        body = index.parent
+        loop = body.callers[0] if body is not None and len(body.callers) == 1 else None
+        if body is None or loop is None or loop.opcode != "while" or loop.while_body is not body:
+            return None
+        if body not in self._counters:
+            self._counters[body] = _counter(loop)
+        counter = self._counters[body]
+        if counter is None or counter.trip_count < 1:
+            return None
+        parameter = body.parameters[0]
+        state = {i for i in parameter.users if i.opcode == "get-tuple-element"}
+        needed = needed_for(index, state | {parameter})
+        used = [i for i in state if i is index or any(i in other.operands for other in needed)]
+        if len(used) != 1 or any(i.opcode in _UNKNOWN or has_side_effect(i) or parameter in i.operands for i in needed):
+            return self._delayed(index, loop, counter)
+        if used[0].tuple_index != counter.index:
+            return self._delayed(index, loop, counter)
+        return _Loop(used[0], counter.init, counter.step, counter.trip_count)
+
+    def _delayed(self, index: HloInstruction, loop: HloInstruction, counter: _Counter) -> _Loop | None:
+        """Return the loop for an index that is an element which takes the counter's value at the end of each iteration."""
+        element, start, parameter = _behind_copies(index), loop.operands[0], loop.while_body.parameters[0]
+        root = loop.while_body.root
+        if element.opcode != "get-tuple-element" or element.operands[0] is not parameter or root.opcode != "tuple":
+            return None
+        new = _behind_copies(root.operands[element.tuple_index])
+        is_counter = new.opcode == "get-tuple-element" and new.operands[0] is parameter and new.tuple_index == counter.index
+        if not is_counter or start.opcode != "tuple":
+            return None
+        init = _behind_copies(start.operands[element.tuple_index])
+        if init.opcode != "constant":
+            return None
+        # As in XLA, which counts on from the first value.
+        return _Loop(element, int(init.constant_array), counter.step, counter.trip_count)
+
+
+def _counter(loop: HloInstruction) -> _Counter | None:
+    """Return the counter that `while-loop-trip-count-annotator` wrote into the loop's config."""
+    try:
+        config = json.loads(loop.backend_config or "{}")
+        count, steps, place = (config[name] for name in ("known_trip_count", "known_init_step", "known_induction_variable"))
+        return _Counter(int(place.get("tuple_index", 0)), int(steps.get("init", 0)), int(steps.get("step", 0)), int(count["n"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _behind_copies(value: HloInstruction) -> HloInstruction:
+    while value.opcode == "copy":
+        value = value.operands[0]
+    return value
+
+
+def _evaluate(index: HloInstruction, loop: _Loop) -> Any:
+    """Return the values of an index in all iterations; None if it cannot be evaluated."""
+    dtype = loop.variable.shape.dtype.numpy
+    counted = (loop.init + np.arange(loop.trip_count, dtype=np.int64) * loop.step).astype(dtype)
+    if index is loop.variable:
+        return counted.astype(np.int64)
+    from hlo_run.reference.evaluate.evaluate import evaluate  # most indices are the counter itself
+
+    try:
+        return np.asarray(evaluate(_all_iterations(index, loop), [counted])).astype(np.int64)
+    except HloRunError:
+        return None
+
+
+def _all_iterations(index: HloInstruction, loop: _Loop) -> HloModule:
+    """Return a module that maps the counter's values to those of an index."""
+    module = isolate_between(index, [loop.variable], "offsets")
+    one, entry = module.entry, HloComputation("all")
+    counter = entry.add(
+        HloInstruction(
+            "counter",
+            "parameter",
+            Shape.array(loop.variable.shape.element_type, (loop.trip_count,)),
+            attrs={"parameter_number": 0},
+        )
+    )
+    shape = Shape.array(index.shape.element_type, (loop.trip_count,))
+    entry.add(HloInstruction("map", "map", shape, [counter], {"dimensions": (0,)}, {"to_apply": (one,)}), is_root=True)
+    module.add_computation(entry, is_entry=True)
+    return module
+
+
+def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | None:
+    """Return the record of a slice; None if its offset is not known."""
+    whole = instruction.operands[0].shape
+    part = instruction.shape if instruction.opcode == "dynamic-slice" else instruction.operands[1].shape
+    strides = _strides_bytes(whole)
+    indices = instruction.operands[1 if instruction.opcode == "dynamic-slice" else 2 :]
+    if len(indices) != whole.rank or any(whole.dynamic_dims) or not _is_contiguous(whole, part):
+        return None
+    fixed, moving, loop = 0, None, None
+    for index, stride, size, taken in zip(indices, strides, whole.dims, part.dims, strict=True):
+        if size == taken:
+            continue
+        if stride is None:
+            return None
+        if index.opcode == "constant":
+            fixed += int(index.constant_array) * stride
+            continue
+        found = search.values(index)
+        if found is None or (loop is not None and found[0] != loop):
+            return None
+        loop = found[0]
+        moving = found[1] * stride + (0 if moving is None else moving)
+    if moving is None:
+        return {"byte_offset": str(fixed), "byte_stride": "0"}
+    steps = np.diff(moving)
+    if np.any(steps != steps[:1]):
+        return None
+    stride_bytes = int(steps[0]) if steps.size else 0
+    return {"loop_index": "0", "byte_offset": str(int(moving[0]) + fixed), "byte_stride": str(stride_bytes)}
+
+
+def _strides_bytes(shape: Shape) -> Sequence[int | None]:
+    """Return the distance between neighbours along each dimension; None if it is not a whole number of bytes."""
+    strides: list[int | None] = [None] * shape.rank
+    bits = 8 if shape.element_type == "pred" else shape.dtype.bits
+    for dim in shape.minor_to_major:
+        strides[dim] = bits // 8 if bits % 8 == 0 else None
+        bits *= shape.dims[dim]
+    return strides
+
+
+def _is_contiguous(whole: Shape, part: Shape) -> bool:
+    """True if all dimensions above the innermost sliced one have size 1."""
+    is_sliced = False
+    for dim in whole.minor_to_major:
+        if is_sliced and part.dims[dim] != 1:
+            return False
+        is_sliced |= part.dims[dim] < whole.dims[dim]
+    return True

@@ -1,0 +1,34 @@
+"""The numbers of thunks (XLA's thunk ids), which texts print and command buffers are called after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.artifact import CommandBufferThunk, Thunk, WhileThunk, nested_sequences
+
+NO_NUMBER = 0
+"""The number of a command buffer, which XLA makes after it has numbered the thunks."""
+
+
+def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
+    """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks: inner
+    thunks before the outer one, except for loops."""
+    numbers: dict[int, int] = {}
+    count = 0
+
+    def visit(thunks: Sequence[Thunk]) -> None:
+        nonlocal count
+        for thunk in thunks:
+            if isinstance(thunk, WhileThunk):
+                count += 1
+                numbers[id(thunk)] = count
+            for inner in nested_sequences(thunk):
+                visit(inner)
+            if isinstance(thunk, CommandBufferThunk):
+                numbers[id(thunk)] = NO_NUMBER
+            elif id(thunk) not in numbers:
+                count += 1
+                numbers[id(thunk)] = count
+
+    visit(sequence)
+    return numbers

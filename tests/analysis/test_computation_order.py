@@ -1,0 +1,30 @@
+"""The order of computations: the module's own, with a computation that a pass adds just before its first caller."""
+
+from __future__ import annotations
+
+import hlo_run
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.hlo.edit import clone_computation
+
+_LOOP = """
+HloModule loop
+sum { a = s32[] parameter(0)  b = s32[] parameter(1)  ROOT c = s32[] add(a, b) }
+body { p = (s32[], s32[4]) parameter(0)  i = s32[] get-tuple-element(p), index=0  v = s32[4] get-tuple-element(p), index=1
+  r = s32[] reduce(v, i), dimensions={0}, to_apply=sum  ROOT t = (s32[], s32[4]) tuple(r, v) }
+cond { q = (s32[], s32[4]) parameter(0)  j = s32[] get-tuple-element(q), index=0  k = s32[] constant(9)
+  ROOT l = pred[] compare(j, k), direction=LT }
+ENTRY e { x = (s32[], s32[4]) parameter(0)  ROOT w = (s32[], s32[4]) while(x), condition=cond, body=body }
+"""
+
+
+def test_the_order_of_the_module() -> None:
+    module = hlo_run.parse(_LOOP)
+    assert [c.name for c in computation_post_order(module)] == ["sum", "body", "cond", "e"]
+
+
+def test_an_added_computation_comes_just_before_its_caller() -> None:
+    module = hlo_run.parse(_LOOP)
+    added = clone_computation(module, module.computations[0])
+    (reduce,) = module.instructions_of("reduce")
+    reduce.called = {"to_apply": (added,)}
+    assert [c.name for c in computation_post_order(module)] == ["sum", "sum.clone", "body", "cond", "e"]
