@@ -154,7 +154,7 @@ def iota_dim(value: HloInstruction) -> int | None:
         array: NDArray[Any] = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
             counted: NDArray[Any] = np.moveaxis(array, dim, -1)
-            if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(size), counted.shape)):
+            if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(int(size)), counted.shape)):
                 return dim
         return None
     if value.opcode == "broadcast":
