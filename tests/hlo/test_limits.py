@@ -73,3 +73,20 @@ def test_dimensions_without_a_bound(flags: list[str], tmp_path: Path, capsys: py
     file.write_text("HloModule m\nENTRY e {\n  p = f32[?,0] parameter(0)\n  ROOT r = f32[?,0] copy(p)\n}\n")
     assert run(["--cache=off", *flags, str(file)]) == 4
     assert "'p' has a dimension without a bound" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(f32[4], s32[2]) bitcast(x)",
+        "f32[3] bitcast(x)",
+        "f32[<=4] bitcast-convert(x)",
+        "(s32[4], f32[4]) rng-bit-generator(x, x), algorithm=rng_philox",
+        "u32[4] rng-bit-generator(t), algorithm=rng_philox",
+    ],
+)
+@pytest.mark.parametrize("flags", [["--stage=ptx"], ["--platform=Interpreter"]])
+def test_forms_that_no_step_understands(line: str, flags: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(f"HloModule m\nENTRY e {{\n  x = s32[4] parameter(0)\n  t = (s32[4]) tuple(x)\n  ROOT r = {line}\n}}\n")
+    assert run(["--cache=off", *flags, str(file)]) == 4

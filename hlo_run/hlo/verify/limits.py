@@ -6,6 +6,8 @@ and printing have the limits of XLA's parser. The length of a chain of instructi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
@@ -25,10 +27,10 @@ _FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "a
 def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
     """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
 
-    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer; and so is a bitcast of
-    a tuple, which XLA's verifier lets pass until layouts are assigned. If the module is only
-    evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer. The calls of the module
-    must have no cycle.
+    An array with an unbounded dimension (`f32[?]`) is refused too: nothing tells the size of its buffer; and so are forms of a
+    few instructions that XLA's verifier lets pass, but no later step understands (`_FORMS`). If the module is only evaluated
+    (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer. The calls of the module must
+    have no cycle.
     """
     known: dict[int, int] = {}
     for computation in module.computations:
@@ -39,9 +41,35 @@ def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
-            if instruction.opcode == "bitcast" and not (instruction.shape.is_array and instruction.operands[0].shape.is_array):
-                raise Unsupported(f"'{instruction.name}': a bitcast of or into a tuple", instruction.where)
+            if instruction.opcode in _FORMS:
+                _FORMS[instruction.opcode](instruction)
     _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
+
+
+def _verify_bitcast(bitcast: HloInstruction) -> None:
+    source, target = bitcast.operands[0].shape, bitcast.shape
+    if not (source.is_array and target.is_array):
+        raise Unsupported(f"'{bitcast.name}': a bitcast of or into a tuple", bitcast.where)
+    if source.size_bytes != target.size_bytes:
+        raise Unsupported(f"'{bitcast.name}': a bitcast of {source.size_bytes} bytes into {target.size_bytes}", bitcast.where)
+
+
+def _verify_bitcast_convert(convert: HloInstruction) -> None:
+    source, target = convert.operands[0].shape, convert.shape
+    if any(source.dynamic_dims) != any(target.dynamic_dims):
+        raise Unsupported(f"'{convert.name}': a bitcast-convert between static and dynamic sizes", convert.where)
+
+
+def _verify_random_bits(bits: HloInstruction) -> None:
+    if len(bits.operands) != 1 or not bits.operands[0].shape.is_array:
+        raise Unsupported(f"'{bits.name}': a rng-bit-generator needs one array as its state", bits.where)
+
+
+_FORMS: dict[str, Callable[[HloInstruction], None]] = {
+    "bitcast": _verify_bitcast,
+    "bitcast-convert": _verify_bitcast_convert,
+    "rng-bit-generator": _verify_random_bits,
+}
 
 
 def verify_sizes(module: HloModule) -> None:
