@@ -228,7 +228,7 @@ def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
 
 
 def rename(edits: Edits, call: HloInstruction, *steps: HloInstruction, is_named_before: bool = False) -> None:
-    """Rename a call that does more than multiply, and the steps behind it, as XLA does, which makes new ones.
+    """Rename a call that does more than multiply, and the steps behind it, and move them to the end, since XLA makes new ones.
 
     XLA names the new call after it has a number, or, with `is_named_before`, before: it then takes two numbers of the new name.
     """
@@ -239,3 +239,7 @@ def rename(edits: Edits, call: HloInstruction, *steps: HloInstruction, is_named_
     call.name = unique(name)
     for step in steps:
         step.name = unique(step.name)
+    for made in (call, *steps):
+        assert made.parent is not None, "the instruction is in a computation"
+        made.parent.instructions.remove(made)
+        made.parent.add_named(made)
