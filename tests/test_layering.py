@@ -20,16 +20,16 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         containment
         options target artifact custom_calls indexing parallel
         hlo.values
-        hlo.attributes hlo.opcodes
+        hlo.attributes hlo.opcodes hlo.shardings
         hlo
         hlo.text hlo.verify dialects formats
         ops dialects.editing
         analysis builder reference
-        analysis.tiling reference.arguments reference.compare reference.numerics
+        analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
-        hlo_passes hlo_passes.subgraphs
-        hlo_passes.simplifiers.algebraic hlo_passes.gemm fuzz.program triage.edits
+        hlo_passes hlo_passes.partitioning hlo_passes.propagation hlo_passes.subgraphs
+        hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
         hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
@@ -205,7 +205,8 @@ def _passes(folder: str) -> list[Path]:
 
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
-    for folder, shared in (("hlo_passes", ("subgraphs", "simplifiers.algebraic", "gemm")), ("codegen/kernel_passes", ())):
+    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "propagation", "partitioning")
+    for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."
         for path in _passes(folder):
             place = path.relative_to(PACKAGE / folder).as_posix()

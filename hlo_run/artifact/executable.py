@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hlo_run.artifact.buffers import ArrayTree, BufferAllocation
+from hlo_run.artifact.division import DividedEntry
 from hlo_run.artifact.thunks import Thunk
 from hlo_run.errors import InternalError
 
@@ -47,7 +48,8 @@ class Executable:
 
     `parameters` has one tree per entry parameter. HLO tuples are nested Python tuples. Thunks run in order. `target` is the
     name of the `TargetSpec` it was compiled for. `module_text` is the text of the optimised module, `source_text` that of
-    the input module; both may be empty. `machine_code` is set if it was requested.
+    the input module; both may be empty. `machine_code` is set if it was requested. `divided` is set if the module was divided
+    between partitions: then `parameters` and `result` are those of one partition.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Executable:
     module_text: str = field(default="", repr=False)
     source_text: str = field(default="", repr=False)
     machine_code: MachineCode | None = None
+    divided: DividedEntry | None = None
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel called `name`. Raises InternalError if the executable lacks it."""

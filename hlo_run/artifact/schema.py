@@ -11,14 +11,14 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
-from hlo_run.artifact import buffers, collective_thunks, executable, library_thunks, sort_orders, thunks
+from hlo_run.artifact import buffers, collective_thunks, division, executable, library_thunks, sort_orders, thunks
 
 TUPLE, BYTES = 0, 1
 """The first elements of JSON lists that are tuples and byte strings. The lists of records begin with the record's name."""
 MOST_NESTED = 300
 """The depth of lists in lists. A thunk inside a thunk takes two."""
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
-_MODULES = (buffers, library_thunks, collective_thunks, sort_orders, thunks, executable)
+_MODULES = (buffers, division, library_thunks, collective_thunks, sort_orders, thunks, executable)
 _NAMES: dict[str, Any] = {name: value for module in _MODULES for name, value in vars(module).items()}
 RECORDS: dict[str, type[Any]] = {
     name: value for name, value in _NAMES.items() if isinstance(value, type) and dataclasses.is_dataclass(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import resource
 import sys
 import time
@@ -49,11 +50,26 @@ def text_to_proto(data: bytes) -> bytes:
 def mlir_to_text(data: bytes) -> bytes:
     """Convert StableHLO or MHLO, text or bytecode, to HLO text with full constants.
 
-    Several results become one tuple, as in run_hlo_module.
+    Several results become one tuple, as in run_hlo_module. The header has the numbers of replicas and partitions that a text's
+    module has as `mhlo.num_replicas` and `mhlo.num_partitions`; jaxlib forgets them.
     """
     source = data if data.startswith(b"ML\xefR") else data.decode()
     computation = _mlir().mlir_module_to_xla_computation(source, use_tuple_args=False, return_tuple=False)
-    return print_in_full(computation.get_hlo_module())
+    header, newline, rest = print_in_full(computation.get_hlo_module()).partition(b"\n")
+    return header + _device_counts(source) + newline + rest
+
+
+def _device_counts(source: str | bytes) -> bytes:
+    """Return what the header of a module says of its devices: `, replica_count=2, num_partitions=4`."""
+    if isinstance(source, bytes):
+        return b""
+    attributes = re.search(r"^\s*module\b[^{\n]*attributes\s*\{([^\n]*)\}", source, re.MULTILINE)
+    found = ""
+    for name, attribute in (("replica_count", "num_replicas"), ("num_partitions", "num_partitions")):
+        count = re.search(rf"\bmhlo\.{attribute} = (\d+) :", attributes[1]) if attributes else None
+        if count and int(count[1]) > 1:
+            found += f", {name}={int(count[1])}"
+    return found.encode()
 
 
 def text_to_stablehlo(data: bytes) -> bytes:

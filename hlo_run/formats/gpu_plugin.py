@@ -1,7 +1,8 @@
 """The program of a child process in which real XLA:GPU compiles: `python gpu_plugin.py PLUGIN TARGET < module.hlo`.
 
 PLUGIN is the shared object of XLA's CUDA plugin. TARGET is a file with an XLA `gpu_target_config`, with which the plugin
-compiles without a GPU. The module is passed as a proto, so that XLA does not change it before compilation. The results
+compiles without a GPU. The module is passed as a proto, so that XLA does not change it before compilation. A module that has
+several replicas or partitions in its header is compiled for as many GPUs, and XLA partitions one with shardings. The results
 are the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports no module of hlo_run, and prints refusals to
 stderr with exit code `REFUSED`. XLA aborts the process if one of its checks fails.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,14 +49,14 @@ class _Plugin:
             raise _Refused(f"{path} has interface {major}, which hlo-run does not know")
         self._call(_INITIALIZE, self._record())
 
-    def topology(self, target: bytes) -> int:
-        """Return a topology handle of one GPU with the given target config."""
-        one = self._text(b"1x1x1")
-        options = ((b"target_config", self._text(target)), (b"topology", one))
+    def topology(self, target: bytes, devices: int) -> int:
+        """Return a topology handle of so many GPUs in one host, with the given target config."""
+        shape = self._text(b"1x1x%d" % devices)
+        options = ((b"target_config", self._text(target)), (b"topology", shape))
         words: list[int] = []
         for name, value in options:
             words += [_NAMED_VALUE_BYTES, 0, *self._text(name), _STRING, *value]
-        record = self._record(*one, self._array(words), len(options), 0)
+        record = self._record(*shape, self._array(words), len(options), 0)
         self._call(_CREATE_TOPOLOGY, record)
         return record[6]
 
@@ -95,11 +97,27 @@ class _Plugin:
         return ctypes.addressof(buffer), len(data)
 
 
-def _options(program: Any) -> bytes:
+def _device_counts(text: str) -> tuple[int, int]:
+    """Return the numbers of replicas and partitions that a module's header has."""
+    header = text[: text.find("\n")]
+    found = [re.search(rf"\b{name}=(\d+)", header) for name in ("replica_count", "num_partitions")]
+    replicas, partitions = (int(count[1]) if count else 1 for count in found)
+    return replicas, partitions
+
+
+def _options(program: Any, replicas: int, partitions: int, is_divided: bool) -> bytes:
     """Return compile options with the entry layouts of `program`; without them XLA uses default layouts."""
-    options: Any = importlib.import_module("jaxlib.xla_client").CompileOptions()
+    client = importlib.import_module("jaxlib.xla_client")
+    options: Any = client.CompileOptions()
     options.argument_layouts = program.parameter_shapes()
-    options.executable_build_options.result_layout = program.result_shape()
+    build = options.executable_build_options
+    build.result_layout = program.result_shape()
+    if replicas * partitions > 1:
+        build.num_replicas, build.num_partitions = replicas, partitions
+        build.use_spmd_partitioning = is_divided
+        build.use_shardy_partitioner = False
+        devices = importlib.import_module("numpy").arange(replicas * partitions).reshape(replicas, partitions)
+        build.device_assignment = client.DeviceAssignment.create(devices)
     return options.SerializeAsString()
 
 
@@ -111,7 +129,9 @@ def main() -> int:
         hlo = importlib.import_module("jaxlib._hlo")
         module: bytes = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
         xla = _Plugin(plugin)
-        xla.compile(xla.topology(Path(target).read_bytes()), module, _options(hlo.XlaComputation(module).program_shape()))
+        replicas, partitions = _device_counts(text)
+        options = _options(hlo.XlaComputation(module).program_shape(), replicas, partitions, "sharding={" in text)
+        xla.compile(xla.topology(Path(target).read_bytes(), replicas * partitions), module, options)
     except (_Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
         sys.stderr.write(f"{error}\n")
         return REFUSED

@@ -20,7 +20,7 @@ _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
 
 @dataclass(frozen=True)
 class Editor:
-    """Adds instructions to the computation of `origin`, with its metadata and source location.
+    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the rank fits.
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
@@ -48,6 +48,13 @@ class Editor:
         """Add an instruction at the end of the computation; its default name is the opcode."""
         if self.derives and "metadata" in self.origin.attrs:
             attributes["metadata"] = self.origin.attrs["metadata"]
+        if (
+            "sharding" in self.origin.attrs
+            and shape.is_array
+            and self.origin.shape.is_array
+            and shape.rank == self.origin.shape.rank
+        ):
+            attributes.setdefault("sharding", self.origin.attrs["sharding"])
         groups = {key: tuple(group) for key, group in (called or {}).items()}
         made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
         return self.computation.add(made)

@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
@@ -16,6 +16,9 @@ from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import DividedEntry
 
 # A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
@@ -424,7 +427,8 @@ class HloModule:
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
     the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
-    `settled` is the state of `hlo/unchanged.py`.
+    `divided` says how arguments and result are divided, once the module is that of one partition. `settled` is the state of
+    `hlo/unchanged.py`.
     """
 
     name: str
@@ -437,6 +441,7 @@ class HloModule:
     has_entry: bool = True
     has_default_entry_layout: bool = False
     convention: CallingConvention | None = field(default=None, repr=False, compare=False)
+    divided: DividedEntry | None = field(default=None, repr=False, compare=False)
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -498,15 +503,16 @@ class HloModule:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata and frontend attributes that it lacks, and the name if both have
-        the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name
+        if both have the same opcode. `old` stays, without users; dead-code elimination removes it.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
         if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
             new.attrs["metadata"] = before
-        if "frontend_attributes" in old.attrs and "frontend_attributes" not in new.attrs:
-            new.attrs["frontend_attributes"] = old.attrs["frontend_attributes"]
+        for name in ("frontend_attributes", "sharding"):
+            if name in old.attrs and name not in new.attrs:
+                new.attrs[name] = old.attrs[name]
         is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
         if new is not old and old.opcode == new.opcode and is_same_call:
             new.name = old.name
@@ -537,6 +543,7 @@ class HloModule:
         copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
         copy.convention = self.convention
+        copy.divided = self.divided
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

@@ -19,6 +19,9 @@ PIPELINE_END = "pipeline-end"
 # Stages between the rows, with names that `--stage` takes: the module as parsed and as executed, and the lowering steps.
 HLO_INPUT = "hlo-input"
 OPTIMIZED_HLO = "hlo"
+# The module before the pipeline that follows the partitioner; XLA's file has this name.
+AFTER_PARTITIONER = "after_spmd_partitioner"
+FIRST_AFTER_PARTITIONER = "optimization"
 EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
@@ -42,7 +45,7 @@ THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
 # The launches as IR, with their kernels.
 GPU_DIALECT = "gpu-dialect"
 _KERNEL_STAGES = (EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
-STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, *THUNK_TEXTS, *_KERNEL_STAGES, GPU_DIALECT)
+STAGES = (AFTER_PARTITIONER, OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, *THUNK_TEXTS, *_KERNEL_STAGES, GPU_DIALECT)
 
 
 class Level(Enum):

@@ -117,6 +117,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         allocations=buffers.allocations,
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),
+        divided=module.divided,
     )
     for observer in ctx.observers:
         for title in CONSTANTS:

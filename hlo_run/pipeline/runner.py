@@ -86,7 +86,7 @@ class _HloRun:
     def group(self, group: Group[PassContext, HloPass], outer: tuple[str, ...]) -> None:
         """Run a group until it changes nothing, at most `repeat` times."""
         names = (*outer, group.name)
-        items = [item for item in group.rows if self._runs(item, names)]
+        items = [item for item in group.rows if self._runs(item, names)] if self._fits(group) else []
         if not items:
             return
         for _ in range(group.repeat):
@@ -98,7 +98,14 @@ class _HloRun:
     def _runs(self, item: _Item, names: tuple[str, ...]) -> bool:
         if isinstance(item, Row):
             return item.runs(self.ctx, names)
+        if not self._fits(item):
+            return False
         return any(row.runs(self.ctx, (*names, *inner)) for inner, row in item.all_rows())
+
+    def _fits(self, group: Group[PassContext, HloPass]) -> bool:
+        """True if the group is for modules with this number of partitions."""
+        has_several = int(self.module.attrs.get("num_partitions", 1)) > 1
+        return group.for_partitions is None or group.for_partitions is has_several
 
     def _once(self, name: str, items: list[_Item], names: tuple[str, ...]) -> None:
         pass_names = [item.pass_name if isinstance(item, Row) else item.name for item in items]

@@ -1,4 +1,4 @@
-"""Defines the table of HLO passes. It and `kernel_table.py` alone decide what runs and in which order.
+"""Defines the table of HLO passes. It, `hlo_rows.py` and `kernel_table.py` alone decide what runs and in which order.
 
 Rows have XLA's names. The second row of a pass has the number 2, and so on (`cse-2`; `numbered` sets the numbers of the HLO
 table). In a flag, the name of a pass means all its rows in both tables. A pipeline before the name selects its rows:
@@ -8,20 +8,12 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.pipeline.table_rows import Group, PassAt, Row, numbered
-
-HloRow = Row[PassContext, HloPass]
-HloGroup = Group[PassContext, HloPass]
-
-
-def _pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
-    return PassAt(f"hlo_run.hlo_passes.{module}", options)
-
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
+from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
+from hlo_run.pipeline.table_rows import numbered
 
 # XLA's latency-hiding scheduler runs for these GPUs only.
 _FIRST_WITH_LATENCIES = 90
@@ -35,10 +27,6 @@ _MOVE_CONVERTS = (
 )
 
 
-def _normalize_floats(narrow: str) -> HloRow:
-    return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
-
-
 def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRow:
     def runs(c: PassContext) -> bool:
         return c.target.sm >= since_sm
@@ -50,17 +38,6 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
         when=runs,
         shares=True,
     )
-
-
-_FLOAT_NORMALIZATION = (
-    *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
-    HloRow(
-        "simplify-fp-conversions",
-        _pass("simplifiers.simplify_fp_conversions"),
-        for_opcodes=("convert",),
-        when=lambda c: c.options.xla_allow_excess_precision,
-    ),
-)
 
 
 def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
@@ -90,31 +67,7 @@ _LOOP_UNROLLING = (
 
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
-    HloGroup(
-        "pre-spmd-partitioner",
-        (
-            # Ours: XLA:GPU's passes handle buffers.
-            HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
-            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
-            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
-            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
-            HloRow(
-                "topk-decomposer", _pass("expanders.sorts.topk_decomposer", takes_calls=False), for_opcodes=("topk",), shares=True
-            ),
-            HloRow("topk-rewriter", _pass("library.topk_rewriter"), for_opcodes=("sort",)),
-        ),
-    ),
-    HloGroup(
-        "spmd-partitioner", (HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning"), for_opcodes=("custom-call",)),)
-    ),
-    HloGroup(
-        "sharding-removal",
-        (
-            HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
-            HloRow("dce", _pass("simplifiers.dce")),
-        ),
-    ),
+    *BEFORE_OPTIMIZATION,
     HloGroup(
         "optimization",
         (
@@ -196,13 +149,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
                     HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
                     HloRow(
-                        "dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",), mixes_layouts=True
+                        "dot-strength-reduction",
+                        _pass("dots.dot_strength_reduction"),
+                        for_opcodes=("dot",),
+                        mixes_layouts=True,
                     ),
                     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                     HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                     HloRow(
-                        "while-loop-constant-sinking", _pass("control_flow.while_loop_constant_sinking"), for_opcodes=("while",)
+                        "while-loop-constant-sinking",
+                        _pass("control_flow.while_loop_constant_sinking"),
+                        for_opcodes=("while",),
                     ),
                     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
@@ -229,7 +187,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "collective-optimizations",
         (
             HloRow(
-                "while-loop-trip-count-annotator", _pass("control_flow.while_loop_trip_count_annotator"), for_opcodes=("while",)
+                "while-loop-trip-count-annotator",
+                _pass("control_flow.while_loop_trip_count_annotator"),
+                for_opcodes=("while",),
             ),
         ),
     ),
@@ -320,7 +280,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
             HloRow(
-                "reduction-degenerate-dim-remover", _pass("reductions.reduction_degenerate_dim_remover"), for_opcodes=("reduce",)
+                "reduction-degenerate-dim-remover",
+                _pass("reductions.reduction_degenerate_dim_remover"),
+                for_opcodes=("reduce",),
             ),
             HloRow("reduction-layout-normalizer", _pass("reductions.reduction_layout_normalizer"), for_opcodes=("reduce",)),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
@@ -335,7 +297,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
-            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow(
                 "cublas-gemm-broadcast-folding-rewriter",
                 _pass("library.cublas_gemm_broadcast_folding_rewriter"),
@@ -344,7 +306,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
             HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
-            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow(

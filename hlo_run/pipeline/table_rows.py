@@ -109,11 +109,15 @@ def base_name(row: str) -> str:
 
 @dataclass(frozen=True)
 class Group(Generic[ContextT, PassT]):
-    """One of XLA's pipelines, which may contain others. It runs until the module stops changing, at most `repeat` times."""
+    """One of XLA's pipelines, which may contain others. It runs until the module stops changing, at most `repeat` times.
+
+    `for_partitions` limits it to modules with several partitions (True) or with one (False).
+    """
 
     name: str
     rows: tuple[Row[ContextT, PassT] | Group[ContextT, PassT], ...]
     repeat: int = 1
+    for_partitions: bool | None = None
 
     def all_rows(self) -> Iterator[tuple[tuple[str, ...], Row[ContextT, PassT]]]:
         """Yield every row, also of inner groups, with the names of its groups from the outermost inwards."""
@@ -125,9 +129,15 @@ class Group(Generic[ContextT, PassT]):
 
 
 def numbered(groups: Iterable[Group[ContextT, PassT]]) -> tuple[Group[ContextT, PassT], ...]:
-    """Return the table with unique row names: the second row of a pass `cse` becomes `cse-2`, and so on."""
+    """Return the table with unique row names: the second row of a pass `cse` becomes `cse-2`, and so on.
+
+    Rows for several partitions are numbered last, so that the rows of every module have the first numbers.
+    """
     seen: Counter[str] = Counter()
-    return tuple(_numbered(group, seen) for group in groups)
+    listed = list(groups)
+    order = sorted(range(len(listed)), key=lambda place: listed[place].for_partitions is True)
+    named = {place: _numbered(listed[place], seen) for place in order}
+    return tuple(named[place] for place in range(len(listed)))
 
 
 def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[ContextT, PassT]:

@@ -312,3 +312,12 @@ def test_without_the_extra_the_hint_says_what_to_install(tmp_path: Path, monkeyp
         module_to_bytes(hlo_run.parse(SMALL), "pb")
     with pytest.raises(HloRunError, match="jax, which is not installed"):
         hlo_run.from_jax(abs, 1.0)
+
+
+def test_an_mlir_module_keeps_its_numbers_of_devices(tmp_path: Path) -> None:
+    file = tmp_path / "m.mlir"
+    body = "{\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n    return %a : tensor<4xf32>\n  }\n}\n"
+    file.write_text("module @m attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} " + body)
+    assert hlo_run.parse(read_module(str(file)).text).attrs["num_partitions"] == 2
+    file.write_text("module @m attributes {mhlo.num_partitions = 1 : i32} " + body)
+    assert "num_partitions" not in hlo_run.parse(read_module(str(file)).text).attrs

@@ -31,6 +31,60 @@ class SingleSharding:
     metadata: tuple[OpMetadata, ...] = ()
     shard_group: tuple[str, int] | None = None
 
+    @property
+    def is_replicated(self) -> bool:
+        """True if every device has the whole array."""
+        return self.kind == "replicated"
+
+    @property
+    def is_manual(self) -> bool:
+        """True if the program itself says what every device computes."""
+        return self.kind == "manual"
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the devices that have the array have all of it: all devices, or one."""
+        return self.kind in ("replicated", "maximal")
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The extents of the tiles, those of the subgroups last; () without tiles."""
+        return self.tiles.dims if self.tiles is not None else ()
+
+    @property
+    def data_rank(self) -> int:
+        """The number of tile dimensions that are dimensions of the array."""
+        return len(self.dims) - len(self.subgroups)
+
+    @property
+    def data_dims(self) -> tuple[int, ...]:
+        """The number of tiles along each dimension of the array; () without tiles."""
+        return self.dims[: self.data_rank]
+
+    @property
+    def tile_count(self) -> int:
+        """The number of different tiles, not counting the subgroups."""
+        return math.prod(self.data_dims)
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that the tiles name; 1 without tiles."""
+        return math.prod(self.dims)
+
+    def subgroup_dim(self, kind: str) -> int:
+        """Return the tile dimension of the subgroup of this kind, or -1."""
+        return self.data_rank + self.subgroups.index(kind) if kind in self.subgroups else -1
+
+    def is_same(self, other: Sharding | None) -> bool:
+        """True if both place the same tiles on the same devices, however their devices are written; metadata do not count."""
+        if not isinstance(other, SingleSharding):
+            return False
+        if (self.kind, self.device, self.dims, self.subgroups) != (other.kind, other.device, other.dims, other.subgroups):
+            return False
+        return self.tiles == other.tiles or (
+            self.tiles is not None and other.tiles is not None and self.tiles.devices() == other.tiles.devices()
+        )
+
     def __str__(self) -> str:
         text = self.kind
         if self.kind == "maximal":

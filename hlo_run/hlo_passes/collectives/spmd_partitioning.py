@@ -1,29 +1,37 @@
-"""Convert between whole arrays and each partition's shard; every partition runs the instructions between as written.
+"""Divide the work of a module between its partitions: every device computes its tiles, and collectives move what others need.
 
-    f32[4] custom-call(f32[8] x), custom_call_target="SPMDFullToShardShape"   =>   dynamic-slice(x, start of the partition)
-    f32[8] custom-call(f32[4] y), custom_call_target="SPMDShardToFullShape"   =>   the tiles of an all-gather(y), joined
+    x = f32[8] parameter(0), sharding={devices=[2]<=[2]}     =>   x = f32[4] parameter(0)
+    y = f32[] reduce(x, 0), to_apply=add                          y = f32[] all-reduce(reduce(x, 0)), to_apply=add
 
-The sharding of the operand, or of the result, maps partitions to tiles. XLA's `SpmdPartitioner` also partitions the
-instructions outside of such manual regions; here every partition computes them whole, with the same result.
+Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. Manual regions run as
+written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
+with the options of XLA:GPU, without windowed products of dots.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from hlo_run.builder.builder import HloBuilder
-from hlo_run.builder.core import HloValue
+from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, device_array, elements_of, for_shape, maximal, same_for_all
+from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
+from hlo_run.hlo.values.attribute_values import EntryLayout
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.partitioning.cleanup import clean_up
+from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
+from hlo_run.hlo_passes.partitioning.state import Channels
+from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
-_TO_SHARD, _TO_WHOLE = "SPMDFullToShardShape", "SPMDShardToFullShape"
+_CONTROL_FLOW = ("while", "conditional", "call")
+# Transfers say which device sends or receives.
+_KEEPS_SHARDING = ("infeed", "outfeed", "send", "send-done", "recv", "recv-done")
 
 
 @dataclass(frozen=True)
@@ -33,80 +41,172 @@ class SpmdPartitioning:
     name: ClassVar[str] = "spmd-partitioning"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place."""
+        """Edit `module` in place. Raises Unsupported for shardings over other devices than the module's partitions."""
         del ctx
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
-
-        def to_shard(b: HloBuilder, old: HloInstruction, whole: HloValue) -> HloValue:
-            sharding = old.operands[0].sharding
-            return whole if whole.shape.dims == old.shape.dims else _to_shard(b, old, whole, _Tiles(old, sharding, partitions))
-
-        def to_whole(b: HloBuilder, old: HloInstruction, shard: HloValue) -> HloValue:
-            if shard.shape.dims == old.shape.dims:
-                return shard
-            groups = [range(first, first + partitions) for first in range(0, replicas * partitions, partitions)]
-            everyones = b.all_gather(
-                b.reshape(shard, (1, *shard.shape.dims)),
-                0,
-                [list(group) for group in groups],
-                channel_id=_free_channel(module),
-                use_global_device_ids=True,
-            )
-            return _to_whole(b, old, everyones, _Tiles(old, old.sharding, partitions))
-
-        expand(module, ("custom-call",), to_shard, lambda i: i.custom_call_target == _TO_SHARD)
-        expand(module, ("custom-call",), to_whole, lambda i: i.custom_call_target == _TO_WHOLE)
-
-
-def _free_channel(module: HloModule) -> int:
-    return 1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0)
-
-
-class _Tiles:
-    """The number of tiles of an array per dimension, and the tile of each partition."""
-
-    def __init__(self, old: HloInstruction, sharding: object, partitions: int) -> None:
-        to_shard = old.custom_call_target == _TO_SHARD
-        whole, shard = (old.operands[0].shape.dims, old.shape.dims)[:: 1 if to_shard else -1]
-        tiles = sharding.tiles if isinstance(sharding, SingleSharding) else None
-        self.counts = tiles.dims[: len(whole)] if tiles is not None else ()
-        expected = tuple(-(-size // count) for size, count in zip(whole, self.counts, strict=False))
-        if tiles is None or expected != shard or tiles.count != partitions:
-            raise Unsupported(
-                f"a sharding over {partitions} partitions that makes {list(shard)} of {list(whole)} is needed, found {sharding}",
-                old.where,
-                notes=(f"instruction %{old.name}",),
-            )
-        # Tile dimensions beyond the array's rank hold replicas of a tile.
-        copies = tiles.count // math.prod(self.counts)
-        self.holders = tiles.devices()[::copies]
-        self.tile_of = {device: place // copies for place, device in enumerate(tiles.devices())}
+        if not _has_shardings(module):
+            return
+        flatten_call_graph(module)
+        _complete(module, partitions)
+        channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
+        whole = module.entry
+        kept = [parameter.sharding for parameter in whole.parameters]
+        divided = DividedEntry(
+            tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
+        )
+        for computation in _callees_first(module):
+            sharding = _root_sharding(computation)
+            if sharding is not None:
+                made = partition_computation(module, computation, sharding, replicas, partitions, channels)
+                _put(module, computation, made)
+        for instruction in module.instructions:
+            if instruction.opcode not in _KEEPS_SHARDING:
+                instruction.attrs.pop("sharding", None)
+        for parameter, sharding in zip(module.entry.parameters, kept, strict=True):
+            if sharding is not None:
+                parameter.attrs["sharding"] = sharding
+        _fit_layout(module)
+        clean_up(module)
+        module.divided = divided
 
 
-def _to_shard(b: HloBuilder, old: HloInstruction, whole: HloValue, tiles: _Tiles) -> HloValue:
-    dims = old.shape.dims
-    missing = [count * size - own for count, size, own in zip(tiles.counts, dims, whole.shape.dims, strict=True)]
-    if any(missing):  # the last tile of a dimension may be smaller than the others
-        whole = b.pad(whole, b.constant(0, whole.shape.element_type), [(0, more) for more in missing])
-    places = np.array(np.unravel_index([tiles.tile_of[device] for device in sorted(tiles.tile_of)], tiles.counts))
-    partition = b.convert(b.partition_id(), "s32")
-    starts: list[HloValue] = []
-    for dim, size in enumerate(dims):
-        table = b.constant((places[dim] * size).astype(np.int32))
-        starts.append(b.reshape(b.dynamic_slice(table, [partition], (1,)), ()))
-    return b.dynamic_slice(whole, starts, dims)
+def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None, ...]:
+    """Return how the leaves of a value are divided between the partitions."""
+    assert value.sharding is not None, "every instruction has a sharding"
+    pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
+    return tuple(_division(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
 
 
-def _to_whole(b: HloBuilder, old: HloInstruction, everyones: HloValue, tiles: _Tiles) -> HloValue:
-    """Join the shards of all partitions (dimension 0 of `everyones`), one tile from one holder each, into the whole array."""
-    dims = old.operands[0].shape.dims
-    if tiles.holders != tuple(range(everyones.shape.dims[0])):
-        rest = [(0, size) for size in dims]
-        everyones = b.concatenate([b.slice(everyones, [(device, device + 1), *rest]) for device in tiles.holders], 0)
-    rank = len(dims)
-    grid = b.reshape(everyones, (*tiles.counts, *dims))
-    order = [dim for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for dim in pair]
-    joined = b.reshape(b.transpose(grid, order), [count * size for count, size in zip(tiles.counts, dims, strict=True)])
-    if joined.shape.dims == old.shape.dims:
-        return joined
-    return b.slice(joined, [(0, size) for size in old.shape.dims])
+def _division(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
+    if leaf.kind != "tiled":
+        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
+    tile_of = [0] * partitions
+    for place, device in np.ndenumerate(device_array(leaf)):
+        tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
+    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
+
+
+def _has_shardings(module: HloModule) -> bool:
+    return any(i.sharding is not None or i.custom_call_target.startswith("SPMD") for i in module.instructions)
+
+
+def _complete(module: HloModule, partitions: int) -> None:
+    """Give every instruction a sharding with tiles: replicated ones to those without."""
+    for computation in module.computations:
+        for instruction in computation.post_order():
+            sharding = instruction.sharding
+            if sharding is None:
+                sharding = _default_sharding(instruction)
+            sharding = without_metadata(as_tiles(sharding))
+            if instruction.shape.is_tuple and isinstance(sharding, SingleSharding):
+                sharding = same_for_all(instruction.shape, sharding)
+            leaves = [_reduced(leaf) for leaf in elements_of(sharding)]
+            instruction.attrs["sharding"] = for_shape(instruction.shape, leaves)
+            for leaf in leaves:
+                if leaf.kind == "tiled" and leaf.device_count != partitions:
+                    message = f"a sharding over {partitions} partitions is needed, found {leaf}"
+                    raise Unsupported(message, instruction.where, hint=f"--num_partitions={leaf.device_count}")
+    for instruction in module.instructions_of(*_CONTROL_FLOW):
+        _share_with_computations(instruction)
+
+
+def _default_sharding(instruction: HloInstruction) -> Sharding:
+    if instruction.opcode == "rng":
+        return maximal(0)
+    operand = instruction.operands[0].sharding if instruction.opcode == "reverse" else None
+    if operand is not None:
+        return reverse(elements_of(operand)[0], instruction.dimensions)
+    return same_for_all(instruction.shape, REPLICATED)
+
+
+def _reduced(leaf: SingleSharding) -> SingleSharding:
+    """Return a sharding without kinds that count as replicated here."""
+    if leaf.kind in ("unknown", "unreduced"):
+        return REPLICATED
+    return replace(leaf, shard_group=None)
+
+
+def _share_with_computations(instruction: HloInstruction) -> None:
+    """Give the parameters of called computations the shardings of what they get; a loop's condition is not divided."""
+    if instruction.opcode == "while":
+        for computation in (instruction.while_condition, instruction.while_body):
+            computation.parameters[0].attrs["sharding"] = instruction.sharding
+        root = instruction.while_condition.root
+        assert root.sharding is not None
+        root.attrs["sharding"] = all_data_replicated(elements_of(root.sharding)[0])
+        return
+    operands = instruction.operands[1:] if instruction.opcode == "conditional" else instruction.operands
+    if instruction.opcode == "conditional":
+        for computation, operand in zip(instruction.called_computations, operands, strict=True):
+            computation.parameters[0].attrs["sharding"] = operand.sharding
+    else:
+        for parameter, operand in zip(instruction.to_apply.parameters, operands, strict=True):
+            parameter.attrs["sharding"] = operand.sharding
+
+
+def _callees_first(module: HloModule) -> list[HloComputation]:
+    order: list[HloComputation] = []
+
+    def visit(computation: HloComputation) -> None:
+        for instruction in computation.post_order():
+            for called in instruction.called_computations if instruction.opcode in _CONTROL_FLOW else ():
+                if called not in order:
+                    visit(called)
+        order.append(computation)
+
+    visit(module.entry)
+    return order
+
+
+def _root_sharding(computation: HloComputation) -> Sharding | None:
+    """Return the sharding that the root must have, or None for a computation that is not partitioned."""
+    if computation.is_entry:
+        return computation.root.sharding
+    caller = next((c for c in computation.callers if c.opcode in _CONTROL_FLOW), None)
+    if caller is None:
+        return None
+    if caller.opcode == "while" and computation is caller.while_condition:
+        return computation.root.sharding
+    return caller.sharding
+
+
+def _put(module: HloModule, old: HloComputation, new: HloComputation) -> None:
+    """Put a partitioned computation in the place of the original one."""
+    reached: dict[HloInstruction, None] = {}
+    waiting = [new.root, *new.parameters]
+    waiting += [i for i in new.instructions if i.opcode in ("outfeed", "send", "infeed") or _has_effect(i)]
+    while waiting:
+        instruction = waiting.pop()
+        if instruction not in reached:
+            reached[instruction] = None
+            waiting += [*instruction.operands, *instruction.control_predecessors]
+    new.remove_all({i for i in new.instructions if i not in reached})
+    is_entry = old.is_entry
+    module.add_computation(new, is_entry=is_entry)
+    for caller in list(old.callers):
+        caller.called = {key: tuple(new if c is old else c for c in group) for key, group in caller.called.items()}
+    if module.entry_computation is old:
+        module.entry_computation = new
+    if not is_entry or old is not module.entry:
+        module.remove_computation(old)
+
+
+def _has_effect(instruction: HloInstruction) -> bool:
+    return instruction.opcode == "custom-call" and bool(instruction.attrs.get("custom_call_has_side_effect", False))
+
+
+def _fit_layout(module: HloModule) -> None:
+    """Let the header's layout have the shapes of the parts."""
+    layout = module.attrs.get("entry_computation_layout")
+    if not isinstance(layout, EntryLayout):
+        return
+    new = tuple(_like(old, p.shape) for old, p in zip(layout.parameters, module.entry.parameters, strict=True))
+    module.attrs["entry_computation_layout"] = EntryLayout(new, _like(layout.result, module.entry.root.shape))
+
+
+def _like(old: Shape, new: Shape) -> Shape:
+    """Return the shape `new` in the layouts of `old`."""
+    if new.is_tuple:
+        pairs = zip(old.tuple_shapes, new.tuple_shapes, strict=True)
+        return replace(new, tuple_shapes=tuple(_like(a, b) for a, b in pairs))
+    return replace(new, layout=old.layout)

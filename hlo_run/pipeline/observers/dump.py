@@ -11,8 +11,10 @@ from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.observer import (
+    AFTER_PARTITIONER,
     BUFFER_TEXTS,
     CONSTANTS,
+    FIRST_AFTER_PARTITIONER,
     LLVM_BEFORE_OPTIMIZATIONS,
     MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
@@ -41,8 +43,6 @@ _THUNK_FILES = {
     THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
     THUNK_METADATA: "thunk_metadata.txt",
 }
-# The pipeline before which XLA dumps the module as the partitioner leaves it.
-_AFTER_PARTITIONER = "optimization"
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
@@ -238,8 +238,8 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
-            if (dump.pipeline, dump.after) == (_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
-                self._dump_module("after_spmd_partitioner")
+            if (dump.pipeline, dump.after) == (FIRST_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
+                self._dump_module(AFTER_PARTITIONER)
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:

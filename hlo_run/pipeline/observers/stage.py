@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.hlo_passes.observer import Observer, Step, StopAtStage
+from hlo_run.hlo_passes.observer import (
+    AFTER_PARTITIONER,
+    FIRST_AFTER_PARTITIONER,
+    PIPELINE_START,
+    Observer,
+    Step,
+    StopAtStage,
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,8 @@ class StageObserver(Observer):
 
     def after(self, step: Step) -> None:
         """Write the text and raise StopAtStage if the step is the stage."""
-        if self.stage in (step.row, f"{step.pipeline}/{step.row}"):
+        is_after_partitioner = step.row == PIPELINE_START and step.pipeline == FIRST_AFTER_PARTITIONER
+        if self.stage in (step.row, f"{step.pipeline}/{step.row}") or (is_after_partitioner and self.stage == AFTER_PARTITIONER):
             self.write(step.text().rstrip("\n"))
             raise StopAtStage
 

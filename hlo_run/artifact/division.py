@@ -1,0 +1,30 @@
+"""How whole arrays are divided between the partitions of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The tiles of an array with dimensions `dims`: `counts` per dimension, and the row-major number of each partition's tile.
+
+    All tiles have the size of the first; the last ones of a dimension may reach beyond the array.
+    """
+
+    dims: tuple[int, ...]
+    counts: tuple[int, ...]
+    tile_of: tuple[int, ...]
+
+    @property
+    def tile_dims(self) -> tuple[int, ...]:
+        """The dimensions of a tile."""
+        return tuple(-(-size // count) for size, count in zip(self.dims, self.counts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class DividedEntry:
+    """The divisions of the leaves of each parameter, and of those of the result. A leaf that is no array has none."""
+
+    parameters: tuple[tuple[Division | None, ...], ...]
+    result: tuple[Division | None, ...]

@@ -1,0 +1,82 @@
+"""Split whole arguments into the tiles of each partition, and join the tiles of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from hlo_run.artifact.division import DividedEntry, Division
+from hlo_run.backends.literals import Literal
+
+
+def split_arguments(divided: DividedEntry, arguments: Sequence[Sequence[Literal]], partitions: int) -> list[list[Literal]]:
+    """Return the arguments of every device: its tile of each whole argument. Tiles that reach beyond the array end in zeros."""
+    return [
+        [
+            _mapped(value, iter(divisions), partial(_tile, partition=device % partitions))
+            for value, divisions in zip(values, divided.parameters, strict=True)
+        ]
+        for device, values in enumerate(arguments)
+    ]
+
+
+def join_results(divided: DividedEntry, results: Sequence[Literal], partitions: int) -> list[Literal]:
+    """Return the whole result of every device: the tiles of its replica's partitions joined."""
+    joined: list[Literal] = []
+    for first in range(0, len(results), partitions):
+        parts = results[first : first + partitions]
+        leaves = [list(_leaves(part)) for part in parts]
+        wholes = [
+            list(arrays) if division is None else _joined(arrays, division)
+            for arrays, division in zip(zip(*leaves, strict=True), divided.result, strict=True)
+        ]
+        joined += [_rebuilt(part, iter([whole[number] for whole in wholes])) for number, part in enumerate(parts)]
+    return joined
+
+
+def _rebuilt(value: Literal, leaves: Iterator[Literal]) -> Literal:
+    return tuple(_rebuilt(part, leaves) for part in value) if isinstance(value, tuple) else next(leaves)
+
+
+def _mapped(value: Literal, divisions: Iterator[Division | None], change: Callable[[Literal, Division], Literal]) -> Literal:
+    """Return a value with `change(array, division)` for each leaf."""
+    if isinstance(value, tuple):
+        return tuple(_mapped(part, divisions, change) for part in value)
+    division = next(divisions)
+    return value if division is None else change(value, division)
+
+
+def _leaves(value: Literal) -> Iterator[Literal]:
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _ranges(division: Division, tile: int) -> tuple[slice, ...]:
+    place = np.unravel_index(tile, division.counts) if division.counts else ()
+    return tuple(slice(int(at) * size, (int(at) + 1) * size) for at, size in zip(place, division.tile_dims, strict=True))
+
+
+def _tile(array: Literal, division: Division, partition: int) -> Literal:
+    part = np.asarray(array)[_ranges(division, division.tile_of[partition])]
+    missing = [(0, size - own) for size, own in zip(division.tile_dims, part.shape, strict=True)]
+    return np.pad(part, missing) if any(more for _, more in missing) else part.copy()
+
+
+def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
+    """Return the whole array that each partition's view of the tiles gives: its own tile, and one of each other one."""
+    size = tuple(count * own for count, own in zip(division.counts, division.tile_dims, strict=True))
+    if all(count == 1 for count in division.counts):
+        return list(arrays)
+    wholes: list[Literal] = []
+    cut = tuple(slice(0, own) for own in division.dims)
+    for own in range(len(arrays)):
+        whole = np.zeros(size, np.asarray(arrays[0]).dtype)
+        for partition in (*range(len(arrays)), own):
+            whole[_ranges(division, division.tile_of[partition])] = arrays[partition]
+        wholes.append(whole[cut].copy())
+    return wholes

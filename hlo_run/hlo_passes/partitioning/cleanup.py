@@ -1,0 +1,51 @@
+"""Clean up after partitioning: merge equal instructions, forward elements of tuples, and drop what is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from hlo_run.analysis.value_keys import ValueKeys
+from hlo_run.hlo.edit import remove_uncalled
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
+
+_UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
+
+
+def clean_up(module: HloModule) -> None:
+    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not."""
+    for computation in [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]:
+        for element in computation.post_order():
+            if element.opcode == "get-tuple-element" and element.operands[0].opcode == "tuple":
+                module.replace_uses(element, element.operands[0].operands[element.tuple_index])
+        _remove_unreached(computation)
+        _merge_equal(module, computation)
+        _remove_unreached(computation)
+    remove_uncalled(module)
+
+
+def _merge_equal(module: HloModule, computation: HloComputation) -> None:
+    keys = ValueKeys(False)
+    first: dict[Hashable, HloInstruction] = {}
+    numbers: dict[HloInstruction, int] = {}
+    for instruction in computation.post_order():
+        numbers[instruction] = len(numbers)
+        is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
+        if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
+            continue
+        same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
+        if same is not instruction:
+            module.replace_uses(instruction, same)
+
+
+def _remove_unreached(computation: HloComputation) -> None:
+    reached: dict[HloInstruction, None] = {}
+    waiting = [computation.root, *computation.parameters]
+    waiting += [i for i in computation.instructions if i.opcode in SIDE_EFFECT]
+    waiting += [i for i in computation.instructions if i.attrs.get("custom_call_has_side_effect")]
+    while waiting:
+        instruction = waiting.pop()
+        if instruction not in reached:
+            reached[instruction] = None
+            waiting += [*instruction.operands, *instruction.control_predecessors]
+    computation.remove_all({i for i in computation.instructions if i not in reached})

@@ -1,0 +1,1 @@
+"""How each kind of instruction is divided between partitions."""

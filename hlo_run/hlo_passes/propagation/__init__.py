@@ -1,0 +1,1 @@
+"""The steps of sharding-propagation: annotations, and shardings taken from operands, users and called computations."""

@@ -1,0 +1,36 @@
+"""Give every user of a constant a constant of its own, so that each can have its own sharding.
+
+    c = f32[] constant(1); a = add(x, c); b = multiply(y, c)   =>   a = add(x, c1); b = multiply(y, c2)
+
+XLA's `HloConstantSplitter`, without expressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class HloConstantSplitter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "hlo-constant-splitter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations except fusion bodies in place."""
+        del ctx
+        for constant in module.instructions_of("constant"):
+            computation = constant.parent
+            if computation is None or len(constant.users) <= 1:
+                continue
+            for user in list(constant.users):
+                copy = copy_instruction(constant, ())
+                copy.attrs.pop("sharding", None)
+                user.replace_operand(constant, computation.add(copy))
+            if constant is not computation.root:
+                computation.remove(constant)

@@ -1,0 +1,96 @@
+"""Rows of the HLO table: those up to XLA's pipeline `optimization`, which divide a module, and those of narrow floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hlo_run.analysis.float_support import WIDE_TYPES
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pipeline.table_rows import Group, PassAt, Row
+
+HloRow = Row[PassContext, HloPass]
+HloGroup = Group[PassContext, HloPass]
+
+
+def hlo_pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
+    """Return the pass of a module in `hlo_passes`, with options of its constructor."""
+    return PassAt(f"hlo_run.hlo_passes.{module}", options)
+
+
+_pass = hlo_pass
+
+
+def _normalize_floats(narrow: str) -> HloRow:
+    return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
+
+
+FLOAT_NORMALIZATION = (
+    *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
+    HloRow(
+        "simplify-fp-conversions",
+        _pass("simplifiers.simplify_fp_conversions"),
+        for_opcodes=("convert",),
+        when=lambda c: c.options.xla_allow_excess_precision,
+    ),
+)
+
+
+BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
+    HloGroup(
+        "pre-spmd-partitioner",
+        (
+            # Ours: XLA:GPU's passes handle buffers.
+            HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
+            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
+            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
+            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
+            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
+            HloRow(
+                "topk-decomposer",
+                _pass("expanders.sorts.topk_decomposer", takes_calls=False),
+                for_opcodes=("topk",),
+                shares=True,
+            ),
+            HloRow("topk-rewriter", _pass("library.topk_rewriter"), for_opcodes=("sort",)),
+        ),
+    ),
+    HloGroup(
+        "spmd-partitioner",
+        (
+            HloGroup(
+                "spmd-simplify",
+                (
+                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
+                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
+                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
+                    HloRow(
+                        "while-loop-constant-sinking",
+                        _pass("control_flow.while_loop_constant_sinking"),
+                        for_opcodes=("while",),
+                    ),
+                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
+                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+                    HloRow("constant_folding", _pass("simplifiers.constant_folding")),
+                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow("dce", _pass("simplifiers.dce")),
+                ),
+                repeat=25,
+            ),
+            HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant",)),
+            HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
+            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
+        ),
+        for_partitions=True,
+    ),
+    HloGroup(
+        "sharding-removal",
+        (
+            HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
+            HloRow("dce", _pass("simplifiers.dce")),
+        ),
+        for_partitions=False,
+    ),
+)

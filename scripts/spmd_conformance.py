@@ -1,0 +1,208 @@
+"""Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
+
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER... [--devices 8] [--seed 0] [--keep FOLDER]
+
+A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices; a module of
+several partitions keeps its own. --keep holds each module with its shardings and XLA's text, and a later run reads them again.
+The script prints how many modules have the text of XLA's `after_spmd_partitioner` dump, whatever the names and channels, and
+how many have the values of the undivided module. Needs `hlo-run[xla-gpu]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import math
+import random
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import hlo_run
+from hlo_run.backends.tiles import join_results, split_arguments
+from hlo_run.cli import run
+from hlo_run.errors import HloRunError
+from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
+from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import SingleSharding, tiled
+from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
+from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
+from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import CompileOptions
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Value
+from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
+
+_DUMPED = ".after_spmd_partitioner.txt"
+_REPLICATED = SingleSharding("replicated")
+# Sums are made in another order.
+_TOLERANCE = 2e-2
+
+
+def random_sharding(rng: random.Random, shape: Shape, mesh: tuple[int, ...], is_even: bool) -> SingleSharding | None:
+    """Return a sharding of an array that divides some dimensions by axes of the mesh, or None if it divides none."""
+    dims = [1] * shape.rank
+    axes: list[list[int]] = [[] for _ in dims]
+    for axis, count in enumerate(mesh):
+        places = [d for d, size in enumerate(shape.dims) if size >= 2 and not (is_even and size % (dims[d] * count))]
+        if places and rng.random() < 0.75:
+            dim = rng.choice(places)
+            dims[dim] *= count
+            axes[dim].append(axis)
+    used = [axis for group in axes for axis in group]
+    rest = [axis for axis in range(len(mesh)) if axis not in used]
+    if not used:
+        return None
+    tiles = TileAssignment(mesh, Iota((math.prod(mesh),), (0,))).transpose([*used, *rest])
+    copies = math.prod(mesh[axis] for axis in rest)
+    if copies > 1:
+        return tiled(tiles.reshape((*dims, copies)), ("replicated",))
+    return tiled(tiles.reshape(tuple(dims)), ())
+
+
+def annotate(module: HloModule, devices: int, seed: str) -> bool:
+    """Give the module partitions and random shardings. Returns False if none divides anything."""
+    rng = random.Random(seed)
+    meshes = [mesh for mesh in ((devices,), (2, devices // 2), (devices // 2, 2), (2, 2, devices // 4)) if 1 not in mesh]
+    mesh = rng.choice([mesh for mesh in meshes if math.prod(mesh) == devices])
+    is_even = rng.random() < 0.8
+    module.attrs.pop("entry_computation_layout", None)
+    divided = 0
+    for parameter in module.entry.parameters:
+        found = random_sharding(rng, parameter.shape, mesh, is_even) if parameter.shape.is_array else None
+        if found is not None or rng.random() < 0.3:
+            parameter.attrs["sharding"] = found or _REPLICATED
+        divided += found is not None
+    root = module.entry.root
+    if root.shape.is_array and root.opcode != "parameter":
+        found = _REPLICATED if rng.random() < 0.5 else random_sharding(rng, root.shape, mesh, is_even=True)
+        if found is not None:
+            root.attrs["sharding"] = found
+    module.attrs["num_partitions"] = devices
+    return divided > 0
+
+
+def text_of_xla(text: str, name: str) -> str:
+    """Return XLA:GPU's module after its partitioner. Raises an HloRunError if XLA does not compile it."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_large_constants", "--xla_dump_hlo_pass_re=spmd"]
+        with contextlib.suppress(HloRunError):  # the dump is there even if a later step fails
+            write_dumps(text, name, to_text_proto(preset(DEFAULT_TARGET)), flags, None, Path(folder), limit_seconds=200)
+        found = sorted(Path(folder).glob(f"*{_DUMPED}"))
+        return found[0].read_text() if found else ""
+
+
+def our_text(file: Path) -> str:
+    """Return our module after the partitioner, or "" after an error."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = run([str(file), "--stage=after_spmd_partitioner", "--cache=off", "--xla_dump_large_constants"])
+    return "" if code else out.getvalue()
+
+
+def has_same_text(ours: str, theirs: str) -> bool:
+    """True if two texts have the same instructions, whatever the names, channels and metadata."""
+    return len({_canonical(text) for text in (ours, theirs)}) == 1
+
+
+def _canonical(text: str) -> str:
+    module = hlo_run.parse(re.sub(r"channel_id=\d+", "channel_id=1", text), verified=False)
+    for instruction in module.instructions:
+        for name in ("metadata", "backend_config", "frontend_attributes"):
+            instruction.attrs.pop(name, None)
+    module.name = "module"
+    module.attrs = {"num_partitions": module.attrs.get("num_partitions", 1)}
+    return module_fingerprint(module)
+
+
+def has_same_values(text: str) -> bool:
+    """True if the devices' tiles of the result, joined, are the result of the undivided module."""
+    whole, module = (hlo_run.parse(text, verified=False) for _ in range(2))
+    count = int(module.attrs.get("num_partitions", 1))
+    arguments = make_fake_arguments(whole, RandomEngine(1))
+    expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
+    ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    ShardingPropagation().apply(ctx, module)
+    SpmdPartitioning().apply(ctx, module)
+    divided = module.divided
+    if divided is None:
+        return True
+    results = Reference(module).run(split_arguments(divided, [arguments] * count, count), 1, count, 42)
+    return all(_is_near(expected, result) for result in join_results(divided, results, count))
+
+
+def _is_near(expected: Value, found: Value) -> bool:
+    if isinstance(expected, tuple) and isinstance(found, tuple):
+        return len(expected) == len(found) and all(_is_near(a, b) for a, b in zip(expected, found, strict=True))
+    one, two = np.asarray(expected), np.asarray(found)
+    if one.shape != two.shape:
+        return False
+    if one.dtype.kind in "iub":
+        return bool(np.array_equal(one, two))
+    one, two = one.astype(np.complex128), two.astype(np.complex128)
+    most = float(np.max(np.abs(one[np.isfinite(one)]), initial=1e-9))
+    return bool(np.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE * most, equal_nan=True))
+
+
+def pairs_of(files: list[Path], devices: int, seed: int, folder: Path) -> list[Path]:
+    """Write each module with its shardings, and XLA's text next to it; return the files of those that XLA compiles."""
+    found: list[Path] = []
+    for file in files:
+        module = hlo_run.parse(file.read_text())
+        if int(module.attrs.get("replica_count", 1)) != 1:
+            continue
+        if module.attrs.get("num_partitions", 1) == 1 and not annotate(module, devices, f"{file.name}:{seed}"):
+            continue
+        target = folder / file.name
+        expected = target.with_suffix(_DUMPED)
+        if not expected.exists():
+            target.write_text(module.to_string())
+            expected.write_text(text_of_xla(target.read_text(), file.name))
+        if expected.read_text():
+            found.append(target)
+        else:
+            print(f"{file.name}: XLA refuses it", file=sys.stderr)
+    return found
+
+
+def main() -> int:
+    """Compare all modules and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--devices", type=int, default=8, help="partitions of a module that has one (a power of two)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random shardings")
+    parser.add_argument("--keep", type=Path, help="a folder for the modules with their shardings, and XLA's texts")
+    arguments = parser.parse_args()
+    files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        pairs = pairs_of(files, arguments.devices, arguments.seed, folder)
+        texts, values = 0, 0
+        for file in pairs:
+            ours = our_text(file)
+            is_equal = bool(ours) and has_same_text(ours, file.with_suffix(_DUMPED).read_text())
+            try:
+                is_right = has_same_values(file.read_text())
+            except HloRunError as error:
+                print(f"{file.name}: {error.message}", file=sys.stderr)
+                is_right = False
+            texts += is_equal
+            values += is_right
+            if not (is_equal and is_right):
+                print(f"{file.name}: {'' if is_equal else 'another text '}{'' if is_right else 'other values'}")
+    print(f"{texts} of {len(pairs)} modules have XLA's text, {values} the values of the undivided module")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

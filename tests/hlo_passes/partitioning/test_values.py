@@ -1,0 +1,129 @@
+"""Divided modules have the values of the whole ones, on every device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hlo_run.backends.tiles import join_results, split_arguments
+from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
+from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
+from hlo_run.ops.verify import verify
+from hlo_run.options import CompileOptions
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.random import RandomEngine
+from hlo_run.target import DEFAULT_TARGET, preset
+
+ROWS, COLUMNS, BOTH = "{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}", "{devices=[2,2]<=[4]}"
+ROWS_TWICE = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"
+ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }"
+MAX = "max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] maximum(x, y) }"
+
+CASES = {
+    "elementwise": f"""
+      a = f32[8,6] parameter(0), sharding={BOTH}
+      b = f32[8,6] parameter(1), sharding={ROWS}
+      ROOT r = f32[8,6] add(a, b), sharding={COLUMNS}""",
+    "uneven": f"""
+      a = f32[5,7] parameter(0), sharding={BOTH}
+      n = f32[5,7] exponential(a)
+      t = f32[7,5] transpose(n), dimensions={{1,0}}
+      ROOT r = f32[35] reshape(t), sharding={{devices=[4]<=[4]}}""",
+    "dot": f"""
+      a = f32[6,8] parameter(0), sharding={BOTH}
+      b = f32[8,10] parameter(1), sharding={BOTH}
+      ROOT d = f32[6,10] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, sharding={ROWS_TWICE}""",
+    "batch dot": """
+      a = f32[4,3,5] parameter(0), sharding={devices=[4,1,1]<=[4]}
+      b = f32[4,5,6] parameter(1), sharding={devices=[1,2,2]<=[4]}
+      ROOT d = f32[4,3,6] dot(a, b), lhs_batch_dims={0}, lhs_contracting_dims={2},
+        rhs_batch_dims={0}, rhs_contracting_dims={1}""",
+    "reduce": f"""
+      a = f32[7,9] parameter(0), sharding={BOTH}
+      z = f32[] constant(0)
+      ROOT r = f32[9] reduce(a, z), dimensions={{0}}, to_apply=add""",
+    "pad and slice": f"""
+      a = f32[9,4] parameter(0), sharding={ROWS}
+      z = f32[] constant(1)
+      p = f32[14,4] pad(a, z), padding=2_3x0_0, sharding={ROWS}
+      ROOT s = f32[6,4] slice(p), slice={{[1:12:2], [0:4]}}, sharding={ROWS}""",
+    "reverse": f"""
+      a = f32[9,4] parameter(0), sharding={ROWS}
+      ROOT r = f32[9,4] reverse(a), dimensions={{0}}, sharding={ROWS}""",
+    "concatenate": f"""
+      a = f32[3,8] parameter(0), sharding={COLUMNS}
+      b = f32[2,8] parameter(1), sharding={BOTH}
+      ROOT c = f32[5,8] concatenate(a, b), dimensions={{0}}, sharding={BOTH}""",
+    "iota": f"""
+      a = f32[9,4] parameter(0), sharding={ROWS}
+      i = f32[9,4] iota(), iota_dimension=0, sharding={ROWS}
+      ROOT r = f32[9,4] multiply(a, i)""",
+    "dynamic slice": f"""
+      a = f32[8,8] parameter(0), sharding={BOTH}
+      u = f32[1,8] parameter(1), sharding={COLUMNS}
+      i = s32[] constant(5)
+      z = s32[] constant(0)
+      d = f32[8,8] dynamic-update-slice(a, u, i, z), sharding={BOTH}
+      ROOT s = f32[2,8] dynamic-slice(d, i, z), dynamic_slice_sizes={{2,8}}, sharding={COLUMNS}""",
+    "gather": f"""
+      t = f32[10,6] parameter(0), sharding={BOTH}
+      i = s32[5,1] parameter(1), sharding={{devices=[2,1,2]<=[4] last_tile_dim_replicate}}
+      ROOT g = f32[5,6] gather(t, i), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+        index_vector_dim=1, slice_sizes={{1,6}}, sharding={BOTH}""",
+    "scatter": f"""
+      t = f32[10,6] parameter(0), sharding={ROWS}
+      i = s32[5,1] parameter(1), sharding={ROWS}
+      u = f32[5,6] parameter(2), sharding={ROWS}
+      ROOT s = f32[10,6] scatter(t, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+        scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add""",
+    "convolution": """
+      a = f32[2,9,9,3] parameter(0), sharding={devices=[1,4,1,1]<=[4]}
+      k = f32[3,3,3,4] parameter(1), sharding={replicated}
+      ROOT c = f32[2,9,9,4] convolution(a, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f,
+        sharding={devices=[1,4,1,1]<=[4]}""",
+    "reduce-window": """
+      a = f32[10,4] parameter(0), sharding={devices=[4,1]<=[4]}
+      m = f32[] constant(-inf)
+      ROOT w = f32[4,4] reduce-window(a, m), window={size=3x1 stride=3x1 pad=1_1x0_0}, to_apply=max,
+        sharding={devices=[2,2]<=[4]}""",
+    "sort": f"""
+      a = f32[6,8] parameter(0), sharding={BOTH}
+      ROOT s = f32[6,8] sort(a), dimensions={{1}}, to_apply=less, sharding={BOTH}""",
+    "loop": f"""
+      a = f32[6,8] parameter(0), sharding={BOTH}
+      z = s32[] constant(0)
+      t = (s32[], f32[6,8]) tuple(z, a)
+      l = (s32[], f32[6,8]) while(t), condition=cond, body=body
+      ROOT r = f32[6,8] get-tuple-element(l), index=1""",
+    "manual region": f"""
+      a = f32[8,4] parameter(0), sharding={BOTH}
+      s = f32[4,2] custom-call(a), custom_call_target="SPMDFullToShardShape", sharding={{manual}}
+      n = f32[4,2] negate(s), sharding={{manual}}
+      ROOT w = f32[8,4] custom-call(n), custom_call_target="SPMDShardToFullShape", sharding={BOTH}""",
+}
+OTHERS = f"""{ADD}
+{MAX}
+less {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = pred[] compare(x, y), direction=LT }}
+cond {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT }}
+body {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index=0 o = s32[] constant(1) j = s32[] add(i, o)
+  v = f32[6,8] get-tuple-element(p), index=1 w = f32[6,8] cosine(v) ROOT t = (s32[], f32[6,8]) tuple(j, w) }}"""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_divided_module_has_the_values_of_the_whole_one(name: str) -> None:
+    text = f"HloModule m, num_partitions=4\n{OTHERS}\nENTRY e {{{CASES[name]}\n}}"
+    whole, module = parse(text), parse(text)
+    arguments = make_fake_arguments(whole, RandomEngine(1))
+    expected = Reference(whole).run([arguments] * 4, 1, 4, 42)[0]
+    ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    ShardingPropagation().apply(ctx, module)
+    SpmdPartitioning().apply(ctx, module)
+    verify(module)
+    assert module.divided is not None
+    results = Reference(module).run(split_arguments(module.divided, [arguments] * 4, 4), 1, 4, 42)
+    for result in join_results(module.divided, results, 4):
+        np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-5, atol=1e-5)
