@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
-    """Return all computations, callees before callers: in the module's order, with a later callee just before its first caller.
+    """Return all computations, callees before callers, in the order that XLA keeps while passes add computations.
 
-    This is the order that XLA keeps while passes add computations. A module in which a later callee itself calls a computation
-    that would follow it is walked depth first instead.
+    A new computation goes to the end. If one before it calls it, that caller moves behind it, and with it every computation
+    that reaches the caller. So the condition of a loop comes before the body once the body has a new callee.
     """
-    callers = {c: {i.parent for i in c.callers} for c in module.computations if c.callers}
-    order: list[HloComputation] = []
-    placed: set[HloComputation | None] = set()
+    places: dict[HloComputation, int] = {}
+    numbers = {c: number for number, c in enumerate(module.computations)}
+    callers = {
+        c: sorted({i.parent for i in c.callers if i.parent in numbers}, key=numbers.__getitem__) for c in numbers if c.callers
+    }
+    place = itertools.count()
     for computation in module.computations:
-        place = len(order)
-        known = callers.get(computation)
-        if known is not None and not known.isdisjoint(placed):
-            place = next(n for n, other in enumerate(order) if other in known)
-        order.insert(place, computation)
-        placed.add(computation)
-    done: set[HloComputation | None] = set()
-    for computation in order:
-        if computation in callers and not callers[computation].isdisjoint(done):
-            return _depth_first(module)
-        done.add(computation)
-    return order
+        places[computation] = next(place)
+        for caller in callers.get(computation, ()):
+            if caller in places and places[caller] < places[computation]:
+                for moved in _callers_last(caller, callers, places):
+                    places[moved] = next(place)
+    return sorted(places, key=places.__getitem__)
 
 
-def _depth_first(module: HloModule) -> list[HloComputation]:
-    called = {callee for instruction in module.instructions for callee in instruction.called_computations}
-    done: dict[HloComputation, None] = {}
-    for start in module.computations:
-        if start not in called:
-            _add_callees_first(start, done)
-    return list(done)
-
-
-def _add_callees_first(start: HloComputation, done: dict[HloComputation, None]) -> None:
-    visited = {start, *done}
-    waiting: list[tuple[HloComputation, Iterator[HloInstruction]]] = [(start, iter(start.instructions))]
+def _callers_last(
+    start: HloComputation, callers: Mapping[HloComputation, Sequence[HloComputation]], placed: Container[HloComputation]
+) -> list[HloComputation]:
+    """Return `start` and every placed computation that reaches it, each before its callers."""
+    order: list[HloComputation] = []
+    waiting, visited = [(start, False)], set[HloComputation]()
     while waiting:
-        computation, rest = waiting[-1]
-        instruction = next(rest, None)
-        if instruction is None:
-            waiting.pop()
-            done[computation] = None
-            continue
-        for callee in reversed(instruction.called_computations):
-            if callee not in visited:
-                visited.add(callee)
-                waiting.append((callee, iter(callee.instructions)))
+        computation, is_done = waiting.pop()
+        if is_done:
+            order.append(computation)
+        elif computation not in visited:
+            visited.add(computation)
+            waiting.append((computation, True))
+            waiting += [(c, False) for c in callers.get(computation, ()) if c in placed]
+    return order[::-1]
 
 
 def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:

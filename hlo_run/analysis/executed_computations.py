@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
@@ -20,6 +21,7 @@ def executed_computations(module: HloModule) -> list[HloComputation]:
 
 
 def fusible_computations(module: HloModule) -> list[HloComputation]:
-    """Return the entry and the bodies and conditions of its loops and branches, where XLA fuses; callers first."""
-    executed = executed_computations(module)
-    return [c for c in executed if all(caller.opcode in ("while", "conditional") for caller in c.callers)]
+    """Return the entry and the bodies and conditions of its loops and branches, where XLA fuses; callees first, as XLA does."""
+    executed = set(executed_computations(module))
+    order = (c for c in computation_post_order(module) if c in executed)
+    return [c for c in order if all(caller.opcode in ("while", "conditional") for caller in c.callers)]

@@ -265,22 +265,20 @@ class FusionGraph:
             names.append(copies[op], clones[op], op.operands, parameter=op if op in names.names else None)
             if not source.is_multi_output and op is source.root and (source.users or self.root is source):
                 self._return_too(node, copies[op])
-                self._read_element(self._new_element(source), node, len(node.root.operands) - 1)
+                self._read_element(self._new_element(source, node), node, len(node.root.operands) - 1)
             elif elements.get(op):
                 self._return_too(node, copies[op])
                 for element in elements[op]:
                     source.users.discard(element)
-                    self._renew(element)
+                    self._renew(element, node)
                     self._read_element(element, node, len(node.root.operands) - 1)
         self._take_operands(node)
 
-    def _new_element(self, node: Node) -> Node:
-        """Return a new get-tuple-element node for all users of a node with one result; the caller connects it."""
+    def _new_element(self, node: Node, fusion: Node) -> Node:
+        """Return a new get-tuple-element node of a fusion for all users of a node with one result; the caller connects it."""
         name = self._module.unique_instruction_name("get-tuple-element")
         old = node.instruction
-        attributes: dict[str, AttributeValue] = {"index": 0}
-        if "metadata" in old.attrs:
-            attributes["metadata"] = old.attrs["metadata"]
+        attributes: dict[str, AttributeValue] = {"index": 0, **_metadata(fusion)}
         shape = node.result_ops[0].instruction.shape if node.is_multi_output else node.shape
         made = HloInstruction(name, "get-tuple-element", shape, (), attributes, None, old.where)
         element = Node(made, self.new_number())
@@ -300,8 +298,10 @@ class FusionGraph:
         self._alive[element] = None
         return element
 
-    def _renew(self, element: Node) -> None:
-        """Give a get-tuple-element a new name and the last place, since XLA makes another one."""
+    def _renew(self, element: Node, fusion: Node) -> None:
+        """Give a get-tuple-element a new name, the last place and the fusion's metadata, since XLA makes another one."""
+        element.instruction.attrs.pop("metadata", None)
+        element.instruction.attrs.update(_metadata(fusion))
         element.number = self.new_number()
         element.name = element.instruction.name = self._module.unique_instruction_name("get-tuple-element")
 
@@ -315,7 +315,7 @@ class FusionGraph:
             node.root.users.append(root)
             node.ops.insert(0, root)
             names.rename(root, "tuple")
-            self._read_element(self._new_element(node), node, 0)
+            self._read_element(self._new_element(node, node), node, 0)
         else:
             root = node.root
             names.rename(root, "tuple")
@@ -391,6 +391,11 @@ class FusionGraph:
             old.called = {}
             if not body.callers:
                 self._module.remove_computation(body)
+
+
+def _metadata(node: Node) -> dict[str, AttributeValue]:
+    attributes = node.instruction.attrs
+    return {"metadata": attributes["metadata"]} if "metadata" in attributes else {}
 
 
 def _elements_of_results(node: Node) -> dict[Op, list[Node]]:

@@ -1,4 +1,4 @@
-"""The order of computations: the module's own, with a computation that a pass adds just before its first caller."""
+"""The order of computations: the module's own, with the callers of a computation that a pass adds behind it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_the_order_of_the_module() -> None:
     assert [c.name for c in computation_post_order(module)] == ["sum", "body", "cond", "e"]
 
 
-def test_an_added_computation_comes_just_before_its_caller() -> None:
+def test_the_callers_of_an_added_computation_move_behind_it() -> None:
     module = hlo_run.parse(_LOOP)
     added = clone_computation(module, module.computations[0])
     (reduce,) = module.instructions_of("reduce")
     reduce.called = {"to_apply": (added,)}
-    assert [c.name for c in computation_post_order(module)] == ["sum", "sum.clone", "body", "cond", "e"]
+    assert [c.name for c in computation_post_order(module)] == ["sum", "cond", "sum.clone", "body", "e"]

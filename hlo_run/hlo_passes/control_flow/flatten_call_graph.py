@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import clone_computation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
@@ -32,7 +32,7 @@ class FlattenCallGraph:
         if self.control_flow_only:
             flatten_call_graph(module)
             return
-        for computation in computation_order(module):
+        for computation in computation_post_order(module):
             if len(computation.callers) > 1 or any(c.called_computations.count(computation) > 1 for c in computation.callers):
                 _give_each_its_own(module, computation)
 

@@ -135,7 +135,7 @@ def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: 
     call.operands = [*call.operands, bias]
     update_record(call, epilogue="BIAS")
     rename(edits, call, *product.steps)
-    edits.replace(add, product.value)
+    edits.replace_by_changed(add, product.value)
     edits.drop(broadcast)
     return True
 
@@ -188,7 +188,9 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
     may_overwrite = is_recast or _may_overwrite(edits, addend)
     matrix = _written_out(editor, addend)
     if product.bitcast is not None:
-        matrix = editor.bitcast(matrix, product.sliced.shape)
+        # XLA first moves the add before the bitcast. Then the view of the addend derives from it, the result's from the add.
+        viewer = Editor(addend, derives=addend.opcode != "broadcast") if is_recast else editor
+        matrix = viewer.bitcast(matrix, product.sliced.shape)
     if product.slice is not None:
         matrix = padded_to(editor, matrix, call.shape)
     call.operands = [*call.operands[:_ADDEND], matrix, *call.operands[_ADDEND:]]
@@ -197,7 +199,9 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
     if may_overwrite:
         call.attrs["output_to_operand_aliasing"] = OperandAliasing((((), _ADDEND, ()),))
     rename(edits, call, *product.steps, is_named_before=True)
-    edits.replace(add, product.value)
+    if product.bitcast is not None and is_recast:
+        product.bitcast.attrs.pop("metadata", None)
+    edits.replace_by_changed(add, product.value)
     return True
 
 
@@ -228,7 +232,7 @@ def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
 
 
 def rename(edits: Edits, call: HloInstruction, *steps: HloInstruction, is_named_before: bool = False) -> None:
-    """Rename a call that does more than multiply, and the steps behind it, as XLA does, which makes new ones.
+    """Rename a call that does more than multiply, and the steps behind it, and move them to the end, since XLA makes new ones.
 
     XLA names the new call after it has a number, or, with `is_named_before`, before: it then takes two numbers of the new name.
     """
@@ -239,3 +243,7 @@ def rename(edits: Edits, call: HloInstruction, *steps: HloInstruction, is_named_
     call.name = unique(name)
     for step in steps:
         step.name = unique(step.name)
+    for made in (call, *steps):
+        assert made.parent is not None, "the instruction is in a computation"
+        made.parent.instructions.remove(made)
+        made.parent.add_named(made)

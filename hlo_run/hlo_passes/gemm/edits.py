@@ -35,6 +35,15 @@ class Edits:
         self.module.replace(old, new)
         self.drop(old)
 
+    def replace_by_changed(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace `old` by its operand `new`, which was changed in place: its users come in the order of those of `old`."""
+        operands = dict.fromkeys(old.operands)
+        old.operands = ()
+        self.replace(old, new)
+        for operand in operands:
+            if operand is not new:
+                self.drop(operand)
+
     def drop(self, instruction: HloInstruction) -> None:
         """Drop an instruction if it has no users and is removable, and then its operands in the same way."""
         waiting = [instruction]

@@ -61,9 +61,6 @@ class _Normalizer:
         """Replace the instructions to normalise; operands come before their users."""
         replaced: list[HloInstruction] = []
         for instruction in computation.post_order():
-            if instruction.opcode == "bitcast" and instruction.operands[0].opcode == "bitcast":
-                replaced.append(instruction.operands[0])
-                instruction.operands = instruction.operands[0].operands
             if is_convolution_call(instruction):
                 replaced += self._convolution(instruction)
                 continue

@@ -36,11 +36,12 @@ def _is_degenerate(reduce: HloInstruction) -> bool:
 
 
 def _without_ones(reduce: HloInstruction) -> HloInstruction:
-    editor = Editor(reduce)
+    # In XLA only the new reduce and the new result derive from the old one, not what is before and between them.
+    editor, bare = Editor(reduce), Editor(reduce, derives=False)
     count = len(reduce.operands) // 2
     sizes = reduce.operands[0].shape.dims
     kept = [d for d, size in enumerate(sizes) if size != 1]
-    inputs = [editor.bitcast(value, _squeezed(value.shape)) for value in reduce.operands[:count]]
+    inputs = [bare.bitcast(value, _squeezed(value.shape)) for value in reduce.operands[:count]]
     dimensions = [kept.index(d) for d in reduce.dimensions if d in kept]
     shapes = [shape for _, shape in reduce.shape.leaves()]
     results = editor.reduce_again(reduce, inputs, dimensions, [_squeezed(shape) for shape in shapes])

@@ -8,7 +8,7 @@ XLA's `OpExpanderPass`. Fusion bodies are not expanded, since a pass or the user
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 from hlo_run.builder.builder import HloBuilder
@@ -28,23 +28,27 @@ def expand(
     matches: Callable[[HloInstruction], bool] = lambda instruction: True,
     *,
     called: Name = "",
+    bare: Sequence[str] = (),
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
     unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location and
-    metadata of the old one. The result keeps the old layouts, with copies where necessary.
+    metadata of the old one, but those with an opcode in `bare` get no metadata. The result keeps the old layouts, with copies
+    where necessary.
     """
     replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
     for old in module.instructions_of(*opcodes):
         if matches(old):
             assert old.parent is not None, "the instruction is in a computation"
-            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called)
+            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, bare)
     for computation, found in replacements.items():
         replace_all(computation, found)
 
 
-def replacement(module: HloModule, old: HloInstruction, build: Build, called: Name = "") -> HloInstruction:
+def replacement(
+    module: HloModule, old: HloInstruction, build: Build, called: Name = "", bare: Sequence[str] = ()
+) -> HloInstruction:
     """Add the replacement of an instruction to its computation and return it; it has no users yet. See `expand`."""
     assert old.parent is not None, "the instruction is in a computation"
     builder = HloBuilder((called if isinstance(called, str) else called(old)) or old.opcode)
@@ -54,7 +58,7 @@ def replacement(module: HloModule, old: HloInstruction, build: Build, called: Na
     result = with_layouts(builder, build(builder, old, *operands), old.shape)
     body = builder.build_computation(result)
     for computation in callees_first(body):
-        _mark(computation, old)
+        _mark(computation, old, ("parameter", *bare))
         if computation.module is None and computation is not body:
             module.add_computation(computation)
     if not called:
@@ -107,11 +111,11 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
     computation.remove_all(replacements)
 
 
-def _mark(body: HloComputation, old: HloInstruction) -> None:
+def _mark(body: HloComputation, old: HloInstruction, without_metadata: Container[str]) -> None:
     metadata = old.metadata
     for instruction in body.instructions:
         instruction.where = old.where
-        if metadata is not None and instruction.opcode != "parameter":
+        if metadata is not None and instruction.opcode not in without_metadata:
             instruction.attrs["metadata"] = metadata
 
 

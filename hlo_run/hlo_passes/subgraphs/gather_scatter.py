@@ -73,7 +73,7 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
     if 0 in updates[0].shape.dims:
         return editor.joined(inputs, scatter)
     rows = index_rows(indices, scatter.index_vector_dim)
-    new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
+    new_updates = [_with_all_dims(scatter, update) for update in updates]
     changed: dict[str, Any] = {
         "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
         "inserted_window_dims": (),
@@ -86,13 +86,13 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
     )
 
 
-def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
-    """Return an update as [rows, all dimensions of the operand].
+def _with_all_dims(scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
+    """Return an update as [rows, all dimensions of the operand], with the update's metadata.
 
     One reshape merges the rows, another one adds the dimensions of size 1: the simplifier can then move the transpose behind the
     first.
     """
-    window = scatter.update_window_dims
+    editor, window = Editor(update), scatter.update_window_dims
     inserted = scatter.inserted_window_dims
     batch = [d for d in range(update.shape.rank) if d not in window]
     moved = editor.transpose(update, [*batch, *window])

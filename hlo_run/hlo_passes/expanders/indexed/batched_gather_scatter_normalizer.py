@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from hlo_run.builder.builder import HloBuilder
@@ -31,10 +32,8 @@ class BatchedGatherScatterNormalizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("gather",), _gather, lambda old: _is_normalised(old, "operand_batching_dims", "start_index_map"))
-        expand(
-            module, ("scatter",), _scatter, lambda old: _is_normalised(old, "input_batching_dims", "scatter_dims_to_operand_dims")
-        )
+        for opcode, build, batching, index_map in _FORMS:
+            expand(module, (opcode,), build, partial(_is_normalised, batching=batching, index_map=index_map), bare=_BARE)
 
 
 def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
@@ -76,6 +75,14 @@ def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
         indices_are_sorted=_stay_sorted(old.indices_are_sorted, where, (*batching, *old.scatter_dims_to_operand_dims)),
         unique_indices=old.unique_indices,
     )
+
+
+_FORMS = (
+    ("gather", _gather, "operand_batching_dims", "start_index_map"),
+    ("scatter", _scatter, "input_batching_dims", "scatter_dims_to_operand_dims"),
+)
+# XLA gives these no metadata.
+_BARE = ("iota", "convert")
 
 
 def _stay_sorted(sorted_before: bool, where: Sequence[int], index_map: Sequence[int]) -> bool:

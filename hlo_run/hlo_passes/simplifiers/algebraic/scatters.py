@@ -114,23 +114,30 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """
     one, two = i.operands
     scatters = [value for value in (one, two) if _adds(value)]
-    if one is two or not scatters:
+    # The scatters are changed in place, so the caller must have fuel for the replacement and no reason to refuse it.
+    if one is two or not scatters or rw.fuel.is_out("algsimp") or any(scatter.shape != i.shape for scatter in scatters):
         return None
     if len(scatters) == 1:
         scatter = scatters[0]
         value = two if scatter is one else one
         pair = (scatter.operands[0], value) if scatter is one else (value, scatter.operands[0])
-        return rw.like(scatter, [rw.binary("add", *pair), *scatter.operands[1:]])
+        return _from(scatter, rw.bare.binary("add", *pair))
     if one.operands[1].shape.rank != two.operands[1].shape.rank or not _are_few(one, two):
         return None
     dims = _joined_dims(one, two)
     if dims is None:
         return None
-    begin = rw.binary("add", one.operands[0], two.operands[0])
+    begin = rw.bare.binary("add", one.operands[0], two.operands[0])
     if _may_join(one, two):
         pairs = zip(one.operands[1:], two.operands[1:], dims, strict=True)
         return rw.like(one, [begin, *(rw.concatenate([a, b], d) for a, b, d in pairs)])
-    return rw.like(one, [rw.like(two, [begin, *two.operands[1:]]), *one.operands[1:]])
+    return _from(one, _from(two, begin))
+
+
+def _from(scatter: HloInstruction, begin: HloInstruction) -> HloInstruction:
+    """Let a scatter of one operand begin with another value, and return it."""
+    scatter.operands = [begin, *scatter.operands[1:]]
+    return scatter
 
 
 def _adds(value: HloInstruction) -> bool:

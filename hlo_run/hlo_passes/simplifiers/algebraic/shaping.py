@@ -253,6 +253,17 @@ def copy_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.add("bitcast", i.shape, i.operands) if stays else None
 
 
+def bitcast_twice_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """bitcast(bitcast(A)) => A if the shape is that of A. XLA first makes one bitcast of A, which takes a name."""
+    inner = i.operands[0]
+    if inner.opcode != "bitcast" or inner.operands[0].shape != i.shape:
+        return None
+    module = rw.computation.module
+    assert module is not None, "the computation is in a module"
+    module.unique_instruction_name("bitcast")
+    return inner.operands[0]
+
+
 def bitcast_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """bitcast(broadcast(scalar)) => broadcast(scalar)."""
     inner = i.operands[0]
@@ -273,7 +284,7 @@ _BROADCAST = (
     broadcast_twice,
 )
 RULES: Rules = {
-    "bitcast": (to_own_shape, reshape_twice, bitcast_of_broadcast),
+    "bitcast": (bitcast_twice_to_own_shape, to_own_shape, reshape_twice, bitcast_of_broadcast),
     "broadcast": _BROADCAST,
     "constant": (constant_of_one_value, constant_that_counts),
     "copy": (reshape_twice, to_own_shape),
