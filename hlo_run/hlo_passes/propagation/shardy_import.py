@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import bypass
@@ -108,8 +108,9 @@ class ShardyImport:
         inner, shardings = self._inner(call, shardy.IN_SHARDINGS, region, len(call.operands))
         parts: list[HloInstruction] = []
         for operand, shape, sharding in zip(call.operands, _shapes(call.shape), shardings, strict=True):
-            whole = _add(call, "Sharding", operand.shape, operand, shardy.inside(sharding, region.manual))
-            parts.append(_add(call, "SPMDFullToShardShape", shape, whole, shardy.inside(sharding, inner.manual)))
+            outside, within = _both_sides(sharding, region, inner)
+            whole = _add(call, "Sharding", operand.shape, operand, outside)
+            parts.append(_add(call, "SPMDFullToShardShape", shape, whole, within))
         self._replace(call, parts)
         for part in parts:
             self._regions[part] = inner
@@ -125,8 +126,9 @@ class ShardyImport:
             self._regions.setdefault(operand, inner)
             if operand.opcode == "get-tuple-element":
                 self._regions.setdefault(operand.operands[0], inner)
-            local = _add(call, "Sharding", operand.shape, operand, shardy.inside(sharding, inner.manual))
-            wholes.append(_add(call, "SPMDShardToFullShape", shape, local, shardy.inside(sharding, region.manual)))
+            outside, within = _both_sides(sharding, region, inner)
+            local = _add(call, "Sharding", operand.shape, operand, within)
+            wholes.append(_add(call, "SPMDShardToFullShape", shape, local, outside))
         self._replace(call, wholes)
 
     def _inner(self, call: HloInstruction, name: str, region: _Region, count: int) -> tuple[_Region, Sequence[NamedSharding]]:
@@ -158,7 +160,7 @@ class ShardyImport:
             self.module.replace_uses(call, parts[0])
         else:
             for user in [user for user in call.users if user.opcode == "get-tuple-element"]:
-                self.module.replace_uses(user, parts[user.index])
+                self.module.replace_uses(user, parts[user.tuple_index])
                 computation.remove(user)
             if call.users or call.is_root:
                 self.module.replace_uses(call, computation.add(HloInstruction("tuple", "tuple", call.shape, parts)))
@@ -243,6 +245,17 @@ def _is_call(instruction: HloInstruction, *targets: str) -> bool:
 
 def _has_axes(sharding: NamedSharding) -> bool:
     return bool(sharding.unreduced or any(dim.axes for dim in sharding.dims))
+
+
+def _both_sides(sharding: NamedSharding, outer: _Region, inner: _Region) -> tuple[NamedSharding, NamedSharding]:
+    """Return the shardings outside and inside of a region. The compiler may not divide what manual axes divide."""
+    manual = {name for name in inner.manual if name not in outer.manual}
+    names = [name for name, _ in sharding.mesh.axes]
+    dims = [
+        replace(dim, is_closed=dim.is_closed or any(names[ref.axis] in manual for ref in dim.axes)) for dim in sharding.dims
+    ]
+    closed = replace(sharding, dims=tuple(dims))
+    return shardy.inside(closed, outer.manual), shardy.inside(closed, inner.manual)
 
 
 def _shapes(shape: Shape) -> Sequence[Shape]:
