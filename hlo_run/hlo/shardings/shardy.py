@@ -1,7 +1,7 @@
 """Read Shardy's attributes from their text: meshes, shardings over the axes of a mesh, and manual axes.
 
-    {mesh = #sdy.mesh<["x"=2, "y"=4]>}   #sdy.sharding<@mesh, [{"x", ?}, {"y":(1)2}], unreduced={"z"}>
-    #sdy.sharding_per_value<[<@mesh, [{"x"}]>]>   #sdy<manual_axes{"x"}>
+{mesh = #sdy.mesh<["x"=2, "y"=4]>}   #sdy.sharding<@mesh, [{"x", ?}, {"y":(1)2}], unreduced={"z"}>
+#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>   #sdy<manual_axes{"x"}>
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 
@@ -222,3 +224,13 @@ def all_open(mesh: Mesh, rank: int, manual: tuple[str, ...]) -> NamedSharding:
 def open_dims(sharding: NamedSharding) -> tuple[int, ...]:
     """Return the dimensions that may be divided further, ascending."""
     return tuple(number for number, dim in enumerate(sharding.dims) if not dim.is_closed)
+
+
+def is_annotated(module: HloModule) -> bool:
+    """True if the module, or an instruction of it, has an attribute of Shardy."""
+    return any(
+        name.startswith(PREFIX)
+        for holder in (module, *module.instructions)
+        if isinstance(found := holder.attrs.get("frontend_attributes"), FrontendAttributes)
+        for name, _ in found.entries
+    )

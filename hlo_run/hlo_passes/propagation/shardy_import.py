@@ -195,7 +195,12 @@ class ShardyImport:
             return
         value = root.operands[0]
         self._bypass(root)
-        if value.sharding is None and len(value.users) == 0 and _text(value, shardy.SHARDING) is None and not _is_call(value, TO_GLOBAL):
+        if (
+            value.sharding is None
+            and len(value.users) == 0
+            and _text(value, shardy.SHARDING) is None
+            and not _is_call(value, TO_GLOBAL)
+        ):
             value.attrs["sharding"] = leaves[0]
         else:
             copy = HloInstruction("copy", "copy", value.shape, [value], {"sharding": leaves[0]}, where=value.where)
@@ -212,18 +217,6 @@ class ShardyImport:
                     holder.attrs["frontend_attributes"] = FrontendAttributes(kept)
                 else:
                     del holder.attrs["frontend_attributes"]
-
-
-def is_annotated(module: HloModule) -> bool:
-    """True if the module has annotations of Shardy."""
-    if _text(module, shardy.MESHES) is not None:
-        return True
-    return any(
-        name.startswith(shardy.PREFIX)
-        for instruction in module.instructions
-        if isinstance(found := instruction.attrs.get("frontend_attributes"), FrontendAttributes)
-        for name, _ in found.entries
-    )
 
 
 def meshes_of(module: HloModule) -> dict[str, Mesh]:
@@ -251,9 +244,7 @@ def _both_sides(sharding: NamedSharding, outer: _Region, inner: _Region) -> tupl
     """Return the shardings outside and inside of a region. The compiler may not divide what manual axes divide."""
     manual = {name for name in inner.manual if name not in outer.manual}
     names = [name for name, _ in sharding.mesh.axes]
-    dims = [
-        replace(dim, is_closed=dim.is_closed or any(names[ref.axis] in manual for ref in dim.axes)) for dim in sharding.dims
-    ]
+    dims = [replace(dim, is_closed=dim.is_closed or any(names[ref.axis] in manual for ref in dim.axes)) for dim in sharding.dims]
     closed = replace(sharding, dims=tuple(dims))
     return shardy.inside(closed, outer.manual), shardy.inside(closed, inner.manual)
 

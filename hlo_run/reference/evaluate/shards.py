@@ -176,7 +176,9 @@ def _array_shapes(instruction: HloInstruction) -> list[tuple[int, ...]]:
 def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[str, ...], tuple[NamedSharding, ...]]:
     """Return the manual axes of a call and the shardings of its arrays; raises Unsupported if it does not name them."""
     found = instruction.frontend_attributes or FrontendAttributes()
-    header = instruction.parent.module.attrs.get("frontend_attributes") if instruction.parent and instruction.parent.module else None
+    header = (
+        instruction.parent.module.attrs.get("frontend_attributes") if instruction.parent and instruction.parent.module else None
+    )
     meshes = header.get(shardy.MESHES) if isinstance(header, FrontendAttributes) else None
     try:
         manual = shardy.read_manual_axes(found.get(shardy.MANUAL_AXES) or "")
