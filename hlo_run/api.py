@@ -53,10 +53,10 @@ def evaluate(
     """Return the result of the numpy reference, an array or a tuple, for one argument per entry parameter.
 
     Arrays must have the types and dimensions of the parameters; numbers are converted. A module of `from_jax` also takes the
-    arguments of its function. Several devices all get the same arguments, whole arrays where shardings divide them; the result is
-    then a tuple of one result per device, but one result for a function of JAX on several partitions. Every module also takes JAX trees with one leaf per parameter. `infeed` are the arrays for infeeds
-    in order; a tuple is the list of its leaves. Raises UsageError for arguments that do not fit, Unsupported for an instruction
-    that the reference does not handle.
+    arguments of its function. Every module also takes JAX trees with one leaf per parameter. Several devices all get the same
+    arguments, whole arrays where shardings divide them; the result is then a tuple with one result per device, but one result
+    for a function of JAX on several partitions. `infeed` are the arrays for infeeds in order; a tuple is the list of its leaves.
+    Raises UsageError for arguments that do not fit, Unsupported for an instruction that the reference does not handle.
     """
     grid = DeviceGrid.of(module)
     values = _values(module, arguments, keywords) * grid.size
