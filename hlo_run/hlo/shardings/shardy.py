@@ -212,8 +212,10 @@ def inside(sharding: NamedSharding, manual: tuple[str, ...]) -> NamedSharding:
     named = axes_named(sharding.mesh, manual)
     numbers = {ref.axis for ref in named}
     dims = [DimSharding(tuple(r for r in dim.axes if r.axis not in numbers), dim.is_closed) for dim in sharding.dims]
-    others = [tuple(r for r in axes if r.axis not in numbers) for axes in (sharding.replicated, sharding.unreduced)]
-    return NamedSharding(sharding.mesh, tuple(dims), *others, named, sharding.metadata)
+    replicated, unreduced = (
+        tuple(r for r in axes if r.axis not in numbers) for axes in (sharding.replicated, sharding.unreduced)
+    )
+    return NamedSharding(sharding.mesh, tuple(dims), replicated, unreduced, named, sharding.metadata)
 
 
 def all_open(mesh: Mesh, rank: int, manual: tuple[str, ...]) -> NamedSharding:

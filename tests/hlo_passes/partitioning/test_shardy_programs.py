@@ -1,8 +1,12 @@
-"""JAX programs with Shardy's annotations have JAX's values on eight devices. The data hold their HLO, arguments and results."""
+"""JAX programs with Shardy's annotations have JAX's values on eight devices. The data hold their HLO, arguments and results.
+
+scripts/record_shardy_programs.py writes the data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +33,14 @@ def _check(name: str, run: Callable[..., Any]) -> None:
     devices = run(hlo_run.load(str(FOLDER / f"{name}.hlo")), *arguments)
     assert len(devices) == 8
     for found in devices:
-        results = found if isinstance(found, tuple) else (found,)
+        results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
         for one, other in zip(results, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_divided_program_has_the_values_of_jax(name: str) -> None:
-    _check(name, lambda module, *arguments: hlo_run.run(module, *arguments, platform="Host"))
+    _check(name, partial(hlo_run.run, platform="Host"))
 
 
 @pytest.mark.parametrize("name", ["mlp", "nested", "partial_manual", "perm", "shard_map"])
