@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,12 @@ def attention(x: Array, query: Array, key: Array, value: Array, out: Array) -> A
 
 def shard_map(x: Array, w: Array) -> Array:
     """A product along a divided dimension, written by hand."""
+
+    def product(x: Array, w: Array) -> Array:
+        return lax.psum(x @ w, "model")
+
     specs = (P("data", "model"), P("model", None))
-    return jax.shard_map(lambda x, w: lax.psum(x @ w, "model"), mesh=_MESH, in_specs=specs, out_specs=P("data", None))(x, w)
+    return jax.shard_map(product, mesh=_MESH, in_specs=specs, out_specs=P("data", None))(x, w)
 
 
 def constraint(x: Array, y: Array) -> Any:
@@ -67,8 +70,11 @@ def uneven(x: Array, w: Array) -> Array:
 
 def partial_manual(x: Array, w: Array) -> Array:
     """A region in which one axis is manual."""
-    centre = partial(jax.shard_map, mesh=_MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})
-    return centre(lambda v: v - lax.pmean(v, "data"))(x @ w) * 2
+
+    def centre(v: Array) -> Array:
+        return v - lax.pmean(v, "data")
+
+    return jax.shard_map(centre, mesh=_MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})(x @ w) * 2
 
 
 def scan(x: Array, w: Array) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 
@@ -95,7 +93,10 @@ class _Reader:
         self.expect(">")
         if not axes:
             return Mesh((), maximal_device=devices[0] if devices else 0)
-        return Mesh(tuple(axes), tuple(devices) or None)
+        mesh = Mesh(tuple(axes), tuple(devices) or None)
+        if problem := mesh.problem():
+            raise ValueError(f"{problem}: {self.text}")
+        return mesh
 
     def axes(self, mesh: Mesh) -> DimSharding:
         """Read `{"x", "y":(1)2, ?}` and a priority, which has no meaning here."""
@@ -226,13 +227,3 @@ def all_open(mesh: Mesh, rank: int, manual: tuple[str, ...]) -> NamedSharding:
 def open_dims(sharding: NamedSharding) -> tuple[int, ...]:
     """Return the dimensions that may be divided further, ascending."""
     return tuple(number for number, dim in enumerate(sharding.dims) if not dim.is_closed)
-
-
-def is_annotated(module: HloModule) -> bool:
-    """True if the module, or an instruction of it, has an attribute of Shardy."""
-    return any(
-        name.startswith(PREFIX)
-        for holder in (module, *module.instructions)
-        if isinstance(found := holder.attrs.get("frontend_attributes"), FrontendAttributes)
-        for name, _ in found.entries
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardings.shardy import is_annotated
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.propagation.shardy_import import TO_GLOBAL, TO_LOCAL, ShardyImport, meshes_of
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph

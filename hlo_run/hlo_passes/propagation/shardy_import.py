@@ -151,7 +151,16 @@ class ShardyImport:
             found *= count
         if len(found) != count:
             raise Unsupported(f"{name} has {len(found)} shardings for {count} arrays", instruction.where)
-        return found
+        wholes = instruction.operands if name == shardy.IN_SHARDINGS else (instruction,)
+        arrays = [shape for value in wholes for _, shape in value.shape.leaves()]
+        for shape, leaf in zip(arrays, found, strict=False):
+            if shape.is_array and shape.rank != len(leaf.dims) and leaf.mesh.maximal_device is None:
+                text = f"{name} has a sharding of {len(leaf.dims)} dimensions for {shape}"
+                raise Unsupported(text, instruction.where)
+        if name != shardy.SHARDING and any(leaf.unreduced for leaf in found):
+            raise Unsupported(f"{name} with unreduced axes", instruction.where)
+        # Every device may have the whole sum.
+        return tuple(replace(leaf, unreduced=()) for leaf in found)
 
     def _replace(self, call: HloInstruction, parts: Sequence[HloInstruction]) -> None:
         computation = call.parent
@@ -237,7 +246,7 @@ def _is_call(instruction: HloInstruction, *targets: str) -> bool:
 
 
 def _has_axes(sharding: NamedSharding) -> bool:
-    return bool(sharding.unreduced or any(dim.axes for dim in sharding.dims))
+    return any(dim.axes for dim in sharding.dims)
 
 
 def _both_sides(sharding: NamedSharding, outer: _Region, inner: _Region) -> tuple[NamedSharding, NamedSharding]:

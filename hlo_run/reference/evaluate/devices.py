@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardings.shardy import is_annotated
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value
 

@@ -187,6 +187,8 @@ def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[
         raise Unsupported(str(error), instruction.where, notes=(f"instruction %{instruction.name}",)) from error
     if len(shardings) != count:
         raise Unsupported(f"{name} has {len(shardings)} shardings for {count} arrays", instruction.where)
+    if any(sharding.unreduced for sharding in shardings):
+        raise Unsupported(f"{name} with unreduced axes", instruction.where)
     return manual, shardings
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hlo_run
-from hlo_run.hlo.shardings.shardy import is_annotated
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
 from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
@@ -33,7 +33,7 @@ def _check(name: str, run: Callable[..., Any]) -> None:
     devices = run(hlo_run.load(str(FOLDER / f"{name}.hlo")), *arguments)
     assert len(devices) == 8
     for found in devices:
-        results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+        results: Any = found if isinstance(found, tuple) else (found,)
         for one, other in zip(results, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
