@@ -4,6 +4,7 @@ from __future__ import annotations
 
 STAGE_TEXTS = {
     "hlo-input": "the module as read",
+    "after_spmd_partitioner": "the module of one partition",
     "hlo": "the optimised and scheduled module",
     "fusion-analysis": "emitter, launch and tiles of each fusion",
     "buffer-assignment": "allocations and the values in them",

@@ -205,9 +205,11 @@ def test_mock_nccl_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_partitioned_modules_run_no_passes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(SHARDED, encoding="utf-8")
     assert run(["--is_spmd_partitioned_module", "--stage=hlo", str(file)]) == 0
-    out = capsys.readouterr().out
-    assert out.count("sharding={manual}") == 2
-    assert "sharding={{manual}, {manual}}" in out
+    assert capsys.readouterr().out.count("parameter(0), sharding={manual}") == 1
+    dump = str(file.parent / "dump")
+    assert run(["--is_spmd_partitioned_module", f"--xla_dump_to={dump}", "--stage=ptx", str(file)]) == 0
+    (before,) = Path(dump).glob("*before_optimizations.txt")
+    assert "sharding={{manual}, {manual}}" in before.read_text(encoding="utf-8")
     assert run(["--is_spmd_partitioned_module", "--platform=Host", str(file)]) == 0
 
 

@@ -61,7 +61,8 @@ def test_deeper_than_pythons_stack(make: Callable[[int], str], tmp_path: Path, c
     file = tmp_path / "m.hlo"
     file.write_text(make(1100))
     assert run(["--stage=hlo-input", str(file)]) == 0
-    for flags in (["--platform=Host"], ["--platform=Interpreter"], ["--verify=off"], ["--stage=hlo"]):
+    every = [["--platform=Host"], ["--platform=Interpreter"], ["--verify=off"], ["--stage=hlo"]]
+    for flags in every[:1] if make is _made_tuples else every:  # its text grows with the square of the depth
         assert run(["--cache=off", *flags, str(file)]) == 4
         assert "nested too deep" in capsys.readouterr().err
 

@@ -55,7 +55,13 @@ def value_groups(dataflow: Dataflow, computation: HloComputation) -> list[list[H
 
     for instruction in order:
         for number, place, output in in_place_pairs(instruction):
-            join(dataflow.value(instruction.operands[number], place), dataflow.value(instruction, output))
+            written = instruction.shape
+            for part in output:
+                written = written.tuple_shapes[part]
+            for inner, leaf in written.leaves():
+                if leaf.is_array:
+                    operand = dataflow.value(instruction.operands[number], (*place, *inner))
+                    join(operand, dataflow.value(instruction, (*output, *inner)))
     if computation.is_entry:
         for output, number, place, _ in aliases(dataflow.module):
             join(dataflow.value(computation.parameters[number], place), dataflow.value(computation.root, output))

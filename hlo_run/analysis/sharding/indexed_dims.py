@@ -153,7 +153,7 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.opcode == "constant":
         array: NDArray[Any] = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            counted = np.moveaxis(array, dim, -1)
+            counted: NDArray[Any] = np.moveaxis(array, dim, -1)
             if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(size), counted.shape)):
                 return dim
         return None

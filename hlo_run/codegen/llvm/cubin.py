@@ -23,7 +23,7 @@ def sass_instructions(cubin: bytes) -> dict[str, int]:
 def _sections(cubin: bytes) -> Iterator[tuple[str, memoryview]]:
     (table,) = _TABLE_OFFSET[0].unpack_from(cubin, _TABLE_OFFSET[1])
     size, count, of_names = _TABLE_SIZES[0].unpack_from(cubin, _TABLE_SIZES[1])
-    headers = [_SECTION.unpack_from(cubin, table + number * size) for number in range(count)]
+    headers: list[tuple[int, ...]] = [_SECTION.unpack_from(cubin, table + number * size) for number in range(count)]
     names = headers[of_names][4] if headers else 0
     for header in headers:
         start = names + header[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hlo_run.triage.interpret.scalars import Array, NotInterpreted
+from hlo_run.triage.interpret.scalars import Array, BadAccess
 
 _ALIGNMENT = 256
 
@@ -47,7 +47,7 @@ class Memory:
         at = np.broadcast_to(address, mask.shape)[mask]
         size = dtype.itemsize
         if at.size and (at.min() < _ALIGNMENT or at.max() + size > self.data.size or (at % size).any()):
-            raise NotInterpreted("an access outside of the memory or without alignment")
+            raise BadAccess("an access outside of the memory or without alignment")
         return at // size
 
 

@@ -30,6 +30,10 @@ class NotInterpreted(Exception):
     """The interpreter does not know an operation, a type or a form of them."""
 
 
+class BadAccess(NotInterpreted):
+    """The IR accesses memory that it does not have, or without alignment."""
+
+
 def dtype_of(text: str) -> np.dtype[Any]:
     """Return the numpy type of a scalar type; raises NotInterpreted for others."""
     if text.startswith("!llvm.ptr"):

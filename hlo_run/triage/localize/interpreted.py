@@ -22,7 +22,7 @@ from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.triage.interpret.kernel import interpret
 from hlo_run.triage.interpret.memory import Memory
-from hlo_run.triage.interpret.scalars import NotInterpreted
+from hlo_run.triage.interpret.scalars import BadAccess, NotInterpreted
 from hlo_run.triage.localize.found import alone_context, open_host, unscheduled, verdicts_of
 from hlo_run.triage.localize.reproducer import Reproducer
 
@@ -38,8 +38,11 @@ def blame_by_interpreter(ctx: PassContext, made: Reproducer, options: Options, d
     until = time.monotonic() + _SECONDS
     last = ""
     for dump in dumps:
+        wrong = "wrong"
         try:
             is_right = agrees_interpreted(ctx, made, options, dump, until)
+        except BadAccess as error:
+            is_right, wrong = False, f"stops at {error}"
         except NotInterpreted as error:
             if not last:
                 return "" if dump.row == known else f"the interpreter stops at '{dump.row}': {error}"
@@ -47,9 +50,10 @@ def blame_by_interpreter(ctx: PassContext, made: Reproducer, options: Options, d
         if not is_right and dump.row == known:
             return ""
         if not is_right and dump.row == EMIT_KERNELS:
-            return f"look at '{EMIT_KERNELS}': the IR that the emitter writes is wrong when it is interpreted"
+            return f"look at '{EMIT_KERNELS}': interpreted, the IR that the emitter writes is wrong"
         if not is_right:
-            return f"look at kernel row '{dump.row}': interpreted, the IR is right after '{last}', and wrong after '{dump.row}'"
+            before = f"the IR is right after '{last}', and " if last else "the IR "
+            return f"look at kernel row '{dump.row}': interpreted, {before}{wrong} after '{dump.row}'"
         last = dump.row
     return _after(last, "") if last else ""
 

@@ -69,6 +69,19 @@ def test_a_wrong_dump_is_named() -> None:
     last = dumps[-1]
     broken = replace(last, text=last.text.replace("llvm.fsub", "llvm.fadd"))
     assert broken.text != last.text
-    found = blame_by_interpreter(ctx, made, Options(), [*dumps[:-1], broken])
+    found = blame_by_interpreter(ctx, made, Options(), [*dumps[-4:-1], broken])
     assert found.startswith("look at kernel row 'lower-to-llvm-gpu': interpreted, the IR is right after")
-    assert "look at what follows row 'lower-to-llvm-gpu'" in blame_by_interpreter(ctx, made, Options(), dumps)
+    assert "look at what follows row 'lower-to-llvm-gpu'" in blame_by_interpreter(ctx, made, Options(), dumps[-4:])
+
+
+def test_a_row_after_which_memory_is_left_is_named() -> None:
+    """As of a row that makes a wrong offset: threads read far behind the end of the input."""
+    ctx, made, dumps = _compiled(_MODULES["row reduction"])
+    place = next(number for number, dump in enumerate(dumps) if dump.row == "scf-to-cf")
+    text = dumps[place].text.replace("arith.constant 256 : i32", "arith.constant 1048576 : i32")
+    assert text != dumps[place].text
+    found = blame_by_interpreter(ctx, made, Options(), [*dumps[place - 2 : place], replace(dumps[place], text=text)])
+    assert found == (
+        f"look at kernel row 'scf-to-cf': interpreted, the IR is right after '{dumps[place - 1].row}', "
+        "and stops at an access outside of the memory or without alignment after 'scf-to-cf'"
+    )
