@@ -57,6 +57,7 @@ def test_manual_axes_divide_the_devices_into_groups() -> None:
         ("#sdy.sharding<@mesh, []> more", "more than it should"),
         ('#sdy.sharding<@mesh, [{"x":(a)2}]>', "in place of a number"),
         ("#sdy.sharding<@mesh, [], odd={}>", "odd axes"),
+        ('#sdy.sharding<mesh<["x"=0]>, [{"x"}]>', "axis without devices"),
         ('"', "cut off"),
     ],
 )

@@ -93,6 +93,8 @@ class _Reader:
         self.expect(">")
         if not axes:
             return Mesh((), maximal_device=devices[0] if devices else 0)
+        if any(size < 1 for _, size in axes):
+            raise ValueError(f"a mesh has an axis without devices: {self.text}")
         mesh = Mesh(tuple(axes), tuple(devices) or None)
         if problem := mesh.problem():
             raise ValueError(f"{problem}: {self.text}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def _check(name: str, run: Callable[..., Any]) -> None:
     devices = run(hlo_run.load(str(FOLDER / f"{name}.hlo")), *arguments)
     assert len(devices) == 8
     for found in devices:
-        results: Any = found if isinstance(found, tuple) else (found,)
+        results = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
         for one, other in zip(results, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
