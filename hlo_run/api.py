@@ -7,6 +7,8 @@ from typing import Any
 
 from hlo_run import target as targets
 from hlo_run.analysis.cost.module_cost import cost_analysis as cost_analysis
+from hlo_run.backends.grid import run_on_grid
+from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.builder.core import HloValue
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
@@ -29,6 +31,7 @@ from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.pipeline.pass_pipeline import HloPassPipeline as HloPassPipeline
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 
 # These have no value of their own: devices, other modules or the state of a generator decide it.
@@ -50,13 +53,14 @@ def evaluate(
     """Return the result of the numpy reference, an array or a tuple, for one argument per entry parameter.
 
     Arrays must have the types and dimensions of the parameters; numbers are converted. A module of `from_jax` also takes the
-    arguments of its function. Every module also takes JAX trees with one leaf per parameter. `infeed` are the arrays for infeeds
-    in order; a tuple is the list of its leaves. Raises UsageError for arguments that do not fit, Unsupported for an instruction
-    that the reference does not handle.
+    arguments of its function. Every module also takes JAX trees with one leaf per parameter. Several devices all get the same
+    arguments, whole arrays where shardings divide them; the result is then a tuple with one result per device, but one result
+    for a function of JAX on several partitions. `infeed` are the arrays for infeeds in order; a tuple is the list of its leaves.
+    Raises UsageError for arguments that do not fit, Unsupported for an instruction that the reference does not handle.
     """
-    return _result(
-        module, evaluate_reference(module, _values(module, arguments, keywords), feeds=given_feeds(map(plain, infeed)))
-    )
+    grid = DeviceGrid.of(module)
+    values = _values(module, arguments, keywords) * grid.size
+    return _of_devices(module, grid, InterpreterBackend(grid).run_module(module, values, feeds=given_feeds(map(plain, infeed))))
 
 
 def run(
@@ -76,14 +80,15 @@ def run(
     name = choose_platform(platform)
     feeds = given_feeds(map(plain, infeed))
     values = _values(module, arguments, keywords)
+    grid = DeviceGrid.of(module)
     if name == INTERPRETER:
-        return _result(module, evaluate_reference(module, values, feeds=feeds))
+        return _of_devices(module, grid, InterpreterBackend(grid).run_module(module, values * grid.size, feeds=feeds))
     options = Options(platform=name, target=target)
     backend = open_backend(name, options)
     spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
     executable = compile_or_load(PassContext(spec, options.compile), wrap_bare_module(module.clone()))
     check_memory(executable)
-    return _result(module, backend.run(executable, values, feeds=feeds))
+    return _of_devices(module, grid, run_on_grid(backend, executable, values * grid.size, grid, feeds=feeds))
 
 
 def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapping[str, ArgumentLike]) -> list[Literal]:
@@ -99,6 +104,14 @@ def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapp
 
 def _result(module: HloModule, literal: Literal) -> Literal:
     return literal if module.convention is None else module.convention.result(module, literal)
+
+
+def _of_devices(module: HloModule, grid: DeviceGrid, literal: Literal) -> Literal:
+    """Return the result of `module`: one for each device, or that of a JAX function, which all its partitions have."""
+    if grid.size == 1:
+        return _result(module, literal)
+    assert isinstance(literal, tuple), "one result per device"
+    return _result(module, literal[0]) if module.convention is not None and grid.replicas == 1 else literal
 
 
 def compute_constant(value: HloValue) -> Literal:
@@ -151,5 +164,8 @@ def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywor
     lowered = lower_to_text(function, arguments, keywords, jax_platform)
     module = parse(lowered.text, lowered.name)
     module.convention = lowered.call
+    for header, count in zip(("replica_count", "num_partitions"), lowered.counts, strict=True):
+        if count > 1:
+            module.attrs[header] = count
     adopt_callbacks(module, lowered.call.callbacks)
     return module

@@ -15,11 +15,15 @@ from hlo_run.formats.xla import full_text, mlir_to_text, require
 
 
 class LoweredFunction(NamedTuple):
-    """A JAX function as HLO text with full constants, its name in errors, and the conversion of its arguments."""
+    """A JAX function as HLO text with full constants, its name in errors, and the conversion of its arguments.
+
+    `counts` are the numbers of replicas and partitions that the function was lowered for.
+    """
 
     text: str
     name: str
     call: JaxCall
+    counts: tuple[int, int] = (1, 1)
 
 
 def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], platform: str) -> LoweredFunction:
@@ -36,7 +40,8 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
     if isinstance(function, stages) and (arguments or keywords):
         raise UsageError(f"from_jax: {type(function).__name__} already has its arguments and takes no others")
     if isinstance(function, exported):
-        return LoweredFunction(mlir_to_text(function.mlir_module_serialized, name), name, JaxCall(Parameters.NUMBERS))
+        text = mlir_to_text(function.mlir_module_serialized, name)
+        return LoweredFunction(text, name, JaxCall(Parameters.NUMBERS), (1, int(function.nr_devices)))
     if isinstance(function, jax.stages.Compiled):
         return LoweredFunction(full_text(function.runtime_executable().hlo_modules()[0]), name, JaxCall(Parameters.NUMBERS))
     if isinstance(function, jax.stages.Traced):
@@ -62,7 +67,18 @@ def _taken(lowered: Any, name: str) -> LoweredFunction:
         lowered = lowered.lowered
     if not hasattr(lowered, "compiler_ir"):
         raise UsageError(f"from_jax takes functions, or functions that JAX has lowered, not {type(lowered).__name__}")
-    return LoweredFunction(_text(lowered), name, JaxCall(Parameters.NUMBERS, _kept(lowered), callbacks=callbacks_of(lowered)))
+    call = JaxCall(Parameters.NUMBERS, _kept(lowered), callbacks=callbacks_of(lowered))
+    return LoweredFunction(_text(lowered), name, call, _counts(lowered))
+
+
+def _counts(lowered: Any) -> tuple[int, int]:
+    """Return the numbers of replicas and partitions, which the HLO does not have; 1 where JAX gives none."""
+    if not isinstance(lowered, importlib.import_module("jax").stages.Lowered):
+        return 1, 1
+    attributes = lowered.compiler_ir("stablehlo").operation.attributes
+    names = ("mhlo.num_replicas", "mhlo.num_partitions")
+    replicas, partitions = (int(attributes[name].value) if name in attributes else 1 for name in names)
+    return replicas, partitions
 
 
 def _text(lowered: Any) -> str:
@@ -98,9 +114,8 @@ def _traced(
         except (TypeError, IndexError) as error:  # JAX's error for an unknown value is one of these
             failure = failure or error
             continue
-        return LoweredFunction(
-            _text(lowered), name, JaxCall(parameters, settings=settings(tree), callbacks=callbacks_of(lowered))
-        )
+        call = JaxCall(parameters, settings=settings(tree), callbacks=callbacks_of(lowered))
+        return LoweredFunction(_text(lowered), name, call, _counts(lowered))
     assert failure is not None, "at least one way was tried"
     raise failure
 

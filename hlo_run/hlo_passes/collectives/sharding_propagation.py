@@ -41,7 +41,7 @@ class ShardingPropagation:
         flags = tuple(module.attrs.get("allow_spmd_sharding_propagation_to_output") or (False,))
         to_output = flags if self.to_output is None else (self.to_output,)
         run = Propagation(any(to_output), self.to_parameters)
-        clean(module)
+        clean(run, module)
         take_annotations(run, module)
         entry = module.entry
         saved = elements_of(entry.root.sharding) if entry.root.shape.is_tuple and entry.root.sharding is not None else ()
@@ -81,6 +81,7 @@ def _find_provided(run: Propagation, module: HloModule) -> None:
     for computation in _computations(module):
         for instruction in computation.instructions:
             is_free = instruction is entry.root or instruction.opcode == "parameter" or _is_unknown(instruction)
+            is_free = is_free or instruction in run.open
             if instruction.sharding is not None and not is_free:
                 run.provided.add(instruction)
     root = entry.root

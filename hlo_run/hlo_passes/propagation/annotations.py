@@ -9,24 +9,31 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings.make import as_tiles, elements_of
 from hlo_run.hlo.shardings.merge import merged
 from hlo_run.hlo.shardings.replicate import keep_dims
-from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding, tiled, without_metadata
+from hlo_run.hlo.values.sharding import NamedSharding, Sharding, SingleSharding, TupleSharding, tiled, without_metadata
 from hlo_run.hlo_passes.propagation.from_user import sharding_from_user
 from hlo_run.hlo_passes.propagation.state import Propagation, give, is_barrier, is_call_to, is_divided, one
 
 _OPEN_DIMS = re.compile(r"unspecified_dims=\[([\d,\s]*)\]")
 
 
-def clean(module: HloModule) -> None:
-    """Write every sharding with tiles, with one per leaf of a tuple, and without metadata."""
+def clean(run: Propagation, module: HloModule) -> None:
+    """Write every sharding with tiles, with one per leaf of a tuple, and without metadata; note those with open dimensions."""
     for instruction in module.instructions:
         sharding = instruction.sharding
         if sharding is None:
             continue
+        if _has_open_dims(sharding):
+            run.open.add(instruction)
         plain = without_metadata(as_tiles(sharding))
         if instruction.shape.is_tuple and isinstance(plain, SingleSharding):
             give(instruction, plain)
         elif plain != sharding:
             instruction.attrs["sharding"] = plain
+
+
+def _has_open_dims(sharding: Sharding) -> bool:
+    leaves = sharding.elements if isinstance(sharding, TupleSharding) else (sharding,)
+    return any(not dim.is_closed for leaf in leaves if isinstance(leaf, NamedSharding) for dim in leaf.dims)
 
 
 def open_dims(call: HloInstruction) -> tuple[int, ...]:

@@ -36,7 +36,8 @@ class Propagation:
     """The state of a run.
 
     `caller` maps a computation of control flow to the instruction that calls it. `provided` are instructions whose sharding
-    stays. `unspecified` names the dimensions that an annotation leaves open. `groups` maps an id to the members of a group
+    stays. `unspecified` names the dimensions that an annotation leaves open, `open` are other instructions whose sharding
+    leaves dimensions open. `groups` maps an id to the members of a group
     that share a sharding, `group_of` a member to its id.
     """
 
@@ -45,6 +46,7 @@ class Propagation:
     caller: dict[HloComputation, HloInstruction] = field(default_factory=dict[HloComputation, HloInstruction])
     provided: set[HloInstruction] = field(default_factory=set[HloInstruction])
     unspecified: dict[HloInstruction, tuple[int, ...]] = field(default_factory=dict[HloInstruction, tuple[int, ...]])
+    open: set[HloInstruction] = field(default_factory=set[HloInstruction])
     groups: dict[int, list[HloInstruction]] = field(default_factory=dict[int, list[HloInstruction]])
     like_groups: set[int] = field(default_factory=set[int])
     group_of: dict[HloInstruction, int] = field(default_factory=dict[HloInstruction, int])

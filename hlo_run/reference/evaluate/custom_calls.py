@@ -15,7 +15,7 @@ from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference.evaluate import library_calls
 from hlo_run.reference.evaluate.async_ops import zeros
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
-from hlo_run.reference.evaluate.shards import to_shard, to_whole
+from hlo_run.reference.evaluate.shards import to_global, to_local, to_shard, to_whole
 from hlo_run.reference.numerics import dynamic, factorizations, matrix_calls, sort
 from hlo_run.reference.values import TOKEN, Array, Calls, Evaluator, Value, as_array, out_of_memory, unsupported
 
@@ -42,7 +42,7 @@ def _buffer(instruction: HloInstruction, _operands: Sequence[Value], _calls: Cal
 
 
 _IDENTITIES = """Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin xla.sdy.FuncResultSharding
-    xla.sdy.PropagationBarrier xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape LayoutConstraint InspectSharding""".split()
+    xla.sdy.PropagationBarrier LayoutConstraint InspectSharding""".split()
 _HINTS = "AssumeGatherIndicesInBound GatherScatterIndicesBitpacked".split()
 _BUFFERS = "AllocateBuffer CreateBuffer NopReturnToken __nop".split()
 
@@ -56,7 +56,12 @@ EVALUATE: dict[str, Evaluator] = {
     "PadToStatic": dynamic.pad_to_static,
     "SliceToDynamic": dynamic.slice_to_dynamic,
 }
-_SHARDS: Mapping[str, ProgramEvaluator] = {"SPMDFullToShardShape": to_shard, "SPMDShardToFullShape": to_whole}
+_SHARDS: Mapping[str, ProgramEvaluator] = {
+    "SPMDFullToShardShape": to_shard,
+    "SPMDShardToFullShape": to_whole,
+    "xla.sdy.GlobalToLocalShape": to_local,
+    "xla.sdy.LocalToGlobalShape": to_global,
+}
 
 
 def _get_rng_seed(instruction: HloInstruction, device: Device) -> Value:

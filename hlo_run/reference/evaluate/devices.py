@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value
 
@@ -84,7 +85,7 @@ class DeviceGrid:
 
 def is_unpartitioned(module: HloModule) -> bool:
     """True if the module is not partitioned yet: it has shardings, and every partition gets the whole arguments."""
-    return any(
+    return is_annotated(module) or any(
         instruction.sharding is not None or instruction.custom_call_target.strip('"').startswith("SPMD")
         for instruction in module.instructions
     )

@@ -1,4 +1,4 @@
-"""Evaluate SPMDFullToShardShape and SPMDShardToFullShape: from whole arrays to each partition's shard and back."""
+"""Evaluate the custom calls of GSPMD and Shardy that lead from whole arrays to each partition's shard and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shardings import shardy
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.reference.evaluate.collectives import meet
 from hlo_run.reference.evaluate.device import Device, Frame
 from hlo_run.reference.values import Array, Value, as_array
@@ -111,3 +114,114 @@ def _fill(array: Array, dims: tuple[int, ...]) -> Array:
     if array.shape == dims:
         return array
     return np.pad(array, [(0, size - own) for size, own in zip(dims, array.shape, strict=True)])
+
+
+def to_local(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Evaluate xla.sdy.GlobalToLocalShape: return this partition's tiles of the operands along the manual axes.
+
+    Raises Unsupported if the annotations do not make the result's dimensions, or name more partitions than the run has.
+    """
+    yield from ()
+    manual, shardings = _regions(instruction, shardy.IN_SHARDINGS, len(operands))
+    parts: list[Value] = []
+    for operand, sharding, shape in zip(operands, shardings, _array_shapes(instruction), strict=True):
+        place, counts = _place(instruction, sharding, manual, device.partition)
+        whole = as_array(operand)
+        if tuple(-(-size // count) for size, count in zip(whole.shape, counts, strict=True)) != shape:
+            text = f"expected parts {list(shape)} of {list(whole.shape)}, found {list(counts)} parts along the dimensions"
+            raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
+        ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, shape, strict=True))
+        parts.append(_fill(whole[ranges], shape))
+    return tuple(parts) if instruction.shape.is_tuple else parts[0]
+
+
+def to_global(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Evaluate xla.sdy.LocalToGlobalShape: return the arrays made of the parts of the partitions along the manual axes."""
+    manual, shardings = _regions(instruction, shardy.OUT_SHARDINGS, len(operands))
+    count = device.world.partitions
+    first = device.replica * count
+    members = tuple(range(first, first + count))
+    others = [_others(instruction, shardings[0], manual, partition) for partition in range(count)] if shardings else []
+    shapes = _array_shapes(instruction)
+
+    def combine(everyones: list[list[Value]]) -> list[Value]:
+        made: dict[tuple[int, ...], Value] = {}
+        for partition in range(count):
+            if others[partition] not in made:
+                rest = [p for p in range(count) if others[p] == others[partition]]
+                made[others[partition]] = joined(everyones, rest)
+        return [made[others[partition]] for partition in range(count)]
+
+    def joined(everyones: list[list[Value]], partitions: list[int]) -> Value:
+        wholes: list[Value] = []
+        for number, (sharding, shape) in enumerate(zip(shardings, shapes, strict=True)):
+            part = as_array(operands[number])
+            _, counts = _place(instruction, sharding, manual, device.partition)
+            whole = np.zeros([n * size for n, size in zip(counts, part.shape, strict=True)], part.dtype)
+            for partition in partitions:
+                place, _ = _place(instruction, sharding, manual, partition)
+                ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, part.shape, strict=True))
+                whole[ranges] = as_array(everyones[partition][number])
+            wholes.append(whole[tuple(slice(0, size) for size in shape)])
+        return tuple(wholes) if instruction.shape.is_tuple else wholes[0]
+
+    return (yield meet(instruction, operands, device, members, combine))
+
+
+def _array_shapes(instruction: HloInstruction) -> list[tuple[int, ...]]:
+    shape = instruction.shape
+    return [part.dims for part in (shape.tuple_shapes if shape.is_tuple else (shape,))]
+
+
+def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[str, ...], tuple[NamedSharding, ...]]:
+    """Return the manual axes of a call and the shardings of its arrays; raises Unsupported if it does not name them."""
+    found = instruction.frontend_attributes or FrontendAttributes()
+    header = (
+        instruction.parent.module.attrs.get("frontend_attributes") if instruction.parent and instruction.parent.module else None
+    )
+    meshes = header.get(shardy.MESHES) if isinstance(header, FrontendAttributes) else None
+    try:
+        manual = shardy.read_manual_axes(found.get(shardy.MANUAL_AXES) or "")
+        shardings = shardy.read_shardings(found.get(name) or "", shardy.read_meshes(meshes or "{}"))
+    except ValueError as error:
+        raise Unsupported(str(error), instruction.where, notes=(f"instruction %{instruction.name}",)) from error
+    if len(shardings) != count:
+        raise Unsupported(f"{name} has {len(shardings)} shardings for {count} arrays", instruction.where)
+    if any(sharding.unreduced for sharding in shardings):
+        raise Unsupported(f"{name} with unreduced axes", instruction.where)
+    return manual, shardings
+
+
+def _coordinates(instruction: HloInstruction, sharding: NamedSharding, partition: int) -> tuple[int, ...]:
+    """Return the place of a partition on the mesh."""
+    devices = sharding.mesh.devices()
+    if partition not in devices:
+        count = len(devices)
+        raise Unsupported(f"the sharding has {count} partitions", instruction.where, hint=f"--num_partitions={count}")
+    return tuple(int(at) for at in np.unravel_index(devices.index(partition), [size for _, size in sharding.mesh.axes]))
+
+
+def _others(instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int) -> tuple[int, ...]:
+    """Return the place of a partition along the axes that are not manual."""
+    place = _coordinates(instruction, sharding, partition)
+    return tuple(at for at, (name, _) in zip(place, sharding.mesh.axes, strict=True) if name not in manual)
+
+
+def _place(
+    instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the part that a partition has, by its place along each dimension, and the number of parts along each."""
+    at = _coordinates(instruction, sharding, partition)
+    axes = sharding.mesh.axes
+    place: list[int] = []
+    counts: list[int] = []
+    for dim in sharding.dims:
+        own = [ref for ref in dim.axes if axes[ref.axis][0] in manual]
+        number, count = 0, 1
+        for ref in own:
+            size = ref.size(sharding.mesh)
+            minor = axes[ref.axis][1] // (ref.pre_size * size)
+            number, count = number * size + at[ref.axis] // minor % size, count * size
+        place.append(number)
+        counts.append(count)
+    return tuple(place), tuple(counts)

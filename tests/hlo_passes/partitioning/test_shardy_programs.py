@@ -1,0 +1,59 @@
+"""JAX programs with Shardy's annotations have JAX's values on eight devices. The data hold their HLO, arguments and results.
+
+scripts/record_shardy_programs.py writes the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import hlo_run
+from hlo_run.hlo.shardy_annotations import is_annotated
+from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
+from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
+from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import CompileOptions
+from hlo_run.target import DEFAULT_TARGET, preset
+
+FOLDER = Path(__file__).parents[2] / "data" / "shardy_programs"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.hlo"))
+
+
+def _check(name: str, run: Callable[..., Any]) -> None:
+    with np.load(FOLDER / f"{name}.npz") as data:
+        arguments = [data[key] for key in sorted(data) if key.startswith("argument")]
+        expected = [data[key] for key in sorted(data) if key.startswith("result")]
+    devices = run(hlo_run.load(str(FOLDER / f"{name}.hlo")), *arguments)
+    assert len(devices) == 8
+    for found in devices:
+        results = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
+        for one, other in zip(results, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_divided_program_has_the_values_of_jax(name: str) -> None:
+    _check(name, partial(hlo_run.run, platform="Host"))
+
+
+@pytest.mark.parametrize("name", ["mlp", "nested", "partial_manual", "perm", "shard_map"])
+def test_the_reference_has_the_values_of_jax(name: str) -> None:
+    _check(name, hlo_run.evaluate)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mlp", (8, 32)), ("shard_map", (4, 4)), ("train", (8, 32))])
+def test_a_device_gets_its_part_of_an_argument(name: str, shape: tuple[int, ...]) -> None:
+    module = hlo_run.load(str(FOLDER / f"{name}.hlo"))
+    assert is_annotated(module)
+    context = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    for step in (ShardyXla(), ShardingPropagation(), SpmdPartitioning()):
+        step.apply(context, module)
+    assert module.entry.parameters[0].shape.dims == shape
+    assert not is_annotated(module)
