@@ -11,7 +11,8 @@ from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.target import TargetSpec
 
 Order: TypeAlias = "tuple[int, ...]"
-_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+_GRAPH = "__cudnn$convForwardGraph"
+_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward", _GRAPH)
 # The forward convolution's arrays that are the two operands and the result of a call: 0 input, 1 filter, 2 result.
 _ARRAYS = {**dict.fromkeys(_FORWARD, (0, 1, 2)), "__cudnn$convBackwardInput": (2, 1, 0), "__cudnn$convBackwardFilter": (0, 2, 1)}
 _IN_ORDER = (0, 1, 2)  # the arrays of an instruction `convolution`
@@ -42,7 +43,8 @@ def liked_orders(call: HloInstruction, target: TargetSpec, innermost: bool | Non
     orders = [_order(one, innermost), _order(two, innermost)]
     made = _order(result, innermost)
     for number, operand in enumerate(call.operands[2:]):
-        orders.append(made if number else tuple(reversed(range(operand.shape.rank))))
+        is_like_result = number or (call.custom_call_target == _GRAPH and operand.shape.rank)
+        orders.append(made if is_like_result else tuple(reversed(range(operand.shape.rank))))
     return orders, made
 
 
