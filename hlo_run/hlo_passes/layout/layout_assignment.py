@@ -46,7 +46,7 @@ _DEFAULT = (
     | SIDE_EFFECT
     | DEVICE_ID
     | frozenset(
-        """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map ragged-dot
+        """after-all async-update cholesky custom-call domain dynamic-reshape fft map ragged-dot
         rng-bit-generator scan set-dimension-size sort topk""".split()
     )
 )
