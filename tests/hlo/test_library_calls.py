@@ -104,7 +104,7 @@ def test_calls_that_do_not_fit(target: str, old: str, new: str) -> None:
 
 
 def test_a_pass_by_name_takes_any_call() -> None:
-    module = parse_module("ENTRY e { p = f32[4] parameter(0)  ROOT r = f32[4] custom-call(p), custom_call_target=\"PadToStatic\" }")
+    module = parse_module('ENTRY e { p = f32[4] parameter(0)  ROOT r = f32[4] custom-call(p), custom_call_target="PadToStatic" }')
     with pytest.raises(Unsupported):
         verify_library_calls(module)
     assert not HloPassPipeline("p").add_pass("dce").run(module)

@@ -65,7 +65,7 @@ def _order(side: OperandLabels, innermost: bool) -> Order:
 
 
 def renumbered(call: HloInstruction, orders: Sequence[Sequence[int]]) -> DimLabels:
-    """Return the dimension labels of a call or a convolution whose two operands and result have their dimensions in these orders."""
+    """Return the dimension labels of a call or convolution with the dimensions of its operands and result in these orders."""
     arrays: list[OperandLabels] = [*call_labels(call)]
     for place, (side, order) in enumerate(zip(call_labels(call), orders, strict=True)):
         spatial = tuple(order.index(dim) for dim in side.spatial_dims)

@@ -178,7 +178,7 @@ def _changes_rank(instruction: HloInstruction) -> bool:
 
 
 def _pin_parts(layouts: LayoutPropagation, convert: HloInstruction) -> None:
-    """Pin layouts in which a bitcast-convert moves no byte: the parts of an element are innermost, other dimensions as written."""
+    """Pin layouts in which a bitcast-convert moves no byte: parts of an element are innermost, other dimensions as written."""
     source, result = convert.operands[0].shape, convert.shape
     split = max(source, result, key=lambda shape: shape.rank)
     parts = split.rank - 1
@@ -209,7 +209,8 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) 
     """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
     Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
-    default layouts, or the order batch, contracting, free dimensions if the default does not qualify either. If the library only reads along the contracting dimensions, those are innermost.
+    default layouts, or the order batch, contracting, free dimensions if the default does not qualify either. If the library only
+    reads along the contracting dimensions, those are innermost.
     """
     sides = dot_side(dot, 0), dot_side(dot, 1)
     for number, side in enumerate(sides):

@@ -28,7 +28,9 @@ def is_straight(module: HloModule) -> bool:
     if entry.root.shape.is_tuple and (entry.root.opcode != "tuple" or any(o.shape.is_tuple for o in entry.root.operands)):
         return False
     pairs = ((i, pair) for i in entry.instructions for pair in in_place_pairs(i))
-    return all(i.opcode != "async-start" and _is_reached(i.operands[pair.operand_number], pair.operand_index) for i, pair in pairs)
+    return all(
+        i.opcode != "async-start" and _is_reached(i.operands[pair.operand_number], pair.operand_index) for i, pair in pairs
+    )
 
 
 def _is_reached(operand: HloInstruction, index: ShapeIndex) -> bool:
