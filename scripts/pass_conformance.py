@@ -42,6 +42,7 @@ _Row = dict[str, str]
 # The options of a pass by position in XLA's constructor.
 OPTIONS = {
     "CallInliner": ("single_call_site",),
+    "HloComputationDeduplicator": ("marks_fusions",),
     "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),
     "WhileLoopConstantSinking": ("sink_broadcast_of_constants", "sink_only_scalar_constants"),
     "WhileLoopFusibleSinking": ("sink_broadcast_of_constant",),

@@ -98,6 +98,7 @@ def _same(ours: str, theirs: str) -> bool:
 
 def _form(text: str) -> str:
     module = hlo_run.parse(text, verified=False)
+    module.attrs.pop("origin_recovery_table", None)  # like the origins of instructions
     Dce().apply(PassContext(preset(DEFAULT_TARGET), Options()), module)  # passes leave dead code behind
     lines = canonical(module.to_string(), metadata=False).splitlines()[1:]
     return "\n".join(re.sub(r", (?:frontend_attributes|origin)=\{.*?\}(?=,|$)", "", line) for line in lines)

@@ -10,6 +10,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.text.parser import parse_module
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.ops.parse import parse
+from hlo_run.pipeline.pass_pipeline import HloPassPipeline
 
 _GEMM = (
     'backend_config={"gemm_backend_config":{"alpha_real":1,"beta":BETA,"epilogue":"EPILOGUE",'
@@ -100,3 +101,10 @@ def test_calls_that_do_not_fit(target: str, old: str, new: str) -> None:
     with pytest.raises(Unsupported, match=re.escape(target)) as caught:
         verify_library_calls(parse_module(text, "m.hlo"))
     assert caught.value.where is not None
+
+
+def test_a_pass_by_name_takes_any_call() -> None:
+    module = parse_module('ENTRY e { p = f32[4] parameter(0)  ROOT r = f32[4] custom-call(p), custom_call_target="PadToStatic" }')
+    with pytest.raises(Unsupported):
+        verify_library_calls(module)
+    assert not HloPassPipeline("p").add_pass("dce").run(module)

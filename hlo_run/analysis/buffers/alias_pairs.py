@@ -37,7 +37,7 @@ def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
             count = len(instruction.operands) // 2 if instruction.opcode == "scatter" else len(instruction.operands)
             return [InPlacePair(n, (), (n,) if instruction.shape.is_tuple else ()) for n in range(count)]
         case "collective-permute" if len(instruction.operands) == 4:
-            return [InPlacePair(1, (), ())]
+            return [InPlacePair(1, index, index) for index, leaf in instruction.operands[1].shape.leaves() if leaf.is_array]
         case _:
             return []
 

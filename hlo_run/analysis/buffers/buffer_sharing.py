@@ -1,5 +1,6 @@
 """Decides whether a result may be written to the buffer of an operand that is read for the last time.
 
+    add(p, q), of two arrays of its shape   yes, p or q
     fusion(p, q): ROOT add(exp(p), q)       yes, p or q: every thread reads the element that it writes
     fusion(p): ROOT add(p, reverse(p))      no: another thread may still have to read what one writes
     a . b + c in a call of cuBLASLt         yes, c
@@ -73,7 +74,7 @@ def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
     if user.opcode == "custom-call":
         return number == _ADDEND and output == (0,) and _adds_matrix(user) and operand.shape == subshape(user.shape, output)
     if user.opcode != "fusion":
-        return False
+        return user.opcode != "copy" and is_elementwise(user) and operand.shape == user.shape
     if user.fused_computation.root.opcode == "sort":
         return _sorted_in_place(user, number, output)
     return _same_room(operand.shape, subshape(user.shape, output)) and _read_where_written(user, number, output)

@@ -15,8 +15,8 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.fusion.fusion_rules import LOOP_FUSIBLE, is_fusible, is_fusible_bitcast
 from hlo_run.analysis.fusion.in_place_fusion import in_place_operands
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
-from hlo_run.analysis.tiling.node_facts import Facts, is_contiguous_reduction
-from hlo_run.analysis.tiling.reduction_description import ReductionDescription, describe_reduction, judge_reduction
+from hlo_run.analysis.tiling.node_facts import Facts, is_contiguous_reduction, is_real_reduction
+from hlo_run.analysis.tiling.reduction_description import describe_reduction
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
@@ -85,8 +85,10 @@ class MultiOutputRules:
     def _real_hero(self, node: Node) -> HloInstruction:
         if not node.is_fusion:
             return node.instruction
+        roots = [op.instruction for op in node.result_ops]
         heroes = [hero.instruction for hero in self._planner.heroes(node)]
-        found = (hero for hero in heroes if _is_real_reduction(hero) or _has_tiled_transpose(hero))
+        pairs = zip(heroes, roots, strict=True)
+        found = (hero for hero, root in pairs if is_real_reduction(hero, root) or _has_tiled_transpose(hero))
         return next(found, node.result_ops[0].instruction)
 
     def _loop_shape(self, node: Node, hero: HloInstruction) -> Shape:
@@ -127,10 +129,6 @@ def _same_reduction(one: HloInstruction, two: HloInstruction) -> bool:
     if isinstance(first, Decision) or isinstance(second, Decision):
         return False
     return first.equivalent(second)
-
-
-def _is_real_reduction(hero: HloInstruction) -> bool:
-    return hero.opcode == "reduce" and isinstance(judge_reduction(hero), ReductionDescription)
 
 
 def _has_tiled_transpose(hero: HloInstruction) -> bool:

@@ -11,9 +11,11 @@ from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.target import TargetSpec
 
 Order: TypeAlias = "tuple[int, ...]"
-_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+_GRAPH = "__cudnn$convForwardGraph"
+_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward", _GRAPH)
 # The forward convolution's arrays that are the two operands and the result of a call: 0 input, 1 filter, 2 result.
 _ARRAYS = {**dict.fromkeys(_FORWARD, (0, 1, 2)), "__cudnn$convBackwardInput": (2, 1, 0), "__cudnn$convBackwardFilter": (0, 2, 1)}
+_IN_ORDER = (0, 1, 2)  # the arrays of an instruction `convolution`
 
 
 def is_convolution_call(instruction: HloInstruction) -> bool:
@@ -22,9 +24,9 @@ def is_convolution_call(instruction: HloInstruction) -> bool:
 
 
 def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, OperandLabels]:
-    """Return the dimension labels of the two operands and of the result."""
+    """Return the dimension labels of the two operands and of the result of a call or a convolution."""
     labels = call.dim_labels
-    one, two, result = _ARRAYS[call.custom_call_target]
+    one, two, result = _ARRAYS.get(call.custom_call_target, _IN_ORDER)
     arrays = (labels.input, labels.kernel, labels.output)
     return arrays[one], arrays[two], arrays[result]
 
@@ -41,7 +43,8 @@ def liked_orders(call: HloInstruction, target: TargetSpec, innermost: bool | Non
     orders = [_order(one, innermost), _order(two, innermost)]
     made = _order(result, innermost)
     for number, operand in enumerate(call.operands[2:]):
-        orders.append(made if number else tuple(reversed(range(operand.shape.rank))))
+        is_like_result = number or (call.custom_call_target == _GRAPH and operand.shape.rank)
+        orders.append(made if is_like_result else tuple(reversed(range(operand.shape.rank))))
     return orders, made
 
 
@@ -62,10 +65,10 @@ def _order(side: OperandLabels, innermost: bool) -> Order:
 
 
 def renumbered(call: HloInstruction, orders: Sequence[Sequence[int]]) -> DimLabels:
-    """Return the dimension labels of a call whose two operands and result have their dimensions in these orders."""
+    """Return the dimension labels of a call or convolution with the dimensions of its operands and result in these orders."""
     arrays: list[OperandLabels] = [*call_labels(call)]
     for place, (side, order) in enumerate(zip(call_labels(call), orders, strict=True)):
         spatial = tuple(order.index(dim) for dim in side.spatial_dims)
         arrays[place] = OperandLabels(side.letters, order.index(side.first_dim), order.index(side.second_dim), spatial)
-    places = _ARRAYS[call.custom_call_target]
+    places = _ARRAYS.get(call.custom_call_target, _IN_ORDER)
     return DimLabels(*(arrays[places.index(array)] for array in range(3)))

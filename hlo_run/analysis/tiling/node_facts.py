@@ -199,8 +199,13 @@ class Facts:
         if not node.is_fusion:
             return True
         found = [self.heroes.find(None, node, root, has_tiled, has_concatenate) for root in node.result_ops]
-        heroes = [hero.instruction for hero in found]
-        return any(hero.opcode == "reduce" and isinstance(judge_reduction(hero), ReductionDescription) for hero in heroes)
+        pairs = [(hero.instruction, root.instruction) for hero, root in zip(found, node.result_ops, strict=True)]
+        return any(is_real_reduction(hero, root) for hero, root in pairs)
+
+
+def is_real_reduction(hero: HloInstruction, root: HloInstruction) -> bool:
+    """True for a reduce that the reduction emitter computes. A root may be too large for a block: passes split it before."""
+    return hero.opcode == "reduce" and isinstance(judge_reduction(hero, in_one_block=hero is not root), ReductionDescription)
 
 
 def _op_facts(instruction: HloInstruction) -> OpFacts:

@@ -87,9 +87,10 @@ class ReductionDescription:
         return f"{'row' if self.is_row else 'column'} reduction of {list(self.dims)}"
 
 
-def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decision:
+def judge_reduction(instruction: HloInstruction, in_one_block: bool = True) -> ReductionDescription | Decision:
     """Return the description of a `reduce`, or the reason why the loop emitter is as good.
 
+    With `in_one_block` False, the reduce may need several blocks per output.
     XLA tests whether one block computes an output only for a reduce that is not a root; an earlier pass ensures it for roots.
     Here roots are tested too, since a module may not have run that pass.
     """
@@ -103,7 +104,7 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
         return no("its init value counts, and threads would each start with it")
     if reason := found.is_elemental:
         return no(reason)
-    if found.fits_block:
+    if found.fits_block or not in_one_block:
         return found
     if found.is_row:
         return no(f"{a} rows of {c} elements are too many for one block")

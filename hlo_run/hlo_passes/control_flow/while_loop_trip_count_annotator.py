@@ -38,11 +38,13 @@ class WhileLoopTripCountAnnotator:
 
 def _config(loop: HloInstruction) -> str | None:
     counter = find_counter(loop)
-    if counter is None or counter.trip_count is None:
+    if counter is None:
         return None
-    config = {
-        "known_trip_count": {"n": str(counter.trip_count)},
-        "known_init_step": {"init": str(counter.init), "step": str(counter.step)},
+    config: dict[str, object] = {}
+    if counter.trip_count is not None:
+        config["known_trip_count"] = {"n": str(counter.trip_count)}
+        config["known_init_step"] = {"init": str(counter.init), "step": str(counter.step)}
+    config |= {
         "known_induction_variable": {"tuple_index": str(counter.index)},
         "dynamic_variables": list[str](),
     }

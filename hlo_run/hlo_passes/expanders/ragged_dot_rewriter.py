@@ -3,8 +3,9 @@
     ragged-dot(x[m,k], y[g,k,n], sizes[g]), lhs_ragged_dims={0}
         =>   masked[g,m,k] = select(start[g] <= row < end[g], x, 0);  dot(masked, y) over g and k
 
-With a ragged contracting dimension, the groups become a batch dimension of the result. With a ragged batch dimension, rows
-after the last group are zero; XLA's `ragged_dot_rewriter.cc` omits this last mask.
+With a ragged contracting dimension, the groups become a batch dimension of the result, and both operands get zeros. With a
+ragged batch dimension, rows after the last group are zero; XLA's `ragged_dot_rewriter.cc` omits this last mask. XLA also takes
+for granted that the dimensions of the sizes lead those of the operands; other dots get the same result in another way.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, siz
     places = _dims_of_sizes(dims, ragged, lhs.shape.rank, sizes.shape.rank - 1)
     if ragged in dims.lhs_batch:
         return dims.dot(b, old, _mask_rest(b, lhs, sizes, ragged, places), rhs)
+    if (led := _of_led_dims(b, old, dims, (lhs, rhs, sizes), places)) is not None:
+        return led
     masked = _mask_groups(b, lhs, sizes, ragged, places)
     # The group dimension is first now, so every lhs dimension number grows by one.
     lhs_batch, lhs_contracting = _shifted(dims.lhs_batch), _shifted(dims.lhs_contracting)
@@ -74,6 +77,54 @@ def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, siz
     (group_dim,) = old.rhs_group_dims
     summed = _Dims(lhs_batch, (0, *lhs_contracting), dims.rhs_batch, (group_dim, *dims.rhs_contracting))
     return summed.dot(b, old, masked, rhs)
+
+
+def _of_led_dims(
+    b: HloBuilder, old: HloInstruction, dims: _Dims, operands: tuple[HloValue, HloValue, HloValue], places: list[int]
+) -> HloValue | None:
+    """Return the product in XLA's steps, None if the dimensions of the sizes do not lead those of the operands."""
+    lhs, rhs, sizes = operands
+    count, ragged = len(places), old.lhs_ragged_dims[0]
+    leading = tuple(range(count))
+    if tuple(places) != leading or ragged < count or min(dims.lhs_contracting, default=count) < count:
+        return None
+    if any(dim >= count for dim in dims.lhs_batch):
+        return None
+    masked = _dense_groups(b, lhs, sizes, ragged)
+    lhs_contracting = _shifted(dims.lhs_contracting)
+    if ragged not in dims.lhs_contracting:
+        group_dim = old.rhs_group_dims[0]
+        summed = _Dims(dims.lhs_batch, (count, *lhs_contracting), dims.rhs_batch, (group_dim, *dims.rhs_contracting))
+        return summed.dot(b, old, masked, rhs)
+    if count > 1 or (dims.lhs_batch, dims.rhs_batch) != (leading, leading):
+        return None
+    other = dims.rhs_contracting[dims.lhs_contracting.index(ragged)]
+    pair = [_leading(b, value, count) for value in (masked, _dense_groups(b, rhs, sizes, other))]
+    batch = 0, *_shifted(dims.lhs_batch)
+    return _Dims(batch, lhs_contracting, batch, _shifted(dims.rhs_contracting)).dot(b, old, *pair)
+
+
+def _leading(b: HloBuilder, value: HloValue, dim: int) -> HloValue:
+    """Return the value with dimension `dim`, 0 or 1, as the first."""
+    if dim == 0:
+        return value
+    one, two, *rest = value.shape.dims
+    shape = Shape.array(value.shape.element_type, (two, one, *rest))
+    return b.instruction("transpose", [value], shape, dimensions=(1, 0, *range(2, value.shape.rank)))
+
+
+def _dense_groups(b: HloBuilder, value: HloValue, sizes: HloValue, ragged: int) -> HloValue:
+    """Return the value once per group, with zeros outside the group. The new dimension follows those that the sizes have."""
+    *outer, count = sizes.shape.dims
+    first = len(outer)
+    kind, dims = sizes.shape.element_type, (*value.shape.dims[:first], count, *value.shape.dims[first:])
+    ends = _running_sums(b, sizes)
+    before = b.slice(ends, [(0, size) for size in (*outer, count - 1)])
+    starts = b.concatenate([b.broadcast(b.constant(0, kind), (*outer, 1), ()), before], first)
+    row = b.broadcast(b.iota(Shape.array(kind, (value.shape.dims[ragged],)), 0), dims, [ragged + 1])
+    inside = b.and_(b.broadcast(starts, dims, range(first + 1)) <= row, row < b.broadcast(ends, dims, range(first + 1)))
+    repeated = b.broadcast(value, dims, [dim + (dim >= first) for dim in range(value.shape.rank)])
+    return b.select(inside, repeated, b.broadcast(b.constant(0, value.shape.element_type), dims, ()))
 
 
 def _shifted(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,9 +4,9 @@
       =>   f = (f32[8], f32[8]) fusion(), calls=c   with   ROOT tuple(x, copy(x))   and   r = tuple(f{0}, f{1})
 
 Only in the entry: in a loop or branch, the copy may be assigned a buffer that the fusion reads. Fusions that do not read their
-operands element by element stay, as do custom fusions, reductions, scatters and fusions that may update an operand in place. A
-copy with control predecessors stays; control successors of the copy become successors of the fusion. Skips a module that came
-with a schedule. XLA's `CopyFusion`.
+operands element by element stay, as do custom fusions, scatters and fusions that may update an operand in place. A copy of a
+reduction stays, and a copy with control predecessors; control successors of the copy become successors of the fusion. Skips a
+module that came with a schedule. XLA's `CopyFusion`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _may_write_twice(fusion: HloInstruction) -> bool:
         or not _reads_element_by_element(fusion)
     ):
         return False
-    if any(root.opcode in ("scatter", "reduce") for root in roots):
+    if any(root.opcode == "scatter" for root in roots) or body.root.opcode == "reduce":
         return False
     updates = [root for root in roots if _behind_bitcasts(root).opcode == "dynamic-update-slice"]
     return not updates or (fusion.shape.is_tuple and len(updates) != len(roots))
@@ -90,6 +90,8 @@ def _copy_behind(fusion: HloInstruction, user: HloInstruction) -> list[HloInstru
         if user.opcode == opcode and len(user.users) == 1 and not user.is_root:
             chain.append(user)
             (user,) = user.users
+    if fusion.shape.is_tuple and chain and fusion.fused_computation.root.operands[chain[0].tuple_index].opcode == "reduce":
+        return None
     is_copy = user.opcode == "copy" and user.shape.is_array and user.shape == user.operands[0].shape
     if not is_copy or user.control_predecessors or (fusion.shape.is_tuple and not chain):
         return None

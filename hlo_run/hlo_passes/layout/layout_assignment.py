@@ -46,7 +46,7 @@ _DEFAULT = (
     | SIDE_EFFECT
     | DEVICE_ID
     | frozenset(
-        """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map ragged-dot
+        """after-all async-update cholesky custom-call domain dynamic-reshape fft map ragged-dot
         rng-bit-generator scan set-dimension-size sort topk""".split()
     )
 )
@@ -142,7 +142,7 @@ def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: Call
 def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassContext) -> None:
     """Pin the layouts that an instruction requires whatever is around it; arrays with dynamic sizes may have any layout."""
     opcode = instruction.opcode
-    if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
+    if opcode in _DEFAULT or opcode in _AS_WRITTEN:
         for number, operand in enumerate(instruction.operands):
             leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
             if opcode in _AS_WRITTEN:
@@ -152,6 +152,8 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassConte
         for index, leaf in instruction.shape.leaves():
             if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
+    elif _changes_rank(instruction):
+        _pin_parts(layouts, instruction)
     elif opcode == "dot":
         _pin_dot(layouts, instruction, ctx)
     elif opcode == "triangular-solve":
@@ -173,6 +175,16 @@ def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tu
 
 def _changes_rank(instruction: HloInstruction) -> bool:
     return instruction.opcode == "bitcast-convert" and instruction.operands[0].shape.rank != instruction.shape.rank
+
+
+def _pin_parts(layouts: LayoutPropagation, convert: HloInstruction) -> None:
+    """Pin layouts in which a bitcast-convert moves no byte: parts of an element are innermost, other dimensions as written."""
+    source, result = convert.operands[0].shape, convert.shape
+    split = max(source, result, key=lambda shape: shape.rank)
+    parts = split.rank - 1
+    others = tuple(dim for dim in split.minor_to_major if dim != parts)
+    layouts.pin_use(convert, 0, {(): (parts, *others) if source is split else others})
+    layouts.pin_value((convert, ()), (parts, *others) if result is split else others)
 
 
 def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIndex) -> Order:
@@ -197,7 +209,8 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) 
     """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
     Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
-    default layouts. If the library only reads along the contracting dimensions, those are innermost.
+    default layouts, or the order batch, contracting, free dimensions if the default does not qualify either. If the library only
+    reads along the contracting dimensions, those are innermost.
     """
     sides = dot_side(dot, 0), dot_side(dot, 1)
     for number, side in enumerate(sides):
@@ -208,9 +221,9 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) 
             along_depth = tuple(reversed((*side.batch, *side.free, *side.contracting)))
             layouts.pin_use(dot, number, {(): _default(shape) if is_innermost else along_depth})
         elif side.batch or len(side.free) > 1 or len(side.contracting) > 1:
-            order = shape.minor_to_major
-            is_product = lies_as_matrices(order, side.batch, side.contracting, side.free)
-            layouts.pin_use(dot, number, {(): order if is_product else _default(shape)})
+            groups = side.batch, side.contracting, side.free
+            fitting = (order for order in (shape.minor_to_major, _default(shape)) if lies_as_matrices(order, *groups))
+            layouts.pin_use(dot, number, {(): next(fitting, tuple(reversed(sum(groups, ()))))})
     if sides[0].batch or max(len(side.free) for side in sides) > 1:
         uses = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
         asked = (layouts.uses[use] for use in uses if use in layouts.uses)

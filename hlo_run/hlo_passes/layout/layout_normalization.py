@@ -3,8 +3,9 @@
     n = f32[4,3]{0,1} negate(f32[4,3]{0,1} p)   =>   bitcast(f32[3,4]{1,0} negate(f32[3,4]{1,0} bitcast(p)))
     c = f32[4,3]{1,0} copy(f32[4,3]{0,1} p)     =>   f32[4,3]{1,0} transpose(f32[3,4]{1,0} bitcast(p)), dimensions={1,0}
 
-The dimensions of cuDNN convolutions are renumbered. Dots, other library calls, reductions (`reduction-layout-normalizer`),
-gathers, scatters and fusions stay as they are. XLA's `LayoutNormalization`. Needs assigned layouts and no reshapes.
+The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
+other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
+as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from hlo_run.analysis.bitcast_kind import reshape_is_bitcast
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -122,12 +124,11 @@ class _Normalizer:
         return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
-        """Return a broadcast with ascending dimensions; its operand, the smaller array, is transposed for that."""
+        """Return a broadcast whose dimensions may descend: its operand keeps its order."""
         dims, result = instruction.dimensions, _order(instruction.shape)
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
         value = self._input(editor, instruction.operands[0])
-        value = editor.transpose(value, sorted(range(len(places)), key=lambda d: places[d]))
-        return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(sorted(places)))
+        return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(places))
 
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
@@ -148,6 +149,8 @@ def _is_to_do(instruction: HloInstruction) -> bool:
         return instruction.shape.minor_to_major != shapes[1].minor_to_major
     if instruction.opcode == "bitcast-convert" and instruction.shape.rank != shapes[1].rank:
         return _parts_lie_together(*shapes)
+    if instruction.opcode == "reshape":
+        return reshape_is_bitcast(shapes[1], instruction.shape)
     full = [shape for shape in shapes if shape.rank == instruction.shape.rank]
     # The operands' elements correspond one to one, so one dimension order must hold for all of them.
     return instruction.opcode in _OF_SEVERAL_ORDERS or len({shape.minor_to_major for shape in full}) == 1
@@ -160,7 +163,7 @@ def _parts_lie_together(one: Shape, other: Shape) -> bool:
 
 
 # The attributes of these opcodes relate the dimensions of result and operand.
-_OF_SEVERAL_ORDERS = frozenset(("broadcast", "iota", "transpose"))
+_OF_SEVERAL_ORDERS = frozenset(("broadcast", "convolution", "iota", "transpose"))
 
 
 def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
@@ -177,6 +180,11 @@ def _permuted(name: str) -> Callable[[HloInstruction], Changes]:
 def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
     """Return a function that renumbers an attribute that lists dimensions."""
     return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
+
+
+def _convolution_labels(instruction: HloInstruction) -> Changes:
+    shapes = [*(operand.shape for operand in instruction.operands), instruction.shape]
+    return {"dim_labels": renumbered(instruction, [_order(shape) for shape in shapes])}
 
 
 def _iota(instruction: HloInstruction) -> Changes:
@@ -197,11 +205,13 @@ def _window(instruction: HloInstruction) -> Changes:
 _CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
     "constant": _constant,
+    "convolution": _convolution_labels,
     "dynamic-slice": _permuted("dynamic_slice_sizes"),
     "dynamic-update-slice": lambda instruction: {},
     "iota": _iota,
     "pad": _permuted("padding"),
     "reduce-window": _window,
+    "reshape": lambda instruction: {},
     "reverse": lambda instruction: {"dimensions": tuple(sorted(_numbers("dimensions")(instruction)["dimensions"]))},
     "slice": _permuted("slice"),
 }

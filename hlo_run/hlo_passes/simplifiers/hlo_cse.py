@@ -127,7 +127,15 @@ def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]
 
 def _may_merge(instruction: HloInstruction) -> bool:
     # Constants are merged before, and iotas with the instructions that use them.
-    if instruction.opcode in _UNIQUE or (not instruction.operands and instruction.opcode not in DEVICE_ID):
+    if instruction.opcode in _UNIQUE:
+        return False
+    if not instruction.operands and instruction.opcode not in DEVICE_ID and not _is_marked(instruction):
         return False
     # The layouts of the root are fixed by the caller.
     return not has_side_effect(instruction) and not (instruction.is_root and instruction.shape.is_tuple)
+
+
+def _is_marked(instruction: HloInstruction) -> bool:
+    """Return True for an instruction without operands that a framework allows to merge."""
+    found = instruction.attrs.get("frontend_attributes")
+    return found is not None and found.get("_xla_cse_safe_zero_operand") == "true"
