@@ -13,7 +13,6 @@ from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.copy_chains import RunsBefore, by_dependencies, removable_copies, value_groups
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloValue
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -28,14 +27,7 @@ def is_straight(module: HloModule) -> bool:
     if entry.root.shape.is_tuple and (entry.root.opcode != "tuple" or any(o.shape.is_tuple for o in entry.root.operands)):
         return False
     pairs = ((i, pair) for i in entry.instructions for pair in in_place_pairs(i))
-    return all(
-        i.opcode != "async-start" and _is_reached(i.operands[pair.operand_number], pair.operand_index) for i, pair in pairs
-    )
-
-
-def _is_reached(operand: HloInstruction, index: ShapeIndex) -> bool:
-    """Return True for an array, and for an element of a tuple that is made for the operand."""
-    return not index or (len(index) == 1 and operand.opcode == "tuple")
+    return all(i.opcode != "async-start" and not pair.operand_index for i, pair in pairs)
 
 
 def insert_copies(module: HloModule) -> None:
@@ -77,19 +69,10 @@ def _copy_operands(entry: HloComputation) -> None:
     """Copy every operand that is changed in place, for that use alone."""
     for instruction in entry.post_order():
         operands = list(instruction.operands)
-        changed: dict[int, list[ShapeIndex]] = {}
-        for pair in in_place_pairs(instruction):
-            changed.setdefault(pair.operand_number, []).append(pair.operand_index)
-        for number, places in changed.items():
-            operands[number] = _copy(entry, operands[number]) if () in places else _with_copies(entry, operands[number], places)
+        for number in dict.fromkeys(pair.operand_number for pair in in_place_pairs(instruction)):
+            operands[number] = _copy(entry, operands[number])
         if operands != list(instruction.operands):
             instruction.operands = operands
-
-
-def _with_copies(entry: HloComputation, operand: HloInstruction, places: list[ShapeIndex]) -> HloInstruction:
-    """Return a tuple with copies of the elements at `places`."""
-    parts = [_copy(entry, part) if (number,) in places else part for number, part in enumerate(operand.operands)]
-    return entry.add(HloInstruction("tuple", "tuple", operand.shape, parts, where=operand.where))
 
 
 def _copy_aliased(module: HloModule) -> None:
