@@ -43,6 +43,8 @@ def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
             if instruction.opcode in _FORMS:
                 _FORMS[instruction.opcode](instruction)
+            if instruction.opcode == "bitcast" and not to_evaluate:
+                _verify_bitcast_size(instruction)
     _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
 
 
@@ -50,6 +52,10 @@ def _verify_bitcast(bitcast: HloInstruction) -> None:
     source, target = bitcast.operands[0].shape, bitcast.shape
     if not (source.is_array and target.is_array):
         raise Unsupported(f"'{bitcast.name}': a bitcast of or into a tuple", bitcast.where)
+
+
+def _verify_bitcast_size(bitcast: HloInstruction) -> None:
+    source, target = bitcast.operands[0].shape, bitcast.shape
     if source.size_bytes != target.size_bytes:
         raise Unsupported(f"'{bitcast.name}': a bitcast of {source.size_bytes} bytes into {target.size_bytes}", bitcast.where)
 
