@@ -83,10 +83,13 @@ def test_dimensions_without_a_bound(flags: list[str], tmp_path: Path, capsys: py
         "f32[<=4] bitcast-convert(x)",
         "(s32[4], f32[4]) rng-bit-generator(x, x), algorithm=rng_philox",
         "u32[4] rng-bit-generator(t), algorithm=rng_philox",
+        "s32[4] map(x, s), to_apply=add",
     ],
 )
 @pytest.mark.parametrize("flags", [["--stage=ptx"], ["--platform=Interpreter"]])
 def test_forms_that_no_step_understands(line: str, flags: list[str], tmp_path: Path) -> None:
     file = tmp_path / "m.hlo"
-    file.write_text(f"HloModule m\nENTRY e {{\n  x = s32[4] parameter(0)\n  t = (s32[4]) tuple(x)\n  ROOT r = {line}\n}}\n")
+    values = "x = s32[4] parameter(0)\n s = s32[] parameter(1)\n t = (s32[4]) tuple(x)"
+    add = "add { a = s32[] parameter(0)\n b = s32[] parameter(1)\n ROOT c = s32[] add(a, b) }"
+    file.write_text(f"HloModule m\n{add}\nENTRY e {{ {values}\n ROOT r = {line} }}\n")
     assert run(["--cache=off", *flags, str(file)]) == 4

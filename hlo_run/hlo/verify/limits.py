@@ -71,9 +71,15 @@ def _verify_random_bits(bits: HloInstruction) -> None:
         raise Unsupported(f"'{bits.name}': a rng-bit-generator needs one array as its state", bits.where)
 
 
+def _verify_map(mapped: HloInstruction) -> None:
+    if any(operand.shape.dims != mapped.shape.dims for operand in mapped.operands):
+        raise Unsupported(f"'{mapped.name}': a map of arrays and scalars together", mapped.where)
+
+
 _FORMS: dict[str, Callable[[HloInstruction], None]] = {
     "bitcast": _verify_bitcast,
     "bitcast-convert": _verify_bitcast_convert,
+    "map": _verify_map,
     "rng-bit-generator": _verify_random_bits,
 }
 
