@@ -202,6 +202,7 @@ _UNARY: dict[str, Function] = {
         )
     },
 }
+_TERNARY: dict[str, Function] = {"fma": _wide(_fused)}
 # Names of operations -> names above.
 _ALIASES = {
     **{f"arith.{a}": b for a, b in (("addi", "add"), ("subi", "sub"), ("muli", "mul"), ("andi", "and"), ("ori", "or"))},
@@ -212,10 +213,10 @@ _ALIASES = {
     **{f"arith.{a}": b for a, b in (("remf", "frem"), ("maximumf", "maximum"), ("minimumf", "minimum"))},
     **{f"arith.{a}": b for a, b in (("maxnumf", "maxnum"), ("minnumf", "minnum"), ("negf", "fneg"))},
     **{f"math.{a}": b for a, b in (("absf", "fabs"), ("absi", "abs"), ("powf", "pow"), ("roundeven", "rint"))},
-    **{f"math.{a}": a for a in (*_BINARY, *_UNARY)},
+    **{f"math.{a}": a for a in (*_BINARY, *_UNARY, *_TERNARY)},
     "math.trunc": "trunc_float",
     **{f"llvm.{a}": a for a in (*_BINARY, *_UNARY) if not a.startswith("trunc")},
-    **{f"llvm.intr.{a}": a for a in (*_BINARY, *_UNARY)},
+    **{f"llvm.intr.{a}": a for a in (*_BINARY, *_UNARY, *_TERNARY)},
     "llvm.intr.trunc": "trunc_float",
     "llvm.intr.vector.fmax": "maxnum",
     "complex.add": "fadd",
@@ -230,7 +231,7 @@ _DEVICE_ALIASES = {"fmax": "maxnum", "fmin": "minnum", "fmod": "frem", "trunc": 
 def function_of(name: str) -> Function | None:
     """Return the numpy function of an operation, or None."""
     word = _ALIASES.get(name, "")
-    return _BINARY.get(word) or _UNARY.get(word)
+    return _BINARY.get(word) or _UNARY.get(word) or _TERNARY.get(word)
 
 
 def device_function(name: str) -> Function | None:

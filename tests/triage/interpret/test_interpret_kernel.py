@@ -25,7 +25,8 @@ _MODULES = {
  x = f32[3,64] parameter(0)
  y = f32[3,64] parameter(1)
  s = f32[3,64] sine(x)
- ROOT r = f32[3,64] subtract(s, y) }""",
+ t = f32[3,64] tanh(s)
+ ROOT r = f32[3,64] subtract(t, y) }""",
     "transpose": "ENTRY e { x = f32[33,40] parameter(0)\n ROOT r = f32[40,33] transpose(x), dimensions={1,0} }",
     "row reduction": _ADD
     + """ENTRY e { x = f32[5,300] parameter(0)
