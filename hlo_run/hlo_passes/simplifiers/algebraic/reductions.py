@@ -164,7 +164,7 @@ def _reduced_before(rw: Rewriter, i: HloInstruction, inner: HloInstruction) -> H
 def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """sum(-A) => -sum(A) for floats."""
     inner = i.operands[0]
-    if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
+    if inner.opcode != "negate" or i.shape.is_tuple or not is_float(i) or neutral_reduction(i) != "add":
         return None
     if not rw.fuel.take("algsimp"):
         return None
