@@ -24,7 +24,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class DividedEntry:
-    """The divisions of the leaves of each parameter, and of those of the result. A leaf that is no array has none."""
+    """The divisions of the leaves of each parameter, and of those of the result. Only arrays have one."""
 
     parameters: tuple[tuple[Division | None, ...], ...]
     result: tuple[Division | None, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,45 @@ from hlo_run.hlo.values.shape import Layout, Shape
 _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
 
 
+class InstructionMaker(ABC):
+    """Makes instructions whose shapes follow from their operands. A subclass says in `add` where they go."""
+
+    @abstractmethod
+    def add(
+        self,
+        opcode: str,
+        shape: Shape,
+        operands: Sequence[HloInstruction] = (),
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
+        **attributes: AttributeValue,
+    ) -> HloInstruction:
+        """Add an instruction at the end of a computation; its default name is the opcode."""
+
+    def constant(self, value: Any, element_type: str) -> HloInstruction:
+        """Add a constant; `value` is a number or an array."""
+        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
+        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
+
+    def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Add an elementwise instruction of two operands of one shape, which is the result's."""
+        return self.add(opcode, one.shape, [one, two])
+
+    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
+        """Add a compare, with a pred of the operands' shape as result; `direction` is EQ, NE, GE, GT, LE or LT."""
+        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
+
+    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Add a select: `one` where the pred `chosen` is true, otherwise `two`."""
+        return self.add("select", one.shape, [chosen, one, two])
+
+    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
+        """Add a tuple of the values."""
+        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
+
+
 @dataclass(frozen=True)
-class Editor:
+class Editor(InstructionMaker):
     """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the rank fits.
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
@@ -59,26 +97,9 @@ class Editor:
         made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
         return self.computation.add(made)
 
-    def constant(self, value: Any, element_type: str) -> HloInstruction:
-        """Add a constant; `value` is a number or an array."""
-        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
-        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
-
     def unary(self, opcode: str, value: HloInstruction) -> HloInstruction:
         """Add an elementwise instruction of one operand, whose shape is the result's."""
         return self.add(opcode, value.shape, [value])
-
-    def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add an elementwise instruction of two operands of one shape, which is the result's."""
-        return self.add(opcode, one.shape, [one, two])
-
-    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
-        """Add a compare, with a pred of the operands' shape as result; `direction` is EQ, NE, GE, GT, LE or LT."""
-        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
-
-    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add a select: `one` where the pred `chosen` is true, otherwise `two`."""
-        return self.add("select", one.shape, [chosen, one, two])
 
     def convert(self, value: HloInstruction, element_type: str) -> HloInstruction:
         """Convert to `element_type`; return the value itself if it has that type."""
@@ -174,10 +195,6 @@ class Editor:
             if not value.users and not value.is_root:
                 self.computation.remove(value)
         return whole
-
-    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
-        """Add a tuple of the values."""
-        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
 
     def element(self, value: HloInstruction, index: int) -> HloInstruction:
         """Return an element of a tuple: the operand of a `tuple` instruction, or a new get-tuple-element."""

@@ -29,14 +29,6 @@ def remove_dims(sharding: SingleSharding, dims: Collection[int]) -> SingleShardi
     return with_tiles(sharding, sharding.tiles.reshape(tuple(n for d, n in enumerate(sharding.dims) if d not in dims)))
 
 
-def add_dims(sharding: SingleSharding, at: int, count: int) -> SingleSharding:
-    """Return the sharding with `count` more dimensions before dimension `at`, which are not divided."""
-    if sharding.tiles is None or not count:
-        return sharding
-    dims = sharding.dims
-    return with_tiles(sharding, sharding.tiles.reshape((*dims[:at], *(1,) * count, *dims[at:])))
-
-
 def all_data_replicated(sharding: SingleSharding, rank: int = -1) -> SingleSharding:
     """Return the sharding that divides no dimension of an array of `rank` (default: as now), with the manual subgroups."""
     if sharding.is_manual:
@@ -114,13 +106,6 @@ def split_dim(sharding: SingleSharding, dim: int, major: int) -> SingleSharding:
     assert sharding.tiles is not None, "a sharding with tiles"
     dims = sharding.dims
     return with_tiles(sharding, sharding.tiles.reshape((*dims[:dim], major, dims[dim] // major, *dims[dim + 1 :])))
-
-
-def merge_dim(sharding: SingleSharding, dim: int) -> SingleSharding:
-    """Return the sharding with dimension `dim` and the next one joined."""
-    assert sharding.tiles is not None, "a sharding with tiles"
-    dims = sharding.dims
-    return with_tiles(sharding, sharding.tiles.reshape((*dims[:dim], dims[dim] * dims[dim + 1], *dims[dim + 2 :])))
 
 
 def reshape(source: Sequence[int], target: Sequence[int], sharding: SingleSharding) -> SingleSharding | None:

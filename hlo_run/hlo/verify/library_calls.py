@@ -32,7 +32,7 @@ def verify_library_calls(module: HloModule) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A custom call: the shapes of its operands, and of the elements of its result (one if that is no tuple)."""
+    """A custom call: the shapes of its operands, and of the elements of its result. An array is its only element."""
 
     instruction: HloInstruction
     operands: Sequence[Shape]
@@ -171,7 +171,7 @@ def _gemm_extras(call: _Call, config: Mapping[str, Any], result: Shape) -> str:
         bias = waiting.pop(next((place for place, shape in enumerate(waiting) if shape.dims), len(waiting) - 1))
         # Shorter than a row whose padding needs none.
         if len(bias.dims) > 1 or (bias.dims and bias.dims[0] > max(result.dims, default=0)):
-            return "a bias that is no longer than a row of the result"
+            return "a bias of at most the length of a row of the result"
     is_f8 = call.instruction.custom_call_target.endswith("$f8")
     if is_f8 and any(shape.dims for shape in waiting):
         return "scalars as scales"

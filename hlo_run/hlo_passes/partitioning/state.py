@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
 
 from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.shardings.make import elements_of
-from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
@@ -21,7 +18,7 @@ from hlo_run.hlo.values.tile_assignment import TileAssignment
 Cache = dict[HloInstruction, dict[object, "Part"]]
 
 
-class Builder:
+class Builder(InstructionMaker):
     """Adds the instructions of one partitioned computation. New ones get metadata and place of the instruction `origin`."""
 
     def __init__(self, name: str) -> None:
@@ -35,14 +32,15 @@ class Builder:
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
         **attributes: AttributeValue,
     ) -> HloInstruction:
-        """Add an instruction."""
+        """Add an instruction; its default name is the opcode."""
         groups = {key: tuple(group) for key, group in (called or {}).items()}
         where = self.origin.where if self.origin is not None else None
         if self.origin is not None and "metadata" in self.origin.attrs and "metadata" not in attributes:
             attributes["metadata"] = self.origin.attrs["metadata"]
-        made = self.computation.add(HloInstruction(opcode, opcode, shape, operands, attributes, groups, where))
+        made = self.computation.add(HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, where))
         self._note_broadcast(made)
         return made
 
@@ -52,23 +50,6 @@ class Builder:
         made = HloInstruction(old.name, old.opcode, shape, operands, attributes, dict(old.called), old.where)
         self._note_broadcast(self.computation.add(made))
         return made
-
-    def constant(self, value: Any, element_type: str) -> HloInstruction:
-        """Add a constant; `value` is a number or an array."""
-        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
-        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
-
-    def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add an elementwise instruction of two operands."""
-        return self.add(opcode, one.shape, [one, two])
-
-    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
-        """Add a compare; `direction` is EQ, NE, GE, GT, LE or LT."""
-        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
-
-    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add a select."""
-        return self.add("select", one.shape, [chosen, one, two])
 
     def copy(self, value: HloInstruction) -> HloInstruction:
         """Add a copy of a value."""
@@ -124,10 +105,6 @@ class Builder:
     def element(self, value: HloInstruction, index: int) -> HloInstruction:
         """Add the element `index` of a tuple."""
         return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], index=index)
-
-    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
-        """Add a tuple."""
-        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
 
     def broadcast_dims(self, value: HloInstruction) -> frozenset[int]:
         """Return the dimensions along which all elements of a value are known to be equal."""

@@ -278,7 +278,7 @@ def _strides(sharding: SingleSharding) -> dict[int, tuple[int, int]]:
 
 
 def _identity_of(hlo: HloInstruction) -> float | int | bool | None:
-    """Return the number that the scatter's computation leaves others with, or None if it is no plain reduction."""
+    """Return the identity of the scatter's reduction, or None if its computation is not a reduction with a known one."""
     element_type = hlo.shape.element_type if hlo.shape.is_array else ""
     kind = _kind_of(hlo.to_apply)
     if not element_type or kind is None:

@@ -60,7 +60,7 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
 
 
 def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dot(f32[2] A, f32[3] B) => broadcast(A) * broadcast(B): without contracting dimensions there is no sum."""
+    """dot(f32[2] A, f32[3] B) => broadcast(A) * broadcast(B), because nothing is summed without contracting dimensions."""
     sides = dot_side(i, 0), dot_side(i, 1)
     if sides[0].contracting or "algorithm" in i.attrs:
         return None
