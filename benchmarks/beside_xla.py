@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 import hlo_run
 from hlo_run.analysis.cost.side_by_side import Side
 from hlo_run.codegen.llvm.ptxas import find_ptxas
@@ -107,7 +109,9 @@ def _xlas(name: str, text: str, records: Path) -> XlaCompilation | str:
         ptxas = find_ptxas()
         cuda = ptxas.parent.parent if ptxas is not None else None
         try:
-            made: Any = asdict(compile_with_xla(text, name, target_config(_OPTIONS), xla_flags(_OPTIONS, "emitters"), cuda))
+            made: Any = structs.asdict(
+                compile_with_xla(text, name, target_config(_OPTIONS), xla_flags(_OPTIONS, "emitters"), cuda)
+            )
         except HloRunError as error:
             made = error.message
         temporary = path.with_suffix(f".{os.getpid()}")

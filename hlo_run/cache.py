@@ -14,9 +14,10 @@ import functools
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec import Struct
 
 OFF = "off"
 VARIABLE = "HLO_RUN_CACHE"
@@ -118,8 +119,7 @@ def _version(package: str) -> str:
     return version(package)
 
 
-@dataclass(frozen=True)
-class FileCache:
+class FileCache(Struct, frozen=True):
     """The files of one kind in `root`. `limit_bytes` bounds the files of all kinds together."""
 
     root: Path

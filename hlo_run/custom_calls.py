@@ -12,8 +12,9 @@ exception in the function becomes a DeviceError that names the call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError, HloRunError, Unsupported, UsageError
 
@@ -21,8 +22,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 PLATFORMS = ("Host", "CUDA", "Interpreter")
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered:
+class _Registered(Struct, frozen=True):
     function: Callable[..., Any]
     takes_config: bool
 

@@ -9,8 +9,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from hlo_run.containment.board import Board, at_place, board_for, join_board
 from hlo_run.containment.children import drop_standard_streams, end_with_parent
@@ -98,8 +99,7 @@ def run_in_processes(
     return results
 
 
-@dataclass
-class _Copy:
+class _Copy(Struct):
     """A fork of this process: its number, its row of the board, and the pipe of its results."""
 
     pid: int
@@ -117,6 +117,43 @@ class _Copy:
         os.close(self.pipe)
         os.kill(self.pid, signal.SIGKILL)
         self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Assistant:
+    """A fork of this process that gets ready while this process goes on, and then answers requests."""
+
+    def __init__(self, prepare: Callable[[], None], work: Callable[[Any], object]) -> None:
+        """Start it: it calls `prepare`, then `work` with each request. Requests and answers must be picklable."""
+        taking, self._giving = os.pipe()
+        requests: list[object] = []
+
+        def take() -> list[int]:
+            if not requests:
+                prepare()
+            request = _read(taking)
+            requests.append(request)
+            return [] if request is None else [len(requests) - 1]
+
+        board = board_for(1)
+        board.clear(1)
+        self._copy = _start(take, lambda number: work(requests[number]), board, 1, self._giving)
+        os.close(taking)
+
+    def ask(self, request: object) -> Any:
+        """Return the answer to a request, or None if the fork died. Raises the HloRunError that `work` raised."""
+        try:
+            _send(self._giving, request)
+        except BrokenPipeError:
+            return None
+        _, answer = _read(self._copy.pipe) or (0, None)
+        if isinstance(answer, HloRunError):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """End the fork."""
+        os.close(self._giving)
+        self._copy.end()
 
 
 def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: Board, row: int, giving: int) -> _Copy:
@@ -182,13 +219,26 @@ def _work(take: Callable[[], list[int]], work: Callable[[int], object], pipe: in
     _send(pipe, (-1, None))
 
 
-def _send(pipe: int, message: tuple[int, object]) -> None:
+def _send(pipe: int, message: object) -> None:
     import pickle  # numpy needs it as well
 
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     view = memoryview(_LENGTH.pack(len(data)) + data)
     while view:
         view = view[os.write(pipe, view) :]
+
+
+def _read(pipe: int) -> Any:
+    """Return the next message that `_send` wrote, or None if the other side has closed the pipe."""
+    import pickle
+
+    received = bytearray()
+    while len(received) < _LENGTH.size or len(received) < _LENGTH.size + _LENGTH.unpack_from(received)[0]:
+        data = os.read(pipe, _CHUNK_BYTES)
+        if not data:
+            return None
+        received += data
+    return pickle.loads(received[_LENGTH.size :])
 
 
 def _collect(running: dict[int, _Copy], progress: Callable[[int], None] | None) -> dict[int, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from hlo_run.errors import UsageError
 
@@ -17,8 +18,7 @@ WARP_THREADS = 32
 _FIRST_ACCELERATED_MAJOR = 9
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSpec:
+class TargetSpec(Struct, frozen=True):
     """One GPU.
 
     `compute_capability` is (major, minor). `core_count` is the number of SMs, `threads_per_core_limit` the largest number of

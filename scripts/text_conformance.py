@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
 from xla_text import XlaText
 
 from hlo_run.errors import HloRunError

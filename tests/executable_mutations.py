@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from msgspec.structs import force_setattr
+
 import hlo_run
 from hlo_run.artifact.file import save
 from hlo_run.hlo.printer import FULL, module_to_string
@@ -95,7 +97,7 @@ def executables() -> dict[str, bytes]:
         module = hlo_run.parse(f"HloModule {name}\n{text}")
         source = module_to_string(module, FULL)
         program = compile_module(PassContext(preset("h100"), Options()), module)
-        object.__setattr__(program, "source_text", source)
+        force_setattr(program, "source_text", source)
         found[name] = save(program)
     return found
 

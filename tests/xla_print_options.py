@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import CANONICAL, DEFAULT, FINGERPRINT, SHORT_PARSABLE

@@ -7,15 +7,14 @@ both, which take the window and the dimension numbers of the forward convolution
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """The window and the dimension numbers of the forward convolution whose gradient another one is."""
 
     window: Window

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """The dimension numbers of one operand. `batch` and `contracting` are in the order of the attributes, `free` ascends."""
 
     batch: tuple[int, ...]

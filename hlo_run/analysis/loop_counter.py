@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
@@ -14,8 +14,7 @@ _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
 
 
-@dataclass(frozen=True)
-class LoopCounter:
+class LoopCounter(Struct, frozen=True):
     """Element `index` of the state: `init`, `init + step`, .. The loop runs while `value direction limit`."""
 
     index: int
@@ -44,16 +43,14 @@ class LoopCounter:
         return count if lowest <= self.init + count * self.step < lowest + (1 << self.bits) else None
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A value, and the fusion that contains it, if any."""
 
     value: HloInstruction
     fusion: _Place | None = None
 
 
-@dataclass(frozen=True)
-class _Linear:
+class _Linear(Struct, frozen=True):
     """A scalar integer: element `index` of the state plus `offset`, or `offset` alone if `index` is None."""
 
     index: int | None

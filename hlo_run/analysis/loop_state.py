@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 
-@dataclass(frozen=True, slots=True)
-class LoopState:
+class LoopState(Struct, frozen=True):
     """A loop with its initial state (a `tuple`). `unchanged` are the elements that the body returns unchanged."""
 
     loop: HloInstruction

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
@@ -74,7 +75,7 @@ def freeze(value: Any) -> Hashable:
         case dict():
             pairs: Any = value  # pyright: ignore[reportUnknownVariableType]
             return tuple((freeze(key), freeze(item)) for key, item in pairs.items())
-        case _ if is_dataclass(value):
-            return type(value).__name__, *(freeze(getattr(value, field.name)) for field in fields(value))
+        case Struct():
+            return type(value).__name__, *(freeze(getattr(value, name)) for name in value.__struct_fields__)
         case _:
             return value if isinstance(value, Hashable) else repr(value)

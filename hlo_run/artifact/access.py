@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
@@ -40,8 +41,7 @@ from hlo_run.artifact.thunks import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Accesses:
+class Accesses(Struct, frozen=True):
     """Slices that are read and slices that are written. A slice that is updated in place is in both."""
 
     reads: tuple[BufferSlice, ...] = ()

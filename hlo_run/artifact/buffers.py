@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class ConstantData:
+
+class ConstantData(Struct, frozen=True):
     """The value of a constant allocation: one numpy item per element in logical (row-major) order.
 
     The backend packs it into physical order, as it packs arguments.
@@ -19,8 +19,7 @@ class ConstantData:
     items: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BufferAllocation:
+class BufferAllocation(Struct, frozen=True):
     """One block of device memory.
 
     `parameter_number` is set for entry parameters; `parameter_index` is the shape index of the part. `constant` is set for
@@ -39,8 +38,7 @@ class BufferAllocation:
     is_thread_local: bool = False
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BufferSlice:
+class BufferSlice(Struct, frozen=True, order=True):
     """`size_bytes` bytes of an allocation, from `offset_bytes`."""
 
     allocation: int
@@ -48,8 +46,7 @@ class BufferSlice:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(Struct, frozen=True):
     """An array in a buffer: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice.
 
     `dynamic` marks dimensions whose size is known at run time only; `dims` holds their bounds. The elements of a dynamic

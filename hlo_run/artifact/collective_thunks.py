@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from hlo_run.artifact.buffers import ArraySpec
@@ -15,8 +14,7 @@ CollectiveKind = Literal[
 GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartition", "kFlattenedID"]
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveThunk(FunctionCall):
+class CollectiveThunk(FunctionCall, frozen=True):
     """A collective: each device of a group contributes its operands and receives its results.
 
     `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices synchronise

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(Struct, frozen=True):
     """The tiles of an array with dimensions `dims`: `counts` per dimension, and the row-major number of each partition's tile.
 
     All tiles have the size of the first; the last ones of a dimension may reach beyond the array.
@@ -22,8 +21,7 @@ class Division:
         return tuple(-(-size // count) for size, count in zip(self.dims, self.counts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class DividedEntry:
+class DividedEntry(Struct, frozen=True):
     """The divisions of the leaves of each parameter, and of those of the result. Only arrays have one."""
 
     parameters: tuple[tuple[Division | None, ...], ...]

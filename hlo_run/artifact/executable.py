@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArrayTree, BufferAllocation
 from hlo_run.artifact.division import DividedEntry
@@ -10,8 +10,7 @@ from hlo_run.artifact.thunks import Thunk
 from hlo_run.errors import InternalError
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """The `.entry` of one PTX module, with its launch dimensions.
 
     `grid` counts blocks and `block` counts threads, both (x, y, z). `shared_bytes` is the static shared memory that the
@@ -25,16 +24,14 @@ class Kernel:
     shared_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectCode:
+class ObjectCode(Struct, frozen=True):
     """Object code of a kernel for the Host backend; `key` is the digest of the source it was compiled from."""
 
     key: str
-    data: bytes = field(repr=False)
+    data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCode:
+class MachineCode(Struct, frozen=True):
     """Object code for one processor, given by LLVM's name and features. On another processor Host compiles the PTX."""
 
     processor: str
@@ -42,8 +39,7 @@ class MachineCode:
     objects: tuple[ObjectCode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Executable:
+class Executable(Struct, frozen=True):
     """A compiled module: everything a backend needs to run it.
 
     `parameters` has one tree per entry parameter. HLO tuples are nested Python tuples. Thunks run in order. `target` is the
@@ -59,8 +55,8 @@ class Executable:
     allocations: tuple[BufferAllocation, ...]
     parameters: tuple[ArrayTree, ...]
     result: ArrayTree
-    module_text: str = field(default="", repr=False)
-    source_text: str = field(default="", repr=False)
+    module_text: str = ""
+    source_text: str = ""
     machine_code: MachineCode | None = None
     divided: DividedEntry | None = None
 

@@ -9,7 +9,6 @@ docs/security.md says what a run of such a file may do.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import struct
@@ -69,7 +68,7 @@ def _encode(value: Any, blobs: list[bytes], depth: int = 0) -> Any:
         return [schema.TUPLE, *[_encode(part, blobs, depth + 1) for part in cast("tuple[Any, ...]", value)]]
     name = type(value).__name__
     assert name in schema.RECORDS, f"{name} is a record of an executable"
-    return [name, *[_encode(getattr(value, field.name), blobs, depth + 1) for field in dataclasses.fields(value)]]
+    return [name, *[_encode(getattr(value, field), blobs, depth + 1) for field in value.__struct_fields__]]
 
 
 def _decoded(text: bytes, data: bytes, file: str) -> Executable:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArraySpec
 
 Activation: TypeAlias = Literal["kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh"]
 
 
-class FunctionCall:
+class FunctionCall(Struct, frozen=True):
     """What a function of a library or of the host does: thunks other than kernels, copies, fills and sequences."""
 
-    __slots__ = ()
 
-
-class LibraryWork(FunctionCall):
+class LibraryWork(FunctionCall, frozen=True):
     """What a library does: the kinds of `LibraryThunk`."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class DotNumbers:
+class DotNumbers(Struct, frozen=True):
     """The batch and contracting dimensions of a dot's operands, paired by position.
 
     All other dimensions are free: the left operand's come first in the result. An operand without batch dimensions is
@@ -36,8 +32,7 @@ class DotNumbers:
     rhs_contracting: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GemmThunk(LibraryWork):
+class GemmThunk(LibraryWork, frozen=True):
     """result = epilogue(alpha * scales * lhs . rhs + beta * addend + bias) * result_scale, in the order of a dot's dimensions.
 
     `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU or BIAS_GELU, each possibly with `_AUX`, which stores the
@@ -63,8 +58,7 @@ class GemmThunk(LibraryWork):
     kind: Literal["kGemm", "kCublasLtMatmul"] = "kCublasLtMatmul"
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeThunk(LibraryWork):
+class ResizeThunk(LibraryWork, frozen=True):
     """Between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
 
     `sizes` has one s32 scalar per dimension. If `is_padding`, the source is dynamic and the sizes are written. Otherwise
@@ -79,8 +73,7 @@ class ResizeThunk(LibraryWork):
     kind: Literal["kKernel"] = "kKernel"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSpec:
+class WindowSpec(Struct, frozen=True):
     """One spatial dimension of a convolution's window, in elements. Padding may be negative."""
 
     size: int
@@ -92,8 +85,7 @@ class WindowSpec:
     is_reversed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionNumbers:
+class ConvolutionNumbers(Struct, frozen=True):
     """The dimension numbers of a convolution's arrays: (batch, feature, *spatial), for the kernel (in, out, *spatial)."""
 
     source: tuple[int, ...]
@@ -101,8 +93,7 @@ class ConvolutionNumbers:
     result: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionThunk(LibraryWork):
+class ConvolutionThunk(LibraryWork, frozen=True):
     """result = activation(scale * convolution(source, weights) + side_scale * side + bias).
 
     `direction` says which array is computed from the other two: `result` (forward), `source` (backward-input) or `weights`
@@ -127,8 +118,7 @@ class ConvolutionThunk(LibraryWork):
     kind: Literal["kConvolution"] = "kConvolution"
 
 
-@dataclass(frozen=True, slots=True)
-class FftThunk(LibraryWork):
+class FftThunk(LibraryWork, frozen=True):
     """Fourier transform of the last `len(lengths)` dimensions. Inverses divide by the product of `lengths`."""
 
     name: str
@@ -139,8 +129,7 @@ class FftThunk(LibraryWork):
     kind: Literal["kFft"] = "kFft"
 
 
-@dataclass(frozen=True, slots=True)
-class CholeskyThunk(LibraryWork):
+class CholeskyThunk(LibraryWork, frozen=True):
     """Cholesky factor of the matrices in the last two dimensions, lower or upper. The other triangle of the result is zero."""
 
     name: str
@@ -150,8 +139,7 @@ class CholeskyThunk(LibraryWork):
     kind: Literal["kCholesky"] = "kCholesky"
 
 
-@dataclass(frozen=True, slots=True)
-class TriangularSolveThunk(LibraryWork):
+class TriangularSolveThunk(LibraryWork, frozen=True):
     """Solve a . x = b (`left_side`) or x . a = b for x, with a = `matrix` after `transpose`, b = `right`."""
 
     name: str
@@ -165,8 +153,7 @@ class TriangularSolveThunk(LibraryWork):
     kind: Literal["kTriangularSolve"] = "kTriangularSolve"
 
 
-@dataclass(frozen=True, slots=True)
-class SelectKThunk(LibraryWork):
+class SelectKThunk(LibraryWork, frozen=True):
     """The k largest (or smallest) elements along the last dimension, sorted, and their indices (s32). Ties keep their order.
 
     `k` is the last dimension of `values`.

@@ -5,13 +5,15 @@ The schema is derived from the annotations of the record types, so a new record 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import types
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
+from msgspec import Struct
+
 from hlo_run.artifact import buffers, collective_thunks, division, executable, library_thunks, sort_orders, thunks
+from hlo_run.records import field_types
 
 TUPLE, BYTES = 0, 1
 """The first elements of JSON lists that are tuples and byte strings. The lists of records begin with the record's name."""
@@ -21,7 +23,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _MODULES = (buffers, division, library_thunks, collective_thunks, sort_orders, thunks, executable)
 _NAMES: dict[str, Any] = {name: value for module in _MODULES for name, value in vars(module).items()}
 RECORDS: dict[str, type[Any]] = {
-    name: value for name, value in _NAMES.items() if isinstance(value, type) and dataclasses.is_dataclass(value)
+    name: value for name, value in _NAMES.items() if isinstance(value, type) and issubclass(value, Struct)
 }
 _TYPES = frozenset(RECORDS.values())
 
@@ -54,7 +56,7 @@ _readers: dict[Any, _Reader] = {}
 
 def digest() -> str:
     """Return a digest of all record types and their fields. It changes when the meaning of a file may change."""
-    lines = [f"{name}({', '.join(f'{f.name}: {f.type}' for f in dataclasses.fields(r))})" for name, r in sorted(RECORDS.items())]
+    lines = [f"{name}({', '.join(f'{f}: {hint}' for f, hint in field_types(r).items())})" for name, r in sorted(RECORDS.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -77,8 +79,8 @@ def _reader(hint: Any) -> _Reader:
 def _make(hint: Any) -> _Reader:
     if isinstance(hint, str):
         return _reader(eval(hint, _NAMES))  # an annotation of this package, not of a file
-    if dataclasses.is_dataclass(hint):
-        return _record(cast("type[Any]", hint))
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _record(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return _choice(arguments)
@@ -90,9 +92,9 @@ def _make(hint: Any) -> _Reader:
 
 
 def _record(kind: type[Any]) -> _Reader:
-    fields = dataclasses.fields(kind)
+    hints = field_types(kind)
     readers: list[_Reader] = []  # filled at the first use, as records contain one another
-    length = len(fields) + 1
+    length = len(hints) + 1
 
     def read(value: Any, blobs: Blobs) -> Any:
         items = _items(value)
@@ -101,14 +103,14 @@ def _record(kind: type[Any]) -> _Reader:
         if len(items) != length:
             raise ValueError(f"a {kind.__name__} has {length - 1} fields, not {len(items) - 1}")
         if not readers:
-            readers.extend(_reader(field.type) for field in fields)
+            readers.extend(_reader(hint) for hint in hints.values())
         _enter(blobs)
         decoded: list[Any] = []
-        for field, reader, part in zip(fields, readers, items[1:], strict=True):
+        for name, reader, part in zip(hints, readers, items[1:], strict=True):
             try:
                 decoded.append(reader(part, blobs))
             except _WrongValue as error:
-                raise ValueError(f"{kind.__name__}.{field.name} is {error}") from None
+                raise ValueError(f"{kind.__name__}.{name} is {error}") from None
         blobs.depth -= 1
         return kind(*decoded)
 

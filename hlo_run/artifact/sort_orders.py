@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArraySpec
 
 
-@dataclass(frozen=True, slots=True)
-class KeyOp:
+class KeyOp(Struct, frozen=True):
     """One step of computing a key: an HLO opcode on the results of earlier steps, given by their numbers.
 
     `number` is a parameter's operand of the sort, or the bits of a constant; `direction` is a comparison's.
@@ -21,16 +20,14 @@ class KeyOp:
     direction: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(Struct, frozen=True):
     """The last of `ops` is the key of an element."""
 
     ops: tuple[KeyOp, ...]
     descending: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CountingOperand:
+class CountingOperand(Struct, frozen=True):
     """An operand that is an iota along dimension `dim`."""
 
     dtype: str
@@ -38,8 +35,7 @@ class CountingOperand:
     dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class SortOrder:
+class SortOrder(Struct, frozen=True):
     """`launches` kernels sort `operands` along dimension `dim` into `results`, by the first key, equal ones by the next.
 
     Elements whose keys are all equal may come in any order.

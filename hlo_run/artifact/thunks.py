@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
+
+from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
@@ -12,28 +13,22 @@ from hlo_run.artifact.library_thunks import FunctionCall, LibraryThunk
 from hlo_run.artifact.sort_orders import SortOrder
 
 
-class HostTransfer(FunctionCall):
+class HostTransfer(FunctionCall, frozen=True):
     """What goes between the device and its host or another device."""
 
-    __slots__ = ()
 
-
-class Nesting:
+class Nesting(Struct, frozen=True):
     """What runs sequences of thunks."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class KernelArgument:
+class KernelArgument(Struct, frozen=True):
     """One pointer parameter of a kernel: the slice it points to and whether the kernel writes it."""
 
     slice: BufferSlice
     written: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KernelThunk:
+class KernelThunk(Struct, frozen=True):
     """Launch `kernel` with one pointer per argument.
 
     With `sort`, this is the first of the launches that sort; the others follow directly.
@@ -46,8 +41,7 @@ class KernelThunk:
     sort: SortOrder | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CopyThunk:
+class CopyThunk(Struct, frozen=True):
     """Copy device to device; source and destination have the same size."""
 
     name: str
@@ -56,8 +50,7 @@ class CopyThunk:
     kind: Literal["kCopy"] = "kCopy"
 
 
-@dataclass(frozen=True, slots=True)
-class MemsetThunk:
+class MemsetThunk(Struct, frozen=True):
     """Fill `destination` with a 32-bit value; its size is a multiple of 4 bytes. `kind` says where the value is from."""
 
     name: str
@@ -66,8 +59,7 @@ class MemsetThunk:
     kind: Literal["kMemzero", "kMemset32BitValue", "kReplicaId", "kPartitionId"] = "kMemset32BitValue"
 
 
-@dataclass(frozen=True, slots=True)
-class SortThunk(FunctionCall):
+class SortThunk(FunctionCall, frozen=True):
     """Stable sort of all operands along the last dimension by the first operand. Floats compare in XLA's TOTALORDER."""
 
     name: str
@@ -77,8 +69,7 @@ class SortThunk(FunctionCall):
     kind: Literal["kCustomCall"] = "kCustomCall"
 
 
-@dataclass(frozen=True, slots=True)
-class RngStateThunk(FunctionCall):
+class RngStateThunk(FunctionCall, frozen=True):
     """Write a 128-bit counter as two u64, low half first, and advance it by `delta`. Each instruction has its own counter."""
 
     name: str
@@ -87,8 +78,7 @@ class RngStateThunk(FunctionCall):
     kind: Literal["kCustomKernel"] = "kCustomKernel"
 
 
-@dataclass(frozen=True, slots=True)
-class RngSeedThunk(FunctionCall):
+class RngSeedThunk(FunctionCall, frozen=True):
     """Write the run's random seed."""
 
     name: str
@@ -96,8 +86,7 @@ class RngSeedThunk(FunctionCall):
     kind: Literal["kRngSeed"] = "kRngSeed"
 
 
-@dataclass(frozen=True, slots=True)
-class CustomCallThunk(FunctionCall):
+class CustomCallThunk(FunctionCall, frozen=True):
     """Call the function that is registered for `target`; `config` is the text of the call's backend_config."""
 
     name: str
@@ -108,8 +97,7 @@ class CustomCallThunk(FunctionCall):
     kind: Literal["kCustomCall"] = "kCustomCall"
 
 
-@dataclass(frozen=True, slots=True)
-class InfeedThunk(HostTransfer):
+class InfeedThunk(HostTransfer, frozen=True):
     """Take the next entry of the queue that the host fills."""
 
     name: str
@@ -117,8 +105,7 @@ class InfeedThunk(HostTransfer):
     kind: Literal["kInfeed"] = "kInfeed"
 
 
-@dataclass(frozen=True, slots=True)
-class OutfeedThunk(HostTransfer):
+class OutfeedThunk(HostTransfer, frozen=True):
     """Append data to the queue that the host reads."""
 
     name: str
@@ -126,8 +113,7 @@ class OutfeedThunk(HostTransfer):
     kind: Literal["kOutfeed"] = "kOutfeed"
 
 
-@dataclass(frozen=True, slots=True)
-class SendThunk(HostTransfer):
+class SendThunk(HostTransfer, frozen=True):
     """Send a message on `channel`, to the host or by the (source, target) `pairs` of devices. No pairs: to the same device."""
 
     name: str
@@ -138,8 +124,7 @@ class SendThunk(HostTransfer):
     kind: Literal["kSend", "kHostSend"] = "kSend"
 
 
-@dataclass(frozen=True, slots=True)
-class RecvThunk(HostTransfer):
+class RecvThunk(HostTransfer, frozen=True):
     """Receive the message sent to this device on `channel`. The result is zeros if no device sends one."""
 
     name: str
@@ -149,8 +134,7 @@ class RecvThunk(HostTransfer):
     kind: Literal["kRecv"] = "kRecv"
 
 
-@dataclass(frozen=True, slots=True)
-class SequentialThunk(Nesting):
+class SequentialThunk(Nesting, frozen=True):
     """Run the thunks of a called computation in order."""
 
     name: str
@@ -158,8 +142,7 @@ class SequentialThunk(Nesting):
     kind: Literal["kSequential"] = "kSequential"
 
 
-@dataclass(frozen=True, slots=True)
-class WhileThunk(Nesting):
+class WhileThunk(Nesting, frozen=True):
     """Run `body` while `condition` leaves a byte other than 0 in `predicate`.
 
     With a trip count, run `body` that many times and skip `condition`.
@@ -173,8 +156,7 @@ class WhileThunk(Nesting):
     kind: Literal["kWhile"] = "kWhile"
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionalThunk(Nesting):
+class ConditionalThunk(Nesting, frozen=True):
     """Run one branch. A pred selector chooses branch 0 for true. An s32 selector out of range chooses the last branch."""
 
     name: str
@@ -184,8 +166,7 @@ class ConditionalThunk(Nesting):
     kind: Literal["kConditional"] = "kConditional"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandBufferThunk(Nesting):
+class CommandBufferThunk(Nesting, frozen=True):
     """Thunks that are recorded once and replayed, as a CUDA graph is."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.errors import DeviceError
@@ -48,8 +48,7 @@ def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: t
     return physical if layout.inverse is None else physical.transpose(layout.inverse)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """A layout: physical dimensions from major to minor, the permutation to them (None if the identity), and its inverse."""
 
     count: int

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hlo_run.artifact import Thunk, accesses, nested_sequences
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One execution of a thunk. Times are in seconds since the profile began; `run` counts from 1."""
 
     thunk: Thunk
@@ -20,8 +20,7 @@ class Event:
     seconds: float
 
 
-@dataclass(slots=True)
-class Profile:
+class Profile(Struct):
     """Collects the events of all runs. The event of a thunk with nested thunks covers theirs."""
 
     events: list[Event] = field(default_factory=list[Event])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.commands.isolate_fusion import write_isolated
@@ -29,8 +31,7 @@ _SHOWN_LINES = 60
 _PATIENCE, _LEAST_SECONDS = 20.0, 10.0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A module that may show what a row did when it is compiled, its arguments, and the path of its files, if it has any."""
 
     module: HloModule
@@ -64,8 +65,7 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
     )
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(Struct, frozen=True):
     """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it, `endless` says which loop
     does not end."""
 
@@ -175,8 +175,7 @@ def _dims(shape: Shape) -> object:
     return shape.element_type, shape.dims
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison.
 
     `whole` computes the value as `before` does, from the parameters of the whole module.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from hlo_run.commands.check_each_pass import Candidate, RowMismatch
 from hlo_run.commands.compilation import compiling
@@ -89,7 +91,7 @@ def _memory(task: Task, module: HloModule) -> str:
     """Return where to look if kernels find other values in memory than they should: the check of the buffers decides."""
     try:
         with compiling(replace_checks(task), module) as (ctx, working):
-            plan_module(replace(ctx, options=replace(ctx.options, verify="every"), observers=()), working)
+            plan_module(replace(ctx, options=dataclasses.replace(ctx.options, verify="every"), observers=()), working)
     except InternalError as error:
         return f"look at the buffers: --verify=every says that {error.message}"
     return "look at the order of the thunks (--stage=thunks) and at what runs them, as --verify=every finds the buffers right"

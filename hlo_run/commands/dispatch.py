@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
@@ -71,8 +72,7 @@ def _check_flags(options: Options, files: Sequence[str], console: Console, *, is
         write_artefact(options.report_jsonl, "")
 
 
-@dataclass
-class _Command:
+class _Command(Struct):
     """A command line that runs files. `entries` are the results by the number of the file."""
 
     options: Options

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.executed_computations import fusible_computations
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused, Joined, KeptApart, Refused, Weighed
@@ -39,8 +40,7 @@ def asked_names(text: str) -> tuple[str, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A decision about a producer and its consumers. `sides` are the original instructions that each side contained then."""
 
     pass_name: str
@@ -58,8 +58,7 @@ class _Line:
         return (one in first and two in second) or (two in first and one in second)
 
 
-@dataclass(slots=True)
-class _Story:
+class _Story(Struct):
     """The decisions so far. `members` maps a fusion's name to the original instructions in it."""
 
     members: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])

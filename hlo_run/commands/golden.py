@@ -5,11 +5,13 @@ The texts hold no paths, times, addresses or numbers of processes, so equal comp
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
@@ -63,7 +65,7 @@ def golden_stages(options: Options) -> tuple[str, ...]:
         raise UsageError("--golden_stages names no stage")
     for stage in stages:
         if stage not in (NUMBERS, RESOURCES, HLO_INPUT, *STAGES):
-            check_row_names(replace(options, stage=stage))
+            check_row_names(dataclasses.replace(options, stage=stage))
     return tuple(dict.fromkeys(stages))
 
 

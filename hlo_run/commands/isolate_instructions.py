@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import accesses
@@ -40,8 +42,7 @@ _HEADINGS = ("instruction", "in", "opcode", "shape", "worst abs error", "verdict
 _NUMBERS = slice(4, 5)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The verdict on one instruction: the comparison, the error of one that fails, or the reason why it did not run."""
 
     instruction: HloInstruction

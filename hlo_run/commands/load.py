@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hlo_run import target as targets
 from hlo_run.commands.target_choice import choose_target
@@ -114,7 +116,7 @@ def _resume(task: Task, dump: KernelIr) -> None:
     known = dump.target in targets.PRESETS and not options.xla_gpu_target_config_filename
     target = options.target or (dump.target if known else "")
     files = ",".join(filter(None, (options.kernel_ir_file, dump.file)))
-    task.options = options = replace(options, target=target, kernel_ir_file=files)
+    task.options = options = dataclasses.replace(options, target=target, kernel_ir_file=files)
     if options.stage:
         from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.check_each_pass import pass_checker
@@ -83,7 +85,7 @@ def find(task: Task, module: HloModule) -> Localized:
 
 def replace_checks(task: Task) -> Task:
     """Return the task without the flag that checks every pass: a compilation for a replay checks none."""
-    return replace(task, options=replace(task.options, check_each_pass=False))
+    return replace(task, options=dataclasses.replace(task.options, check_each_pass=False))
 
 
 def localize(task: Task, module: HloModule) -> None:

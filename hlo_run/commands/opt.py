@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
@@ -61,7 +63,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if options.names_passes:
         from hlo_run.pipeline.row_names import check_row_names
 
-        for warning in check_row_names(replace(options, stage="")):
+        for warning in check_row_names(dataclasses.replace(options, stage="")):
             console.err(f"warning: {warning}")
     if is_kernel_ir(files[0], flags) and not options.stage:
         _write([opt_kernel(options, flags, files[0], choose_target(options)).rstrip("\n")], options, console)
@@ -73,7 +75,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     rows = [row for text in split_passes(flags.passes) for row in _rows_of_pass(parse_asked(text).name)]
     names = [row.pass_name for row in rows] if not flags.emit_proto else []
     texts = [
-        _chunk(text, files[0], work, watch, replace(options, stage=""), names)
+        _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names)
         for text in _chunks(files[0], flags, options.input_format)
     ]
     _write(texts, options, console)
@@ -260,7 +262,7 @@ def _kernel_texts(ctx: PassContext, module: HloModule, stage: str) -> list[str]:
     from hlo_run.pipeline.compile import compile_module
 
     collector = _Collector(stage)
-    watched = replace(ctx, observers=(*ctx.observers, collector), show=replace(ctx.show, stage=stage))
+    watched = replace(ctx, observers=(*ctx.observers, collector), show=dataclasses.replace(ctx.show, stage=stage))
     with suppress(StopAtStage):
         compile_module(watched, module)
     return collector.texts

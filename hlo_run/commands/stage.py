@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task

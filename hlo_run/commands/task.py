@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.stage_output import StageOutput
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 Claim: TypeAlias = "Callable[[Callable[[Collection[str]], str]], str]"
 
 
-@dataclass
-class Task:
+class Task(Struct):
     """A file, the options to read and run it with, and its result.
 
     A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the

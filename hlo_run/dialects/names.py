@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from xdsl.dialects import arith, complex, tensor
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
 from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
@@ -87,8 +87,7 @@ def result_groups(op: Operation) -> Sequence[Sequence[SSAValue]]:
     return [op.results] if op.results else []
 
 
-@dataclass
-class _Scope:
+class _Scope(Struct):
     """The names in use and the next free numbers of a region. Each nested region starts with a copy."""
 
     used: set[str] = field(default_factory=set[str])

@@ -7,9 +7,9 @@ into the exponent. Overflow gives infinity, NaN in formats without infinity, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType, bf16, f16, f32, f64, i32
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -31,8 +31,7 @@ def format_of(type_: Attribute) -> FloatFormat:
     return DTYPES[type_.name.lower()].float_format
 
 
-@dataclass
-class _Integers:
+class _Integers(Struct):
     """Builds arithmetic on integers of one type; `add` inserts an op and returns its result."""
 
     add: Add

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.errors import UsageError

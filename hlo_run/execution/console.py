@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from hlo_run.errors import HloRunError
 
@@ -51,8 +52,7 @@ class Console(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The index of a file on the command line, from 0, and the number of files."""
 
     number: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted
@@ -41,8 +42,7 @@ _ROUNDED_SAMPLES = 4
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each

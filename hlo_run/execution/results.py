@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
     from hlo_run.reference.compare.sight import Sight
 
 
-@dataclass(frozen=True, slots=True)
-class LaterTry:
+class LaterTry(Struct, frozen=True):
     """A run with other arguments after a blind comparison: their source, and what its comparison saw of all arrays."""
 
     arguments: str
     seen: Sight
 
 
-@dataclass(slots=True)
-class IterationResult:
+class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
     `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
@@ -39,8 +38,7 @@ class IterationResult:
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
 
 
-@dataclass(slots=True)
-class FileResult:
+class FileResult(Struct):
     """The result of one file, filled in while it runs. `error` is the error that ended it.
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, ParseError, Unsupported, UsageError
 from hlo_run.reference.compare.compare import Comparison
@@ -54,8 +55,7 @@ _STAGES = (
 _TEXTS = ("hlo.text", "hlo.attributes", "hlo.values", "formats")
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The identity of a failure.
 
     `stage` is where it happens (read, hlo passes, emit, llvm, ptxas, run, compare, ..), `kind` one of parse error, verifier,

@@ -11,9 +11,10 @@ import importlib.util
 import mmap
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.formats.proto_literals import literal_of_proto
@@ -32,8 +33,7 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProtoContents:
+class ProtoContents(Struct, frozen=True):
     """A file's module as a serialized HloModuleProto, and the arguments of a snapshot; None for other messages."""
 
     module: bytes

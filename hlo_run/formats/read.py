@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.containment.board import keep_input
 from hlo_run.errors import UsageError
@@ -34,8 +35,7 @@ _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [^\]\n]+\] ?",
 _LOOKS_LIKE_MLIR = re.compile(r"^(?:#\w+ = loc|module\b[^{\n]*\{|(?:func\.)?func @|\"builtin\.module\")", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleInput:
+class ModuleInput(Struct, frozen=True):
     """A module as HLO text, and the arguments of a snapshot; None for other formats."""
 
     text: str

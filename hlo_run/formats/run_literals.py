@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hlo_run.errors import UsageError
 from hlo_run.formats.proto_literals import fill_proto, literal_of_proto
@@ -23,8 +24,7 @@ _LITERAL_FILE, _LITERAL = "xla/xla_data.proto", ".xla.LiteralProto"
 _TEXT_ENDINGS = (".pbtxt", ".textproto", ".txt")
 
 
-@dataclass(slots=True)
-class IterationLiterals:
+class IterationLiterals(Struct):
     """The arguments and results of an iteration, each with its shape. A result that is not computed is None."""
 
     arguments: Sequence[tuple[Literal, Shape]] = field(default_factory=tuple[tuple[Literal, Shape], ...])

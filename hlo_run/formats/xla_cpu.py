@@ -11,8 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO, Any
+
+from msgspec import Struct
 
 from hlo_run.containment.children import tied
 from hlo_run.errors import InternalError
@@ -22,8 +23,7 @@ from hlo_run.formats.xla import child_environment, last_words, refusal_text, req
 _LENGTH = 8  # bytes of an answer's length
 
 
-@dataclass(frozen=True, slots=True)
-class XlaCpuAnswer:
+class XlaCpuAnswer(Struct, frozen=True):
     """What XLA:CPU made of a module.
 
     `results` are the leaves of the result, in order, if `problem` is empty. Otherwise `problem` is the stage that refused the

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.containment.board import native
 from hlo_run.containment.children import run_command, temporary_folder
@@ -39,8 +40,7 @@ class XlaCrash(Unsupported):
     """XLA's compiler crashed or took too long, where `Unsupported` says that it refused a module."""
 
 
-@dataclass(frozen=True, slots=True)
-class XlaKernel:
+class XlaKernel(Struct, frozen=True):
     """One kernel of XLA: its name, its launch dimensions, and its dynamic shared memory in bytes."""
 
     name: str
@@ -49,8 +49,7 @@ class XlaKernel:
     dynamic_shared_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class XlaCompilation:
+class XlaCompilation(Struct, frozen=True):
     """XLA:GPU's compilation of a module: the optimised module as HLO text, the kinds of its thunks in order (loop bodies
     once), the bytes of all its allocations, its kernels, and the PTX with all of them."""
 

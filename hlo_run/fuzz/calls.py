@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from hlo_run.custom_calls import custom_call, unregister
@@ -16,8 +16,7 @@ from hlo_run.fuzz.families.effects import COUNT, FLIP, RECORD
 Array = NDArray[Any]
 
 
-@dataclass
-class Record:
+class Record(Struct):
     """The arguments of custom calls with effects since the last `take`."""
 
     calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.execution.signatures import Signature
@@ -28,8 +28,7 @@ _SAMPLES = 4
 FAILED, REFUSED = "failed", "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What a judge found. `kind` is failed, or refused for a limit of one side: valid HLO that it does not support."""
 
     kind: str

@@ -7,7 +7,8 @@ import signal
 import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError, HloRunError, ParseError, Unsupported
 from hlo_run.execution.signatures import Signature, fold, signature_of
@@ -23,8 +24,7 @@ from hlo_run.options import Options
 _REFERENCE_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of checking a module: `kind` is ok, refused, failed, or left out.
 
     Equal faults have the same bucket, which `faults` gives with the judge and the details of each.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hlo_run.fuzz.case import FAILED, Fault
 from hlo_run.fuzz.check import Outcome
@@ -16,16 +17,14 @@ _REDUCED_MISMATCHES = 8
 _SHOWN_SEEDS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A fault of a module, to be reduced."""
 
     subject: Subject
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(Struct, frozen=True):
     """The end of a reduction: the folder of its files, the opcodes of the reduced module, the command that shows the failure."""
 
     folder: str
@@ -34,8 +33,7 @@ class Reduced:
     command: str
 
 
-@dataclass(slots=True)
-class Bucket:
+class Bucket(Struct):
     """Faults that are alike: the seeds of their modules, one of the faults, and a reduced module, if one was made."""
 
     kind: str
@@ -61,8 +59,7 @@ class Bucket:
         }
 
 
-@dataclass
-class Findings:
+class Findings(Struct):
     """The results of a hunt: the number of outcomes of each kind, and the buckets of the faults."""
 
     kinds: Counter[str] = field(default_factory=Counter[str])

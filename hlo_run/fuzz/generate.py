@@ -6,7 +6,9 @@ A seed also draws preferred sizes, types and step families for its module, so th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.fuzz.program.scope import Program, Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, shape_text
@@ -15,8 +17,7 @@ from hlo_run.fuzz.table import BY_NAME, FAMILIES
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 31, 32, 33, 64, 65, 128, 130)
 
 
-@dataclass(frozen=True, slots=True)
-class RandomModule:
+class RandomModule(Struct, frozen=True):
     """A generated module: the entry's parameters and its result (arrays or tuples of arrays), with their ranges."""
 
     seed: int

@@ -9,11 +9,12 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+
+from msgspec import Struct, field
 
 from hlo_run.cache import choose_cache
 from hlo_run.containment.children import end_with_parent
@@ -33,8 +34,7 @@ _MODULES_PER_PROCESS = 250
 _BUGS = (HloRunError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The parameters of a hunt: the seeds, the number of processes, seconds per module, and the options of each run.
 
     Without `count` the seeds do not end. After `seconds` (0: no limit) the hunt ends, and modules that run are not counted.
@@ -56,8 +56,7 @@ class Plan:
 Reduce = Callable[[Failure, float], Reduced | None]
 
 
-@dataclass
-class _Child:
+class _Child(Struct):
     """A process: of seeds, of which `seed` is the present one, or (with `failure`) of a reduction."""
 
     process: BaseProcess

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.fuzz.generate import RandomModule, random_module
 
@@ -11,8 +12,7 @@ from hlo_run.fuzz.generate import RandomModule, random_module
 _GENERATED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A module to check. `made` has the generator's predictions; None for other modules.
 
     The seed also draws the arguments and the options. `source` is the given file, with the names of the mutations.
@@ -29,8 +29,7 @@ class Subject:
         return Subject(made.seed, made.text, made)
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """The given modules: (file, text) each. With `as_is` they are checked as they are, one per seed from `first`."""
 
     given: tuple[tuple[str, str], ...] = ()

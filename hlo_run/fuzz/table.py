@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.fuzz.families import bits, control, dynamic, effects, elementwise, indexed, products, reductions, shaping
 from hlo_run.fuzz.program.scope import Scope
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """A family: its name, its step, the weight of the step, and whether fusions may contain it."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter

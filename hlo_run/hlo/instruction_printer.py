@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
 from hlo_run.hlo.attributes.stack_frames import StackFrames

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 # The results of `svd` beside the overwritten matrix, the singular values and the status.
 SvdForm: TypeAlias = Literal["u vt", "vt u", "u v"]
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixCall:
+class MatrixCall(Struct, frozen=True):
     """One function of a linear algebra library with its options; unused options have their defaults.
 
     `lower`: which triangle is read. `left`: the matrix is on the left. `transpose`: N, T or C. `vectors`, `left_vectors`:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class PrintOptions:
+class PrintOptions(Struct, frozen=True):
     """Options of the printer; the defaults are XLA's `HloPrintOptions::Default`.
 
     `operand_index_interval` N prints `/*index=N*/` before every Nth operand, 0 never. Without `large_constants`, tuples and

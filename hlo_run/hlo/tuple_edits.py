@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -12,8 +13,7 @@ from hlo_run.hlo.opcodes.traits import TRANSFER
 _Index = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """A rebuilt value, and the copy instruction by leaf."""
 
     value: HloInstruction

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import struct
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.highway_hash import highway_hash_128

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
+
+from msgspec import Struct, field
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.fuel import Fuel
@@ -14,8 +15,7 @@ from hlo_run.options.compile import RowSelection
 from hlo_run.target import TargetSpec
 
 
-@dataclass(frozen=True)
-class PassContext:
+class PassContext(Struct, frozen=True):
     """The context of a pass run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite.
 
     `show` controls the texts that observers get; the result of a pass must not depend on it. With `locates`, kernels record for

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
 
 from hlo_run.errors import HloRunError
 
@@ -57,8 +58,7 @@ class Level(Enum):
     PTX = "ptx"
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One row that ran, or one lowering step (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
     - `pipeline`: the name of the group.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.hlo.printer import DUMP, SHORT_PARSABLE, PrintOptions
 from hlo_run.options import ShowOptions

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.errors import ParseError, UsageError, Where
@@ -28,8 +29,7 @@ _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _LLVM_KERNEL = re.compile(r"^define\s[^@\n]*ptx_kernel[^@\n]*@([\w$]+)\(", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelText:
+class KernelText(Struct, frozen=True):
     """A text and the kernel that it replaces."""
 
     kernel: str
@@ -37,8 +37,7 @@ class KernelText:
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelIr:
+class KernelIr(Struct, frozen=True):
     """A dump of kernel IR: the text after `row`, and the facts that the following rows and the launch need.
 
     `target` is the name of the GPU, or "" if the dump does not have it; `module` the common prefix of the dump names of its
@@ -55,8 +54,7 @@ class KernelIr:
     module: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replacements:
+class Replacements(Struct, frozen=True):
     """The replacement texts by kernel. A later stage has priority: PTX over LLVM IR over kernel IR."""
 
     ir: dict[str, KernelIr] = field(default_factory=dict[str, KernelIr])

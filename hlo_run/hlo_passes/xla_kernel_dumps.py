@@ -12,8 +12,9 @@ again change nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.errors import ParseError, UsageError, Where
@@ -65,8 +66,7 @@ _ROWS: dict[str, tuple[str | None, str | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class XlaDump:
+class XlaDump(Struct, frozen=True):
     """A dump of a kernel by XLA: our row after which it continues, its text without a header, and what surrounds it.
 
     `launch` and `unroll_factor` are those of the kernel, `module` is the common prefix of the names of the dump's folder, or "".

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hlo_run.indexing.expr import CEILDIV, CONSTANT, DIM, MAX, MIN, SYMBOL, Expr, Kind
 from hlo_run.indexing.interval import MAX as UNBOUNDED_ABOVE
@@ -14,8 +15,7 @@ from hlo_run.indexing.interval import Interval
 _OPERATOR = {Kind.ADD: "+", Kind.MUL: "*", Kind.MOD: "%", Kind.FLOORDIV: "//"}
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledMap:
+class CompiledMap(Struct, frozen=True):
     """`results(dims, symbols)` gives the tuple of results; `contains(dims, symbols)` tells if the point is in the domain.
 
     Both take ints, or arrays that broadcast against each other. The arrays' dtype must hold the intermediate values.

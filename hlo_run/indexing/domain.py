@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, lcm
+
+from msgspec import Struct
 
 from hlo_run.indexing.expr import CONSTANT, DIM, FLOORDIV, MOD, Expr
 from hlo_run.indexing.interval import MAX, MIN, Bounds, Interval
@@ -13,8 +14,7 @@ from hlo_run.indexing.ranges import RangeEvaluator
 from hlo_run.indexing.simplify import simplifier_for
 
 
-@dataclass(slots=True)
-class Domain:
+class Domain(Struct):
     """The points where every variable is within its bounds and every constraint's expression within its interval.
 
     `symbols` holds the bounds of range variables, then of runtime variables. If `empty` is set, the domain has no

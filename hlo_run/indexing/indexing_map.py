@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from hlo_run.indexing.compiled import CompiledMap, compile_map
 from hlo_run.indexing.domain import Domain, bounds_of
@@ -20,8 +22,7 @@ from hlo_run.indexing.variable import Variable
 Constraint: TypeAlias = tuple[Expr, Interval]
 
 
-@dataclass(frozen=True, eq=False)
-class IndexingMap:
+class IndexingMap(Struct, frozen=True, eq=False, dict=True):
     """Result expressions over dimensions and symbols, on a domain: the box of all bounds, cut by the constraints.
 
     `dims` are the map's inputs (output index, thread ids), `ranges` are loop variables, `rts` are values known at run
@@ -41,11 +42,11 @@ class IndexingMap:
     def __post_init__(self) -> None:
         if self.is_known_empty or not self._is_feasible():
             nothing = Interval(0, -1)
-            object.__setattr__(self, "dims", tuple(Variable(nothing, v.name) for v in self.dims))
-            object.__setattr__(self, "ranges", tuple(Variable(nothing, v.name) for v in self.ranges))
-            object.__setattr__(self, "results", (ZERO,) * len(self.results))
-            object.__setattr__(self, "constraints", ())
-            object.__setattr__(self, "is_known_empty", True)
+            force_setattr(self, "dims", tuple(Variable(nothing, v.name) for v in self.dims))
+            force_setattr(self, "ranges", tuple(Variable(nothing, v.name) for v in self.ranges))
+            force_setattr(self, "results", (ZERO,) * len(self.results))
+            force_setattr(self, "constraints", ())
+            force_setattr(self, "is_known_empty", True)
 
     def _is_feasible(self) -> bool:
         return all(v.bounds.is_feasible for v in (*self.dims, *self.ranges, *self.rts)) and all(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
+
+from msgspec import Struct
 
 # The ends of int64 mean "unbounded". Arithmetic keeps an unbounded end unbounded.
 MIN = -(2**63)
@@ -61,8 +62,7 @@ def mod_bounds(a: Bounds, b: Bounds) -> Bounds:
     return 0, b[1] - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The closed interval [lower, upper]; empty ("infeasible") if lower > upper."""
 
     lower: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.graph import HloInstruction
@@ -12,8 +12,7 @@ from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_arr
 from hlo_run.ops.windows import window_sizes
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionLabels:
+class ConvolutionLabels(Struct, frozen=True):
     """`dim_labels` decoded: for input, kernel and output, the dimension numbers of (batch, feature, spatial dimensions).
 
     For the kernel, (input feature, output feature, spatial dimensions).

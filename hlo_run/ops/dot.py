@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.braces import braces
@@ -17,8 +18,7 @@ def preferred_type(instruction: HloInstruction, left: Shape, right: Shape) -> st
     return inferred if is_open(instruction.shape) or not instruction.shape.is_array else instruction.shape.element_type
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """One operand of a dot: its shape, and its batch and contracting dimensions."""
 
     shape: Shape

@@ -9,7 +9,8 @@ map: emitters must handle such opcodes themselves. Mirrors the tables of XLA's `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
@@ -93,8 +94,7 @@ def _reads_array(instruction: HloInstruction, number: int) -> bool:
     return array_of(instruction.operands[number].shape).is_array
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeValue:
+class RuntimeValue(Struct, frozen=True):
     """The source of a runtime variable: element `index(output index)` of operand `operand_number`.
 
     The value is clamped to the variable's bounds.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.verify.chains import verify_chains
@@ -15,8 +15,7 @@ from hlo_run.ops.layouts import check_broadcasts, check_layouts
 from hlo_run.ops.precision import check_precision
 
 
-@dataclass(frozen=True, slots=True)
-class Strictness:
+class Strictness(Struct, frozen=True):
     """The optional checks of the verifier.
 
     - `mixed_precision=False` refuses operands with different float widths, except for opcodes that support them.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.pipeline.table_rows import PassAt, pass_class
+from hlo_run.records import field_types
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"([^{}=]+)(?:\{(.*)\})?")
 
 
-@dataclass(frozen=True, slots=True)
-class AskedPass:
+class AskedPass(Struct, frozen=True):
     """A pass by name, with the texts of its options."""
 
     name: str
@@ -49,13 +50,13 @@ def with_options(row: HloRow, asked: AskedPass) -> HloRow:
         return row
     make = row.make
     assert isinstance(make, PassAt), "every row names its pass's module"
-    fields = {field.name: field for field in dataclasses.fields(pass_class(make.module))}
+    fields = field_types(pass_class(make.module))
     options: dict[str, Any] = dict(make.options)
     for name, text in asked.options.items():
         if name not in fields:
             known = f"it has {', '.join(fields)}" if fields else "it has none"
             raise UsageError(f"pass {asked.name} has no option '{name}'", hint=known)
-        options[name] = _value(asked.name, name, str(fields[name].type), text)
+        options[name] = _value(asked.name, name, str(fields[name]), text)
     return replace(row, make=PassAt(make.module, options))
 
 

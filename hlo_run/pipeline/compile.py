@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.containment.board import at_place, counted
@@ -37,6 +38,7 @@ from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
+from hlo_run.pipeline.llvm_ahead import llvm_ahead
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
@@ -74,8 +76,7 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     return module.schedule[module.entry]
 
 
-@dataclass(frozen=True, slots=True)
-class ModulePlan:
+class ModulePlan(Struct, frozen=True):
     """The plan of a module's run before its kernels are compiled: memory, thunks, and requests for kernels."""
 
     buffers: BufferAssignment
@@ -185,15 +186,20 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
 def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
     if not requests:
         return ()
-    from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL and llvmlite
-
     # LLVM counts the passes of a process, and all kernels share the fuel, so all kernels are in one process.
     is_limited = ctx.options.llvm_opt_bisect_limit >= 0 or bool(ctx.options.kernel_fuel)
     ctx = replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits))
     wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
     workers = 1 if is_limited else min(wanted, len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
-        return _compile_in_processes(compile_kernel, ctx, requests, workers)
+        return _compile_in_processes(ctx, requests, workers)
+    with llvm_ahead(ctx):
+        return _compile_in_turn(ctx, requests)
+
+
+def _compile_in_turn(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
+    from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL
+
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for number, request in enumerate(requests):
@@ -221,13 +227,9 @@ class _Recorder(Observer):
         self.steps.append(replace(step, text=str, op_count=int))
 
 
-def _compile_in_processes(
-    compile_kernel: Callable[[PassContext, KernelRequest], Kernel],
-    ctx: PassContext,
-    requests: list[KernelRequest],
-    workers: int,
-) -> tuple[Kernel, ...]:
+def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     """Compile in `workers` processes. The observers see the steps in the order of the kernels."""
+    from hlo_run.pipeline.kernels import compile_kernel
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()

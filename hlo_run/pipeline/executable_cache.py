@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import load, save

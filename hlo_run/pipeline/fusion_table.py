@@ -8,9 +8,9 @@ reduce_fusion  kInput  reduce.3    reduction  grid 16x1x1 block 256x1x1     2   
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from msgspec import Struct
 from xdsl.dialects.builtin import FixedBitwidthType
 from xdsl.ir import Attribute
 
@@ -77,8 +77,7 @@ def _fusion_kind(fusion: HloInstruction) -> str:
     return f"{kind} {owner}" if owner else kind
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     emitter: str
     launch: str
     vector: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 
-@dataclass(frozen=True)
-class KernelContext(PassContext):
+class KernelContext(PassContext, frozen=True):
     """The context of a kernel row, with the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
 
     max_unroll_factor: int = 4

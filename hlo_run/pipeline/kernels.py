@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
-from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
+from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
 from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
@@ -25,6 +26,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.llvm_ahead import LlvmSettings, compile_text, compiled_ahead
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
@@ -161,15 +163,10 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
         if options.llvm_opt_bisect_limit >= 0:
             limit_passes(options.llvm_opt_bisect_limit)
         with _native("LLVM", kernel, user_file, "ll", ir_text):
-            compiled.append(
-                compile_llvm(
-                    ir_text,
-                    ctx.target,
-                    cuda_data_dir=options.xla_gpu_cuda_data_dir,
-                    optimization_level=options.xla_backend_optimization_level,
-                    flushes_denormals=options.xla_gpu_ftz,
-                )
+            settings = LlvmSettings(
+                ctx.target, options.xla_gpu_cuda_data_dir, options.xla_backend_optimization_level, options.xla_gpu_ftz
             )
+            compiled.append(compiled_ahead(ir_text, settings) or compile_text(ir_text, settings))
         return compiled[0].llvm_optimized
 
     run_crossing(Step(Level.LLVM, "kernel", LLVM, text=str, kernel=kernel), ctx, optimize)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
-from dataclasses import replace
 from typing import Self
+
+from msgspec.structs import replace
 
 from hlo_run import target as targets
 from hlo_run.errors import UsageError

@@ -12,8 +12,10 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
@@ -35,8 +37,7 @@ def _make(point: EntryPoint, ctx: PassContext) -> HloPass:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Insertion:
+class Insertion(Struct, frozen=True):
     """A registered pass and its place: next to the row, or the pipeline, `anchor`."""
 
     name: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.containment.board import at_place, counted
 from hlo_run.errors import HloRunError, InternalError, ParseError
@@ -73,8 +75,7 @@ def verify_input(module: HloModule, settles_layouts: bool = False, taken: Strict
     return replace(taken, layouts=True) if not settles_layouts and layouts_fit(module) else taken
 
 
-@dataclass
-class _HloRun:
+class _HloRun(Struct):
     """A run of the HLO table on one module.
 
     `strictness` is that of the verifier now, `settled` that after the row that settles layouts. `settled` does not demand

@@ -7,8 +7,10 @@ import functools
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -18,8 +20,7 @@ ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")
 
 
-@dataclass(frozen=True)
-class PassAt(Generic[ContextT, PassT]):
+class PassAt(Struct, Generic[ContextT, PassT], frozen=True):
     """Makes the pass of a Python module. Imports the module when a row first makes the pass, so unused passes cost nothing.
 
     The pass is the only public class of the module with `apply`. `options` are its fields. An option that is a function is
@@ -43,8 +44,7 @@ def pass_class(module: str) -> type[Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Row(Generic[ContextT, PassT]):
+class Row(Struct, Generic[ContextT, PassT], frozen=True):
     """One row of a table: its name, the function that makes its pass, and the condition under which it runs.
 
     A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts` the
@@ -107,8 +107,7 @@ def base_name(row: str) -> str:
     return head if dash and tail.isdigit() else row
 
 
-@dataclass(frozen=True)
-class Group(Generic[ContextT, PassT]):
+class Group(Struct, Generic[ContextT, PassT], frozen=True):
     """One of XLA's pipelines, which may contain others. It runs until the module stops changing, at most `repeat` times.
 
     `for_partitions` limits it to modules with several partitions (True) or with one (False).
@@ -152,8 +151,7 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class RowFlags:
+class RowFlags(Struct, frozen=True):
     """The flags that select rows of one table: their names, what they select, and the word for the table in messages."""
 
     only: str

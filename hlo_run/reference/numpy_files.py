@@ -14,10 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.errors import UsageError
@@ -43,8 +43,7 @@ _DAMAGE = (
 )
 
 
-@dataclass(frozen=True)
-class StoredArray:
+class StoredArray(Struct, frozen=True):
     """An array in a file, of which only the header is read. `size` is the number of bytes that follow the header.
 
     `what` names the array in errors.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import accumulate
 from statistics import median
 from typing import Any
+
+from msgspec.structs import asdict
 
 from hlo_run.analysis.buffers.buffer_life import BufferLife, MemoryUse
 from hlo_run.artifact import nested_sequences

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _HLO_OP = re.compile(r'hlo\.op = "((?:[^"\\]|\\.)*)"(?:, )?')
 _EMPTY_ATTRIBUTES = re.compile(r" \{\}(?= |$)")
@@ -25,8 +26,7 @@ _PTX_LABEL = re.compile(r"\s*\$L__(?:tmp|func_begin|func_end)\d+:\s*$")
 _HLO_NAME = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = ")
 
 
-@dataclass(frozen=True, slots=True)
-class OriginText:
+class OriginText(Struct, frozen=True):
     """The lines of a text. `ops` has per line the HLO instruction, `places` the op of the LLVM dialect; both may be ""."""
 
     lines: list[str]

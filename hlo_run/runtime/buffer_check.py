@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Container
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.analysis.executed_computations import executed_computations
@@ -35,8 +36,7 @@ def check_buffers(module: HloModule, buffers: BufferAssignment) -> None:
         _Run(module, buffers, branch).run()
 
 
-@dataclass(slots=True)
-class _Memory:
+class _Memory(Struct):
     """The contents of an allocation: sorted slices that do not overlap, each with its number."""
 
     begins: list[int] = field(default_factory=list[int])

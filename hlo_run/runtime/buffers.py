@@ -7,9 +7,8 @@ one buffer per leaf.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
@@ -28,8 +27,7 @@ PARAMETER_ALIGNMENT_BYTES = 16
 ALLOCATION_ALIGNMENT_BYTES = 256
 
 
-@dataclass(frozen=True)
-class BufferAssignment:
+class BufferAssignment(Struct, frozen=True):
     """The memory of every value: allocations in order, and the slice of each (instruction, shape index).
 
     `planned` holds the values of each allocation, `live` the live ranges of values.

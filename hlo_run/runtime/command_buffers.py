@@ -10,8 +10,10 @@ the pass converts the sequences inside them. Mirrors XLA's `CommandBufferConvers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.artifact import (
     CommandBufferThunk,
@@ -34,8 +36,7 @@ DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDIT
 _KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "CONVOLUTION")
 
 
-@dataclass(frozen=True)
-class CommandBufferConversion:
+class CommandBufferConversion(Struct, frozen=True):
     """The kinds of commands to record, and the smallest number of commands in a command buffer."""
 
     kinds: frozenset[str]

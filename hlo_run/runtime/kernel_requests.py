@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, KernelArgument
@@ -13,8 +14,7 @@ from hlo_run.hlo.names import identifier
 from hlo_run.runtime.buffers import BufferAssignment
 
 
-@dataclass(frozen=True)
-class KernelRequest:
+class KernelRequest(Struct, frozen=True):
     """A fusion that needs a kernel: the kernel's name, its arguments (operands, then results), and their alignments.
 
     Requests with the same `key` and name have the same kernel, also in different modules. `part` numbers the kernels of a

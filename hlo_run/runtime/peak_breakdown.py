@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.executed_computations import executed_computations
@@ -25,8 +26,7 @@ _ARGUMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\['[^']+'\](?:\['[^']+'\]|\.\w+)*
 _PART_ENDS = re.compile(r"'\]\['|'\]\.|\['|'\]|\.|/")
 
 
-@dataclass
-class _Node:
+class _Node(Struct):
     """The bytes of the values with the node's path, and the child nodes."""
 
     current: int = 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.analysis.defining_value import ShapeIndex
 
 
-@dataclass(eq=False, slots=True)
-class PlannedAllocation:
+class PlannedAllocation(Struct, eq=False):
     """An allocation in the making: its values with their offsets in bytes, and of which kind it is."""
 
     size_bytes: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.sort_keys import sort_keys
 from hlo_run.analysis.tiling.sort_steps import sort_sizes, sort_steps

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
+
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Thunk
 from hlo_run.errors import ParseError
@@ -15,8 +16,7 @@ from hlo_run.runtime.kernel_requests import KernelRequests
 from hlo_run.target import TargetSpec
 
 
-@dataclass(frozen=True)
-class ThunkContext:
+class ThunkContext(Struct, frozen=True):
     """What the functions that make thunks share. `sequence` makes the thunks of another computation, such as a loop body."""
 
     buffers: BufferAssignment

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.execution.console import Console
 from hlo_run.fuzz.judges import JUDGES
@@ -17,8 +18,7 @@ from hlo_run.target import ALIASES, PRESETS
 _LISTS = ("ROWS", "NAMES", "CHECKS", "PASSES")
 
 
-@dataclass(frozen=True)
-class _Flag:
+class _Flag(Struct, frozen=True):
     """A flag with its first sentence of help. `values` are its choices (empty: any value, or none for a boolean).
 
     The value of a flag that `is_list` is a list of choices with commas between them.

@@ -7,11 +7,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress
 from hlo_run.errors import UsageError
@@ -42,8 +44,7 @@ _SHOWN_LINES, _WIDTH = 8, 160
 _PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Processes, seconds per run (0: five times a run without optional rows), and how often each question is asked."""
 
     jobs: int = 1
@@ -51,8 +52,7 @@ class Limits:
     repeat: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row that may be skipped: its name, the name of its pass, and whether it is a row of kernels."""
 
     name: str
@@ -60,8 +60,7 @@ class Row:
     is_kernel: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A sentence that names a culprit, the command with it, the one without it, and the lines that changed."""
 
     sentence: str
@@ -70,8 +69,7 @@ class Finding:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Bisection:
+class Bisection(Struct):
     """What a bisection found. `wanted` is the failure; empty: the file does not fail. `runs` counts runs of the module."""
 
     wanted: str = ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.errors import HloRunError
 from hlo_run.fuzz.arguments import DRAWS
@@ -20,8 +21,7 @@ from hlo_run.triage.trials import trial_folder
 from hlo_run.whole_files import write_whole
 
 
-@dataclass(frozen=True, slots=True)
-class JudgePredicate:
+class JudgePredicate(Struct, frozen=True):
     """Asks judges about a file, with the options of a seed. The answer is the bucket of a failure: `wanted`, if it is one."""
 
     seed: int
@@ -47,8 +47,7 @@ class JudgePredicate:
         return found[0] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeper:
+class Keeper(Struct, frozen=True):
     """Writes failures to folders of a directory, and reduces them.
 
     A folder has the module as it was found (original.hlo), the smallest one with the same failure (reduced.hlo), and the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.cli import parse_arguments
 from hlo_run.errors import HloRunError
@@ -15,8 +16,7 @@ from hlo_run.target import preset
 from hlo_run.triage.predicates import RunPredicate
 
 
-@dataclass(frozen=True, slots=True)
-class KernelPredicate:
+class KernelPredicate(Struct, frozen=True):
     """Compiles a dump with the flags of `run`, for the GPU that the dump names."""
 
     run: RunPredicate

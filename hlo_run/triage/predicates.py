@@ -8,8 +8,9 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.cli import parse_arguments, run
 from hlo_run.errors import UsageError
@@ -21,8 +22,7 @@ _PROGRAM = "hlo-run"
 _OWN = {"cache": "off", "compile_processes": "1"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunPredicate:
+class RunPredicate(Struct, frozen=True):
     """Asks hlo-run, in this process. `flags` are those of the user's `hlo-run flags..`."""
 
     flags: tuple[str, ...]
@@ -69,8 +69,7 @@ class RunPredicate:
         return merged(self.flags, extra)
 
 
-@dataclass(frozen=True, slots=True)
-class TestPredicate:
+class TestPredicate(Struct, frozen=True):
     """Asks a shell command in which `{}` is the file. Exit code 0 means that the file is interesting."""
 
     __test__ = False  # not a test of pytest

@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from hlo_run.cli import parse_arguments, run
 from hlo_run.commands.list_passes import check_names
@@ -32,8 +34,7 @@ class Question(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SlowQuestion:
+class SlowQuestion(Struct, frozen=True):
     """True if hlo-run uses more than `seconds` of processor time, its compile workers included."""
 
     run: RunPredicate
@@ -50,8 +51,7 @@ class SlowQuestion:
         return "time " + self.run.command(path, extra)
 
 
-@dataclass(frozen=True, slots=True)
-class TextQuestion:
+class TextQuestion(Struct, frozen=True):
     """True if the text of a stage matches a regular expression."""
 
     run: RunPredicate

@@ -7,11 +7,12 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from hlo_run.containment.progress import Progress
 from hlo_run.errors import HloRunError, UsageError
@@ -41,8 +42,7 @@ class Predicate(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The result file and the limits: processes, seconds in all (0: none), seconds per trial (0: by the first run)."""
 
     output: str
@@ -51,8 +51,7 @@ class Plan:
     trial_seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class Reduction:
+class Reduction(Struct):
     """The state of a reduction: the smallest module so far and what was tried."""
 
     module: HloModule
@@ -267,8 +266,7 @@ class Reducer:
         write_whole(self._plan.output, self.state.text.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     bucket: str
     seconds: float
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct, field
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -40,8 +40,7 @@ Edit: TypeAlias = "Callable[[ModuleOp], bool]"
 Size: TypeAlias = tuple[int, int]
 
 
-@dataclass(slots=True)
-class KernelReduction:
+class KernelReduction(Struct):
     """The state of a reduction: the smallest text so far, its size (operations, characters) and what was tried."""
 
     text: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between
@@ -21,8 +22,7 @@ _NOT_ALONE = frozenset("get-tuple-element tuple while conditional call infeed re
 _ANCESTORS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A kind of edit.
 
     With `is_search`, an edit keeps the failure if one before it does, so the first one is found by bisection. If `shrinks`, an

@@ -13,9 +13,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from hlo_run.containment.board import Board, join_board
 from hlo_run.containment.children import drop_standard_streams, end_with_parent, temporary_folder
@@ -28,8 +29,7 @@ _NOT_BEFORE_FORKS = ("jax", "pycuda", "cuda")
 _OURS = ("hlo_run", "numpy", "xdsl", "llvmlite", "ml_dtypes", "scipy")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The end of a fork: the value that its work returned, or the bucket of the crash or time-out that ended it."""
 
     value: Any = None
@@ -37,8 +37,7 @@ class Ended:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(Struct):
     process: int
     pipe: int
     number: int

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 FUSION, LIBRARY, MODEL = "fusion", "library", "model"
 # Commands that may become part of a CUDA graph.
 _COMMANDS = "FUSION,CUBLAS,CUBLASLT"
@@ -116,7 +118,7 @@ def compile_entry(file: Path, kind: str, target: str) -> Entry:
         executable = compile_module(PassContext(preset(target), options), module.clone())
     except HloRunError as error:
         return Entry(file.stem, kind, text, refused=error.message)
-    entry = Entry(file.stem, kind, text, hlox=save(dataclasses.replace(executable, source_text="", module_text="")))
+    entry = Entry(file.stem, kind, text, hlox=save(structs.replace(executable, source_text="", module_text="")))
     try:
         entry = dataclasses.replace(entry, stablehlo=module_to_bytes(without_fusions(module), "stablehlo").decode())
     except HloRunError:
@@ -158,4 +160,4 @@ def _xla_kernel(text: str, file: str, options: Any) -> dict[str, Any]:
         raise Unsupported(f"XLA emits {len(made.kernels)} kernels, not one")
     if made.kernels[0].dynamic_shared_bytes:
         raise Unsupported("XLA's kernel takes dynamic shared memory")
-    return dataclasses.asdict(made.kernels[0]) | {"ptx": made.ptx}
+    return structs.asdict(made.kernels[0]) | {"ptx": made.ptx}

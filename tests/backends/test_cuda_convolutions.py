@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from cuda_bench import Bench, agree, array, by_numpy, values
 from fake_cudnn import FakeCudnn
+from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ConvolutionNumbers, ConvolutionThunk, WindowSpec
 from hlo_run.backends.cuda import libraries

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 
 import pytest
 import verify_cases
+from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.errors import ParseError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from emitting import read_fusion
+from msgspec.structs import replace
 from xdsl.dialects import arith, func, vector
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue

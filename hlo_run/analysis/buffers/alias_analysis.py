@@ -9,7 +9,8 @@ are live at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.dataflow import Dataflow
@@ -20,16 +21,14 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.verify.config import aliases
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class HloBuffer:
+class HloBuffer(Struct, frozen=True, eq=False):
     """The values that share one buffer, by id."""
 
     id: int
     values: tuple[HloValue, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class AliasAnalysis:
+class AliasAnalysis(Struct, frozen=True, eq=False):
     """All buffers of a module, and the buffer of each value."""
 
     dataflow: Dataflow

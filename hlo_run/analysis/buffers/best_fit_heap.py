@@ -10,9 +10,8 @@ Mirrors XLA's `GlobalDecreasingSizeBestFitHeap`, both orders, and `ChooseBestHea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue
@@ -23,8 +22,7 @@ _Column = NDArray[np.int64]
 _MOST_BYTES = np.iinfo(np.int64).max
 
 
-@dataclass(slots=True)
-class _Interval:
+class _Interval(Struct):
     """The live range of one value, from event to event. `colocated` are the values that share its offset later."""
 
     value: HloValue
@@ -35,8 +33,7 @@ class _Interval:
     colocated: list[HloValue] = field(default_factory=list[HloValue])
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """The offset of each value in the block, a multiple of the alignment, and the size of the block in bytes."""
 
     offsets: dict[HloValue, int]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class BufferLife:
+class BufferLife(Struct, frozen=True):
     """A value that is in memory from time `first` to time `last`, both included.
 
     A time is the number of an instruction in the flat schedule. `name` is the instruction's name with the shape index of the
@@ -23,8 +22,7 @@ class BufferLife:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """The values of a module in memory, the names of its instructions in execution order, and the bytes of all allocations."""
 
     lives: tuple[BufferLife, ...]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.copy_lives import Life
 
@@ -23,8 +24,7 @@ class Interval(NamedTuple):
     value: Life
 
 
-@dataclass(eq=False, slots=True)
-class _Group:
+class _Group(Struct, eq=False):
     intervals: list[Interval] = field(default_factory=list[Interval])
     is_read_only: bool = False
     result_count: int = 0

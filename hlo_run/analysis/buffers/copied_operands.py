@@ -8,14 +8,13 @@ Mirrors the choices of XLA's `MemcpyFusion` and of its copies of static slices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.graph import HloInstruction
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedOperand:
+class CopiedOperand(Struct, frozen=True):
     """A part of operand `number`: the bytes from `offset_bytes` on, as many as the result has."""
 
     number: int

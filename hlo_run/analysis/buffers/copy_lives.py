@@ -10,8 +10,9 @@ copies are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.alias_pairs import InPlacePair, in_place_pairs
 from hlo_run.analysis.buffers.dataflow import Dataflow
@@ -33,8 +34,7 @@ class CopyKind(IntEnum):
     WRITTEN = 5
 
 
-@dataclass(eq=False, slots=True)
-class Life:
+class Life(Struct, eq=False):
     """The live range of a value or a copy: its definition, its first and last time, and the instructions that read it.
 
     A copy has `copy` set. No instruction makes it yet, unless the module contains it (`CopyKind.WRITTEN`).
@@ -49,8 +49,7 @@ class Life:
     readers: list[HloUse] = field(default_factory=list[HloUse])
 
 
-@dataclass(eq=False, slots=True)
-class Copy:
+class Copy(Struct, eq=False):
     """A copy of `source`: before the instruction (INIT, IN_PLACE), at the begin (PARAMETER) or end of its computation.
 
     `instruction` is the while, the changing instruction, the parameter, the computation's root, or the copy itself.
@@ -64,8 +63,7 @@ class Copy:
     life: Life
 
 
-@dataclass(eq=False)
-class Lives:
+class Lives(Struct, eq=False):
     """All lives. `together` are lives that one buffer must hold, `reads` the lives that each instruction reads."""
 
     values: dict[HloValue, Life] = field(default_factory=dict[HloValue, Life])

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.buffers.congruence import Congruence, Interval
@@ -19,8 +20,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.verify.config import aliases
 
 
-@dataclass(frozen=True, eq=False)
-class CopyPlan:
+class CopyPlan(Struct, frozen=True, eq=False):
     """The plan: `needed` copies must be added, `superfluous` copies in the module can be removed.
 
     `orders` has for every buffer its values by time: for each the instructions that make and read it. The next value may begin

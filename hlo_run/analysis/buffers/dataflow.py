@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.dataflow_values import HloPosition, HloUse, HloValue, ValueTree
 from hlo_run.analysis.buffers.phi_graph import replaceable_phis
@@ -32,8 +33,7 @@ _NO_OWN_VALUE = frozenset((*FORWARDED_PART, *SYNC_CONTROL_FLOW, "get-tuple-eleme
 _Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
 
 
-@dataclass(eq=False)
-class Dataflow:
+class Dataflow(Struct, eq=False):
     """The result of the analysis: the value tree of each instruction of executed computations and reducers, and all values by id.
 
     `embedded` are the reducers: computations that instructions other than fusions embed in a kernel.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
@@ -28,8 +29,7 @@ class HloPosition(NamedTuple):
     shape_index: ShapeIndex
 
 
-@dataclass(eq=False, slots=True)
-class HloValue:
+class HloValue(Struct, eq=False):
     """One array, tuple table or token, defined by `instruction` at `index`. A phi selects one of several values by control flow.
 
     `positions` begin with the defining one. `id` counts as XLA's does. `buffer_bytes` caches the result of `buffer_size_bytes`.
@@ -58,8 +58,7 @@ class HloValue:
         return f"<{self.id} {self.instruction.name}{{{','.join(map(str, self.index))}}}{' (phi)' if self.is_phi else ''}>"
 
 
-@dataclass(frozen=True, slots=True)
-class ValueTree:
+class ValueTree(Struct, frozen=True):
     """The values of a shape: one at the top, and a tree for each element of a tuple. Trees are shared and must not change."""
 
     value: HloValue

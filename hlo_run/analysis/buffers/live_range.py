@@ -10,8 +10,9 @@ computation's end. A parameter of the entry that no result may overwrite lives t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis
 from hlo_run.analysis.buffers.dataflow import Dataflow
@@ -23,16 +24,14 @@ from hlo_run.hlo.verify.config import aliases
 Order = Callable[[HloComputation], list[HloInstruction]]
 
 
-@dataclass(slots=True)
-class TimeBound:
+class TimeBound(Struct):
     """The first and the last time at which a value is in memory, both included."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, eq=False)
-class FlatSchedule:
+class FlatSchedule(Struct, frozen=True, eq=False):
     """All instructions in execution order, their times, and the begin and end of each computation."""
 
     order: list[HloInstruction]
@@ -92,8 +91,7 @@ def _async_ends(order: list[HloInstruction], times: dict[HloInstruction, int]) -
     return ends
 
 
-@dataclass(frozen=True, eq=False)
-class LiveRanges:
+class LiveRanges(Struct, frozen=True, eq=False):
     """The flat schedule and the live range of each value in it."""
 
     schedule: FlatSchedule

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.analysis.cost.module_cost import BYTES, OUTPUT_KEY, buffer_bytes, cost_analysis
 from hlo_run.analysis.executed_computations import executed_computations
@@ -30,8 +30,7 @@ _SILENT = frozenset(
 _MAX_LISTED_OPS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """An instruction that runs on the device.
 
     `kind` is a fusion's kind, a custom call's target or the opcode. `ops` counts the computed instructions by opcode and shape.

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
 from hlo_run.analysis.elementwise import is_element_operation
@@ -43,8 +44,7 @@ _TRANSCENDENTAL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleCost:
+class ModuleCost(Struct, frozen=True):
     """The properties of the module, and of each instruction of the computations that its entry reaches."""
 
     properties: Mapping[str, float]
@@ -87,8 +87,7 @@ def _is_of_places(name: str) -> bool:
     return name.startswith((BYTES, UTILIZATION))
 
 
-@dataclass(slots=True)
-class _Analysis:
+class _Analysis(Struct):
     instructions: dict[HloInstruction, Properties] = field(default_factory=dict["HloInstruction", "Properties"])
     _sums: dict[HloComputation, Properties] = field(default_factory=dict["HloComputation", "Properties"])
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
 from hlo_run.analysis.cost.op_cycles import cycles_per_element
@@ -22,8 +23,7 @@ _MISALIGNED_CONCATENATE_FLOPS = 400
 _WARP_MASK = 31
 
 
-@dataclass(slots=True)
-class OpCost:
+class OpCost(Struct):
     """The cost of an instruction. `flops` are in clock cycles of one unit. `utilization` and `bytes_read` are by operand number.
 
     An operand's utilization is the mean number of reads of its elements. A missing operand has utilization 1 and all bytes.

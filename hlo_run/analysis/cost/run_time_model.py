@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis, NodeCost
 from hlo_run.analysis.cost.op_cost import shape_bytes
@@ -30,8 +31,7 @@ _DRAM_TRANSACTION_BYTES = 64
 _FLOPS_PER_CLOCK = 2
 
 
-@dataclass(frozen=True, slots=True)
-class RunTime:
+class RunTime(Struct, frozen=True):
     """The estimate of a kernel's time, in ticks of 0.25 ns."""
 
     flops: int

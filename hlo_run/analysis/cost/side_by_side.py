@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hlo_run.analysis.cost.device_work import Work
 
@@ -21,8 +22,7 @@ _LEAST_COMMON = 0.3
 _MAX_PAIRS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """The result of one compiler for a module."""
 
     kernels: int
@@ -47,8 +47,7 @@ class Side:
         return sum(work.bytes_accessed for work in self.work)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A piece of work of each side. `alike` if both compute the same. None: the other side has no counterpart."""
 
     ours: Work | None
@@ -56,8 +55,7 @@ class Pair:
     alike: bool
 
 
-@dataclass(frozen=True, slots=True)
-class XlaDiff:
+class XlaDiff(Struct, frozen=True):
     """Both sides and their pairs of work: first the pairs that are alike, then the others, each in the order of our module."""
 
     module: str

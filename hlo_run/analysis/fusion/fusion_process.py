@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.values.escape import escape
 from hlo_run.target import TargetSpec, to_text_proto
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
+class Fused(Struct, frozen=True):
     """`producer` was fused into `consumer`. The result is called `fusion` while the pass runs.
 
     XLA's text omits a constant that became part of the code at the end (`is_constant`).
@@ -25,8 +24,7 @@ class Fused:
     is_constant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """`producer` cannot be fused into all its users, the `consumers`, for a `reason`. `refusing` is the user that refused."""
 
     producer: str
@@ -35,8 +33,7 @@ class Refused:
     refusing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(Struct, frozen=True):
     """The estimate for fusing `producer` into all its users, in microseconds. `savings` are those of each user's kernel.
 
     `dumped` are the fused and unfused times that XLA records, for the users `all_consumers`: if only some users changed, the
@@ -52,8 +49,7 @@ class Weighed:
     dumped: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """From now on the kernel of `kept`, called `fusion`, also computes and returns `other`, because both read `source`.
 
     Without a source, `kept` reads `other`, and the times in microseconds are the reason.
@@ -67,8 +63,7 @@ class Joined:
     unfused: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class KeptApart:
+class KeptApart(Struct, frozen=True):
     """`one` and `other` do not share a kernel, for a `reason`. `source` is the value that both read, as in `Joined`."""
 
     one: str

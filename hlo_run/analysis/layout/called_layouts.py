@@ -15,8 +15,9 @@ calls, keep default layouts.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, value_behind
@@ -28,8 +29,7 @@ from hlo_run.hlo.values.shape import Shape
 Orders: TypeAlias = "dict[ShapeIndex, Order]"
 
 
-@dataclass(slots=True)
-class Interface:
+class Interface(Struct):
     """The layouts of a computation's parameters and result. The layout of a parameter is None until it is settled."""
 
     parameters: list[Orders] | None
@@ -41,8 +41,7 @@ def default_orders(shape: Shape) -> Orders:
     return {index: tuple(reversed(range(leaf.rank))) for index, leaf in shape.leaves() if leaf.is_array}
 
 
-@dataclass
-class CalledLayouts:
+class CalledLayouts(Struct):
     """The interfaces of called computations. `learn` sets one from propagated layouts; `agree` makes both sides of a call equal.
 
     Computations come callees first.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.defining_value import ShapeIndex
@@ -52,8 +53,7 @@ def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
     return instruction, index
 
 
-@dataclass(slots=True)
-class _State:
+class _State(Struct):
     """The strength of a layout. A `weak` one yields to any other wish. `changes` counts the wishes that replaced wishes."""
 
     pinned: bool = False
@@ -63,8 +63,7 @@ class _State:
     changes: int = 0
 
 
-@dataclass
-class LayoutPropagation:
+class LayoutPropagation(Struct):
     """The layouts of one computation: `values` of its values, `uses` of its instructions' operands.
 
     `pin_value`, `pin_use` and `pin_result` add constraints, which never change. `run` spreads them, the last one first, and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import REPLICATED, elements_of, is_maximal
@@ -13,8 +13,7 @@ from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 
 
-@dataclass(frozen=True, slots=True)
-class DimGroup:
+class DimGroup(Struct, frozen=True):
     """One dimension of the product: its number in each operand, in the result, and among the spatial ones; -1 is none."""
 
     lhs: int = -1
@@ -27,8 +26,7 @@ class DimGroup:
         return self.rhs if index else self.lhs
 
 
-@dataclass(frozen=True, slots=True)
-class ProductDims:
+class ProductDims(Struct, frozen=True):
     """The dimensions of a dot or convolution by their role; `spatial` are those that only a convolution has."""
 
     batch: tuple[DimGroup, ...]

@@ -6,10 +6,10 @@ A scatter is described as a gather: its updates are the slices, and its inserted
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.hlo.graph import HloInstruction
@@ -20,8 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 
 
-@dataclass(frozen=True, slots=True)
-class MatchingDims:
+class MatchingDims(Struct, frozen=True):
     """Dimensions of the operand, the indices and the slices that belong together; () where the kind has none."""
 
     operand: tuple[int, ...] = ()
@@ -29,8 +28,7 @@ class MatchingDims:
     slices: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(Struct, frozen=True):
     """A gather or scatter. `window_dims` are dimensions of the slices; `slice_sizes` has one entry per operand dimension."""
 
     operand: HloInstruction

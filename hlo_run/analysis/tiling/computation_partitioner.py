@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -30,8 +31,7 @@ from hlo_run.ops.index import operand_map
 _NO_COMPUTE = MOVES_ELEMENTS | {"constant", "iota", "parameter"}
 
 
-@dataclass(eq=False)
-class Subgraph:
+class Subgraph(Struct, eq=False):
     """One function. `root` computes its result (a tuple's elements if it is a tuple). Users come before operands."""
 
     name: str
@@ -44,8 +44,7 @@ class Subgraph:
         return all(instruction.opcode in _NO_COMPUTE for instruction in self.instructions)
 
 
-@dataclass(frozen=True, eq=False)
-class PartitionedComputation:
+class PartitionedComputation(Struct, frozen=True, eq=False):
     """The subgraphs of a computation in order of creation (users before producers), and the subgraph of each instruction."""
 
     computation: HloComputation
@@ -57,8 +56,7 @@ class PartitionedComputation:
         return "\n".join(lines)
 
 
-@dataclass
-class _Uses:
+class _Uses(Struct):
     """The subgraphs that use an instruction, with the maps from their root's index to the instruction's index (None: unknown)."""
 
     subgraphs: list[Subgraph] = field(default_factory=list[Subgraph])

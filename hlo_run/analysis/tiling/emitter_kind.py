@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
@@ -23,8 +24,7 @@ Description: TypeAlias = "ReductionDescription | TransposeDescription | RowFusio
 _Heroes: TypeAlias = "Sequence[HloInstruction]"
 
 
-@dataclass(frozen=True, slots=True)
-class KindRow:
+class KindRow(Struct, frozen=True):
     """A kind of emitter. `judge` examines the roots and their heroes. A description or a yes selects the kind.
 
     `why` is the reason about the instruction of the description. `launch` returns the launch of a kernel for kinds whose launch
@@ -37,8 +37,7 @@ class KindRow:
     launch: Callable[[FusionAnalysis], LaunchDimensions] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EmitterKind:
+class EmitterKind(Struct, frozen=True):
     """The chosen kind, its description, and the verdicts on all kinds up to it."""
 
     name: str

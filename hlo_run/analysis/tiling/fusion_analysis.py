@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import ReductionDescription
@@ -17,8 +18,7 @@ from hlo_run.target import TargetSpec
 NO_WIDTH_BITS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class FusionAnalysis:
+class FusionAnalysis(Struct, frozen=True):
     """The analysis of one fusion.
 
     `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `description` describes the reduction or

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.target import TargetSpec
 
@@ -11,8 +12,7 @@ Dim3 = tuple[int, int, int]
 _WARPS_PER_BLOCK = 4
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDimensions:
+class LaunchDimensions(Struct, frozen=True):
     """Counts along x, y, z: `grid` of blocks, `block` of threads in a block."""
 
     grid: Dim3

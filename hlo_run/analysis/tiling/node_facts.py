@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.node_heroes import NodeHeroes
@@ -20,8 +20,7 @@ _COLUMN_TILE = 32 * (4 * 32 + 1)
 _SIGNIFICANT_REDUCTION = 16
 
 
-@dataclass(frozen=True, slots=True)
-class OpFacts:
+class OpFacts(Struct, frozen=True):
     """Facts about one instruction: see NodeFacts."""
 
     shared_bytes: int
@@ -33,8 +32,7 @@ class OpFacts:
     is_elementwise: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """Facts about a node: sums over its ops, or whether any op is such (all ops, for `is_elementwise`).
 
     `is_input_reduction`: the reduction emitter computes it. `reads_badly`: an op moves the minor dimension of an operand that is

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
@@ -37,8 +38,7 @@ _MIN_WORDS = 10
 Constraint = tuple[Expr, Interval]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTranspose:
+class PackedTranspose(Struct, frozen=True):
     """Tiles of `block_sizes` over the normalised `input_dims`; output dim i is input dim `permutation[i]`.
 
     `rows` and `columns` of a tile are in use; `vector_size` elements make a bank word. `batch_dim` is A, None if the dimension

@@ -11,10 +11,10 @@ One operand or two, sorted along the last dimension. The sizes from which a GPU 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.target import TargetSpec
@@ -30,8 +30,7 @@ _NUMPY_PAIRS = {"keys": ("bf16", "f16", "f32"), "values": ("s16", "s32")}
 _MOST_NUMPY_PAIR_BYTES = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class RadixOrder:
+class RadixOrder(Struct, frozen=True):
     """The order of a sort by operand `key`. `is_numpy`: floats are in numpy's order, else in the total order of their bits."""
 
     key: int
@@ -130,8 +129,7 @@ def _is_numpy_sorted(sort: HloInstruction, order: RadixOrder) -> bool:
 # ---- sizes ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Gain:
+class _Gain(Struct, frozen=True):
     """A radix sort is faster for rows of more than `elements`, if there are more than `rows` rows.
 
     Not for more than `most_rows` rows, or `rows_per_core` rows per multiprocessor, nor for rows of `below` elements or more.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.hlo.graph import HloInstruction
@@ -35,8 +35,7 @@ MAX_COLUMN_SIZE = 32 * 128
 _COLUMN_IS_ELEMENTAL = ((32, math.inf), (64, 32), (128, 8), (256, 3))
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionDescription:
+class ReductionDescription(Struct, frozen=True):
     """A reduce as [a, b, c]: of rows (reduces a and c, keeps b) or of columns (reduces b, keeps a and c)."""
 
     instruction: HloInstruction

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import Dim3, LaunchDimensions, split_blocks
@@ -40,8 +41,7 @@ Constraint = tuple[Expr, Interval]
 _TH_X, _BL_X, _BL_Y = dim(0), dim(3), dim(4)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedTile:
+class SharedTile(Struct, frozen=True):
     """The shared memory for partial results. Threads in the domain of `write` write; after a barrier those of `read` read.
 
     Threads outside the domain of `read` continue with the init value. `distance` is that of the first shuffle after it.
@@ -53,8 +53,7 @@ class SharedTile:
     distance: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionTiling:
+class ReductionTiling(Struct, frozen=True):
     """The threads of one reduction kernel.
 
     `element` is the position in the normalised input, of sizes `sizes`. `symbols` are the numbers of a thread's steps along each

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.reduction_description import init_may_repeat
@@ -28,8 +29,7 @@ _ELSEWHERE = frozenset("convolution dot fusion reduce-window scaled-dot scatter 
 _MAX_MAPS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RowFusion:
+class RowFusion(Struct, frozen=True):
     """`rows` of `columns` elements, and the reduces along them, producers first.
 
     An instruction that depends on a reduce has one element for each element of a row, or one for each row.

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
@@ -26,8 +27,7 @@ _VECTOR_BITS = 128
 _TH_X, _BL_X = dim(0), dim(3)
 
 
-@dataclass(frozen=True, slots=True)
-class RowTiling:
+class RowTiling(Struct, frozen=True):
     """`lanes` threads (a power of two) share a row and compute `vector` adjacent elements each at a time."""
 
     fusion: RowFusion

@@ -10,8 +10,10 @@ them once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
@@ -37,8 +39,7 @@ _MAX_VECTOR_BITS = 128
 Writes = Literal["plain", "atomic", "in order"]
 
 
-@dataclass(frozen=True, slots=True)
-class ScatterTiling:
+class ScatterTiling(Struct, frozen=True):
     """The distribution of updates (of shape `updates`) over threads. A thread applies `vector_size` neighbours of a window.
 
     If `indices_per_warp` is not 0, a warp applies that many consecutive updates, the first dimension of the updates numbers them,

@@ -12,8 +12,9 @@ after all others, so a pair with an index beyond the end is never exchanged. Mir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.hlo.graph import HloInstruction
@@ -25,8 +26,7 @@ _MAX_THREADS = 1024
 _BYTE_BITS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class TileStep:
+class TileStep(Struct, frozen=True):
     """Sort each tile of 2^`stages` elements. `is_merge`: the tiles are already bitonic, so only decreasing distances remain."""
 
     stages: int
@@ -34,8 +34,7 @@ class TileStep:
     is_first: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PairStep:
+class PairStep(Struct, frozen=True):
     """Exchange pairs at distance 2^`exponent`. `is_mirrored`: exchange each index of 2^(`exponent` + 1) with its mirror image."""
 
     exponent: int
@@ -46,8 +45,7 @@ class PairStep:
 SortStep = TileStep | PairStep
 
 
-@dataclass(frozen=True, slots=True)
-class SortSizes:
+class SortSizes(Struct, frozen=True):
     """The array has `rows` rows of `row_elements` elements along dimension `dim`. `row_dims` are all other sizes."""
 
     dim: int

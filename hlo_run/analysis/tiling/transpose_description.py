@@ -9,8 +9,9 @@ Elements narrower than a bank word of shared memory are exchanged in whole words
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from hlo_run.analysis.bitcast_kind import is_reshape_or_transpose_bitcast
 from hlo_run.analysis.decision import Decision, no
@@ -27,8 +28,7 @@ _MAX_KEPT_MINOR_BITS = 64
 _MIN_KEPT_ROW_BITS = 8 * 16
 
 
-@dataclass(frozen=True, slots=True)
-class TransposeDescription:
+class TransposeDescription(Struct, frozen=True):
     """A transpose without dimensions of size 1, with adjacent dimensions that stay together merged.
 
     Normalised output dimension i (size `dims[i]`) is normalised input dimension `permutation[i]`. `shared_memory_bytes` is the

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.packed_transpose import PackedTranspose
@@ -31,8 +32,7 @@ _ROWS_OF_THREADS = 4
 _MAX_VECTOR_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TransposeTiling:
+class TransposeTiling(Struct, frozen=True):
     """Tiles of `block_sizes` (normalised input dims), `block_counts` of them along each.
 
     A thread handles `steps` times `vector_size` adjacent elements. `shared_dims` are those of the padded tile, `exchanged` the

@@ -9,11 +9,11 @@ Strides describe the layout. cuDNN takes two or three spatial dimensions; one or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, assert_never
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec, BufferSlice, ConvolutionThunk, WindowSpec
 from hlo_run.artifact.library_thunks import Activation
@@ -35,16 +35,14 @@ _FEWEST_DIMS, _MOST_DIMS = 2, 3
 _ONE, _TWO, _RESULT, _BIAS, _SIDE, _SCALE, _SIDE_SCALE = range(1, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class Laid:
+class Laid(Struct, frozen=True):
     """A tensor of the graph: sizes and strides (in elements) per dimension."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionForm:
+class ConvolutionForm(Struct, frozen=True):
     """Everything that a graph depends on; equal forms share a graph. `dtype` is the HLO type of all tensors."""
 
     operation: Literal["forward", "backward-input", "backward-filter"]
@@ -64,8 +62,7 @@ class ConvolutionForm:
     leaky_alpha: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionPlan:
+class ConvolutionPlan(Struct, frozen=True):
     """One call: its form, and the slice of each tensor by the tensor's id in the graph."""
 
     form: ConvolutionForm

@@ -6,9 +6,10 @@ import ctypes
 import importlib
 import importlib.util
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from hlo_run.errors import DeviceError
 from hlo_run.target import DEFAULT_TARGET, PRESETS, TargetSpec, preset

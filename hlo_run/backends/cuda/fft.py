@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.artifact import BufferSlice, FftThunk
 from hlo_run.backends.cuda.matmul import Address
@@ -33,8 +33,7 @@ _SCALES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FftPlan:
+class FftPlan(Struct, frozen=True):
     """`batch` transforms over `lengths`. The transformed dimensions are `source_dims` before and `result_dims` after."""
 
     type: str

@@ -5,11 +5,11 @@ Row-major a . x = b is column-major x^T . a^T = b^T. The triangle of a^T is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec, BufferSlice, CholeskyThunk, TriangularSolveThunk
 from hlo_run.backends.cuda.matmul import Address
@@ -23,8 +23,7 @@ _POINTER_BYTES = 8
 _ALL_ONES = 0xFF  # a NaN in every float type
 
 
-@dataclass(frozen=True, slots=True)
-class SolvePlan:
+class SolvePlan(Struct, frozen=True):
     """op(a) . x = b, or x . op(a) = b unless `left`. `x` holds b before the call. `operation` is N, T or C."""
 
     dtype: str
@@ -39,8 +38,7 @@ class SolvePlan:
     unit_diagonal: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CholeskyPlan:
+class CholeskyPlan(Struct, frozen=True):
     """Factors of `matrix` in the triangle given by `lower`. `place` holds the matrix before the call."""
 
     dtype: str

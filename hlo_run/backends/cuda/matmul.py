@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec, BufferSlice, GemmThunk
 from hlo_run.backends.cuda.matrices import Axis, Stored, merged, stored
@@ -63,8 +63,7 @@ CUDA_TYPES = {
 _SCALARS = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "s32": np.int32}
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A matrix of the call: HLO type, slice and storage."""
 
     dtype: str
@@ -72,8 +71,7 @@ class Operand:
     matrix: Stored
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulPlan:
+class MatmulPlan(Struct, frozen=True):
     """One call. `compute` and `epilogue` are cuBLASLt's names, `scalar` is the HLO type of alpha and beta."""
 
     a: Operand

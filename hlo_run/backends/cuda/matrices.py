@@ -6,21 +6,20 @@ f32[4,64,32]{2,1,0} as 4 matrices of 64 x 32:    stored 32 x 64, leading dimensi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """Dimensions that memory holds as one: the number of elements and their stride (in elements)."""
 
     size: int
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A batch of column-major matrices in memory, with `leading` elements from one column to the next.
 
     If `is_transposed`, the operand is the transpose of the stored matrix.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run import custom_calls
 from hlo_run.artifact import (
@@ -56,8 +56,7 @@ from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceState:
+class DeviceState(Struct, frozen=True):
     """Everything that runs share. All work is on `stream`; `function` loads a kernel."""
 
     driver: Any

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hlo_run.artifact import KernelThunk, Thunk, every_thunk
 
@@ -12,8 +13,7 @@ _FLUSH_FACTOR = 4  # the flush also covers the time that the processor needs for
 _WARM_UP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
+class KernelTime(Struct, frozen=True):
     """The times of one kernel thunk in milliseconds, in order of measurement. `bytes` counts each argument's slice once."""
 
     thunk: str

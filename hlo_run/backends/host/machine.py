@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
@@ -65,8 +65,7 @@ class Launcher(Protocol):
 _Given: TypeAlias = "dict[int, list[tuple[BufferSlice, Bytes]]]"
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
+class _Same(Struct, frozen=True):
     """The arrays of a run's arguments, and the parts that every run copies. All other arrays are used in place."""
 
     leaves: list[NDArray[Any]]
@@ -77,8 +76,7 @@ class _Same:
         return len(leaves) == len(self.leaves) and all(map(operator.is_, leaves, self.leaves))
 
 
-@dataclass(slots=True)
-class LoadedKernel:
+class LoadedKernel(Struct):
     """A kernel with the memory of its module's variables."""
 
     graph: KernelGraph

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.artifact import BufferSlice
 from hlo_run.backends.host.control_steps import CommandBufferStep, ConditionalStep, SequenceStep, WhileStep
@@ -242,8 +242,7 @@ class _Memory:
         return read_fault(self.workers[0].fault)
 
 
-@dataclass(frozen=True, slots=True)
-class _PlacedWorker:
+class _PlacedWorker(Struct, frozen=True):
     """A worker whose state is in the list."""
 
     state_place: int

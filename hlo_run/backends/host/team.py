@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError
 
@@ -20,8 +21,7 @@ class _Stopped(Exception):
     """Unwinds a device after another one failed."""
 
 
-@dataclass(slots=True)
-class _Wait:
+class _Wait(Struct):
     """A device waits until `ready`. `reason` describes the wait in the error of a deadlock."""
 
     ready: Callable[[], bool]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hlo_run.backends.host.team import Team
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.literals import Bytes
 
 
-@dataclass
-class Meeting:
+class Meeting(Struct):
     """A collective that some members of the group have reached."""
 
     operands: dict[int, list[Array]] = field(default_factory=dict[int, "list[Array]"])
     results: dict[int, list[Array]] | None = None
 
 
-@dataclass
-class World:
+class World(Struct):
     """The devices of a run, replica-major, and their meetings."""
 
     replicas: int = 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.artifact import ArraySpec
@@ -20,8 +20,7 @@ Bind: TypeAlias = "Callable[[Sequence[Array], Sequence[Array]], Callable[[], obj
 _KEPT_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryCall:
+class LibraryCall(Struct, frozen=True):
     """A library thunk as a function: `compute` reads the arrays of `inputs` and fills those of `outputs`.
 
     `bind`, if present, prepares the work for arrays at fixed addresses. The function that it returns can run many times.

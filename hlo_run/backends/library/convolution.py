@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.artifact import ConvolutionThunk, WindowSpec
 from hlo_run.artifact.library_thunks import Activation

@@ -114,7 +114,7 @@ def _arrays(thunk: Thunk) -> Iterator[ArraySpec]:
             yield from order.results
             yield from (operand for operand in order.operands if isinstance(operand, ArraySpec))
         case LibraryWork() | SortThunk() | CollectiveThunk() | CustomCallThunk() | RngSeedThunk():
-            for name in thunk.__dataclass_fields__:
+            for name in thunk.__struct_fields__:
                 yield from _leaves(getattr(thunk, name))
         case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
             tree = thunk.source if isinstance(thunk, OutfeedThunk | SendThunk) else thunk.result

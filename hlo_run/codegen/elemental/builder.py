@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from xdsl.dialects import arith, complex, scf
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -48,8 +48,7 @@ _CMPF = {
 }
 
 
-@dataclass
-class _Scope:
+class _Scope(Struct):
     """The values computed in one block. The block and nested blocks may reuse them."""
 
     elements: dict[tuple[HloInstruction, tuple[SSAValue, ...]], tuple[SSAValue, ...]] = field(

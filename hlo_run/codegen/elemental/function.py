@@ -9,8 +9,8 @@ of computations on scalars (reducers) take and return scalars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -47,8 +47,7 @@ def index_range(interval: Interval) -> Attribute:
     return ArrayAttr([IntegerAttr(interval.lower, INDEX), IntegerAttr(interval.upper, INDEX)])
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The symbol and the result types of a function, for its callers."""
 
     callee: SymbolRefAttr

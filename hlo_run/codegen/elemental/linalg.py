@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from xdsl.dialects import arith, complex
 from xdsl.dialects.builtin import ComplexType, Float32Type, IntegerType
 from xdsl.ir import SSAValue
@@ -29,8 +29,7 @@ _ALGORITHMS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class _Sum:
+class _Sum(Struct, frozen=True):
     """The accumulation of products: in the result's type, or in f32 if that is bf16 or has at most 8 bits."""
 
     b: IrBuilder

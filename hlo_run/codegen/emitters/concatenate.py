@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from xdsl.ir import SSAValue
 
 from hlo_run.analysis.tiling.computation_partitioner import partition
@@ -60,8 +60,7 @@ class ConcatenateEmitter(KindEmitter):
         return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
-@dataclass(frozen=True)
-class _ConcatenateKernel:
+class _ConcatenateKernel(Struct, frozen=True):
     """The state of one kernel's emission."""
 
     root: HloInstruction

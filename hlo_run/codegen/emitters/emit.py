@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument

@@ -8,9 +8,9 @@ The arguments are the fusion's operands, then its results. `tensor.insert` write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from msgspec import Struct
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, UnitAttr
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -31,8 +31,7 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.variable import GRID_NAMES
 
 
-@dataclass(frozen=True, slots=True)
-class EntryArgument:
+class EntryArgument(Struct, frozen=True):
     """The facts of buffer assignment about one pointer argument of a kernel.
 
     Equal `slice_index` means the same memory. `align` is in bytes. The kernel does not write `invariant` memory.
@@ -44,8 +43,7 @@ class EntryArgument:
     invariant: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EmittedKernel:
+class EmittedKernel(Struct, frozen=True):
     """A kernel's IR and its launch dimensions. `unroll_factor` limits the unrolling of loops; `kind` names the emitter.
 
     `vector_size` is the number of neighbouring elements that a thread processes at a time.

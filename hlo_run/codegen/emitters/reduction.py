@@ -17,9 +17,9 @@ blocks along z. Mirrors XLA's `ReductionFusion` and its four forms, which `analy
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from xdsl.dialects import arith, func, scf, tensor, vector
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, ModuleOp, TensorType, VectorType, i64
 from xdsl.dialects.utils import FastMathFlag
@@ -88,8 +88,7 @@ def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:
             op.fastmath = arith.FastMathFlagsAttr((FastMathFlag.NO_SIGNED_ZEROS,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
+class _Root(Struct, frozen=True):
     """A root, the reduce that it depends on (None for a side output), and the numbers of its results in the outputs."""
 
     instruction: HloInstruction
@@ -112,8 +111,7 @@ def _roots(analysis: FusionAnalysis) -> list[_Root]:
     return roots
 
 
-@dataclass(frozen=True)
-class _ReductionKernel:
+class _ReductionKernel(Struct, frozen=True):
     """The state of one kernel's emission."""
 
     tiling: ReductionTiling
@@ -150,8 +148,7 @@ class _ReductionKernel:
         return tuple(b.add(scf.IndexSwitchOp(block_id, cases, regions[0], regions[1:], types)))
 
 
-@dataclass(frozen=True)
-class _Hero:
+class _Hero(Struct, frozen=True):
     """A reduce of the group, its reducer, and the init value of each result."""
 
     instruction: HloInstruction

@@ -16,9 +16,9 @@ and recomputes the elements that it needs; a thread keeps only the results of re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from xdsl.dialects import tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
@@ -60,8 +60,7 @@ class RowsEmitter(KindEmitter):
         return EmittedKernel(emitted, tiling.launch, MAX_UNROLL_FACTOR, self.kind, tiling.vector)
 
 
-@dataclass(frozen=True)
-class _RowsKernel:
+class _RowsKernel(Struct, frozen=True):
     """The state of one kernel's emission."""
 
     rows: RowFusion

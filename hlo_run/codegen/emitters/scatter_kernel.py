@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from xdsl.dialects import arith, tensor
 from xdsl.ir import Block, SSAValue
 
@@ -20,8 +20,7 @@ from hlo_run.dialects.xla_gpu import AtomicRMWOp, YieldOp
 from hlo_run.indexing.indexing_map import IndexingMap
 
 
-@dataclass(frozen=True)
-class ScatterKernel:
+class ScatterKernel(Struct, frozen=True):
     """The state of one scatter kernel's emission, and the code that all forms share."""
 
     tiling: ScatterTiling

@@ -17,9 +17,9 @@ unrolled. Here a loop runs over the distances, so the code size does not depend 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import Block, Region, SSAValue
@@ -73,8 +73,7 @@ class SortEmitter(KindEmitter):
         )
 
 
-@dataclass(frozen=True)
-class _SortKernel:
+class _SortKernel(Struct, frozen=True):
     """The state of one kernel's emission. If `reads_operands` is False, the results hold the elements to be sorted."""
 
     sort: HloInstruction

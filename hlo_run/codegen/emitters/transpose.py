@@ -17,9 +17,9 @@ inner loop writes the square transposed. Mirrors XLA's `TransposeFusion` and `Pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from xdsl.dialects import arith, tensor, vector
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -106,8 +106,7 @@ def _shared_bytes(analysis: FusionAnalysis) -> int:
     return sum(description.shared_memory_bytes for description in descriptions if description is not None)
 
 
-@dataclass(frozen=True)
-class _TransposeKernel:
+class _TransposeKernel(Struct, frozen=True):
     """The state of one kernel's emission. `transposed` has the hero of every root with a transpose."""
 
     roots: tuple[HloInstruction, ...]

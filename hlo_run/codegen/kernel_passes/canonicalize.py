@@ -12,8 +12,9 @@ once. Afterwards no apply_indexing has symbols. Mirrors MLIR's pass of this name
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import ModuleOp
@@ -50,8 +51,7 @@ class Canonicalize(ModulePass):
             erase_dead_ops(function.body)
 
 
-@dataclass
-class _Walk:
+class _Walk(Struct):
     """The walk over one function. `constants` holds the constants at its start by value and type."""
 
     function: func.FuncOp

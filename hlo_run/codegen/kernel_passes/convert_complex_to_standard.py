@@ -9,8 +9,6 @@ as C's Annex G. Mirrors MLIR's ConvertComplexToStandard; the formulas are in `di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
@@ -23,7 +21,6 @@ from hlo_run.dialects.editing.loops import hand_on_origin
 from hlo_run.dialects.types import is_complex
 
 
-@dataclass(frozen=True)
 class ConvertComplexToStandard(ModulePass):
     """Lowers complex ops to ops on real and imaginary parts."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
 from xdsl.context import Context
 from xdsl.dialects import arith, llvm, math, vector
 from xdsl.dialects.builtin import (
@@ -44,8 +45,7 @@ _SM_WITH_F4 = frozenset((100, 101, 103, 110, 120, 121))
 _PAIR = VectorType(f16, [2])
 
 
-@dataclass(frozen=True)
-class _Overflow:
+class _Overflow(Struct, frozen=True):
     """The correction of overflow: a magnitude `predicate` `beyond` becomes `bits`."""
 
     bits: int
@@ -53,8 +53,7 @@ class _Overflow:
     beyond: float
 
 
-@dataclass(frozen=True)
-class _Hardware:
+class _Hardware(Struct, frozen=True):
     """The name of a pair in intrinsics, the integer type of one number, the rounding suffix, and the overflow correction."""
 
     pair: str

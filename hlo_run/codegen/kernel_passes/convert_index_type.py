@@ -12,8 +12,8 @@ index.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
@@ -39,7 +39,6 @@ _WRAPS: Mapping[str, Attribute] = {"overflowFlags": arith.IntegerOverflowAttr("n
 _NO_FLAGS: Mapping[str, Attribute] = {}
 
 
-@dataclass(frozen=True)
 class ConvertIndexType(ModulePass):
     """Gives index arithmetic the integer type of the module's index width."""
 
@@ -56,8 +55,7 @@ class ConvertIndexType(ModulePass):
         converter.finish()
 
 
-@dataclass
-class _Converter:
+class _Converter(Struct):
     """Converts the ops of a module.
 
     `narrow` maps index values to integer values. `widened` are the casts from such integers to index. `converted` are the

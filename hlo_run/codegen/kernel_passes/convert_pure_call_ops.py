@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
@@ -16,7 +14,6 @@ from xdsl.rewriter import Rewriter
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 
-@dataclass(frozen=True)
 class ConvertPureCallOps(ModulePass):
     """Converts `xla_gpu.pure_call` to `func.call`."""
 

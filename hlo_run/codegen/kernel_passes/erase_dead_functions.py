@@ -8,8 +8,6 @@ The combiner of a shuffle_reduce counts as called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -18,7 +16,6 @@ from xdsl.rewriter import Rewriter
 from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
 
 
-@dataclass(frozen=True)
 class EraseDeadFunctions(ModulePass):
     """Erases the private functions that no public function reaches."""
 

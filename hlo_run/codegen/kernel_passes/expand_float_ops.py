@@ -14,9 +14,9 @@ first. Mirrors XLA's ExpandFloatOps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, bf16, f32, i16
@@ -60,7 +60,6 @@ _ERF_DENOMINATOR = (
 _BF16_MAGNITUDE = 0x7FFF
 
 
-@dataclass(frozen=True)
 class ExpandFloatOps(ModulePass):
     """Expands f32 tanh and erf, bf16 abs, and ops on floats of at most 8 bits."""
 
@@ -78,8 +77,7 @@ class ExpandFloatOps(ModulePass):
                 _expand_small(each)
 
 
-@dataclass
-class _Formula:
+class _Formula(Struct):
     """Builds the ops of an expansion. Equal constants share one op."""
 
     ops: list[Operation] = field(default_factory=list[Operation])

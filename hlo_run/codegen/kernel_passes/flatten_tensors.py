@@ -13,11 +13,11 @@ block at equal indices share their offset. Predicated accesses, shuffles and xla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, func, tensor, vector
 from xdsl.dialects.builtin import (
@@ -57,7 +57,6 @@ _Position: TypeAlias = SSAValue | int
 _DYNAMIC = DenseArrayBase.from_list(i64, [DYNAMIC_INDEX])  # a position that is an operand
 
 
-@dataclass(frozen=True)
 class FlattenTensors(ModulePass):
     """Flattens tensors and vectors to rank 1, in memory order, and removes layouts."""
 
@@ -132,8 +131,7 @@ def _flatten_transfer(op: vector.TransferReadOp | vector.TransferWriteOp, offset
     op.permutation_map = AffineMapAttr(AffineMap.identity(1))
 
 
-@dataclass
-class _Offsets:
+class _Offsets(Struct):
     """Makes the linear offsets of accesses. Accesses in one block with equal types and indices share an offset."""
 
     known: dict[tuple[object, ...], SSAValue] = field(default_factory=dict[tuple[object, ...], SSAValue])
@@ -171,8 +169,7 @@ def _insert(op: Operation, new: Operation) -> SSAValue:
     return new.results[0]
 
 
-@dataclass
-class _IndexFolder:
+class _IndexFolder(Struct):
     """Expands index values through apply_indexing and constants to expressions; dimension i is `values[i]`."""
 
     values: list[SSAValue] = field(default_factory=list[SSAValue])
@@ -208,8 +205,7 @@ class _IndexFolder:
 # Types.
 
 
-@dataclass
-class _FlatTypes:
+class _FlatTypes(Struct):
     """A cache of flat types."""
 
     known: dict[Attribute, Attribute] = field(default_factory=dict[Attribute, Attribute])

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr
@@ -139,8 +140,7 @@ class _Blocks:
             calls[callee.sym_name.data] -= 1
 
 
-@dataclass
-class _Calls:
+class _Calls(Struct):
     """The call graph: uses per caller and callee, and in total. Updated while bodies are inlined."""
 
     by_name: dict[str, func.FuncOp]

@@ -9,8 +9,6 @@ It is not a row of the kernel table, because our emitters write the expansion. M
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import math
 from xdsl.dialects.builtin import ModuleOp
@@ -23,7 +21,6 @@ from hlo_run.dialects.editing.rewriting import replace_op
 from hlo_run.dialects.types import is_vector
 
 
-@dataclass(frozen=True)
 class IntegerPower(ModulePass):
     """Replaces `math.ipowi` by arithmetic."""
 

@@ -20,11 +20,11 @@ Loads from arguments marked `xla.invariant` become `invariant`. Several elements
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, complex, func, llvm, scf, tensor, vector
 from xdsl.dialects.builtin import (
@@ -65,7 +65,6 @@ _BANK_WORD_BYTES = 4
 _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
 
-@dataclass(frozen=True)
 class LowerTensors(ModulePass):
     """Lowers tensors to pointers, and element accesses to loads and stores."""
 
@@ -79,8 +78,7 @@ class LowerTensors(ModulePass):
             _FunctionLowering(globals_, index_type).run(function)
 
 
-@dataclass
-class _Globals:
+class _Globals(Struct):
     """Makes the module's globals. Their names are numbered per kind, without names in use."""
 
     module: ModuleOp
@@ -144,8 +142,7 @@ def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
     return llvm.LLVMArrayType(count, memory_type(element))
 
 
-@dataclass
-class _FunctionLowering:
+class _FunctionLowering(Struct):
     """Lowers one function in program order. Each visited tensor value is replaced by its pointer in all users."""
 
     globals: _Globals

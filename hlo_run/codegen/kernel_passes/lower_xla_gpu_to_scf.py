@@ -22,8 +22,9 @@ The first range variable becomes the outermost loop. simplify-arith removes the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, ModuleOp
@@ -39,7 +40,6 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.printer import constraints_as_printed
 
 
-@dataclass(frozen=True)
 class LowerXlaGpuToScf(ModulePass):
     """Lowers `xla_gpu.loop` to nested `scf.for` loops with a check of the domain."""
 
@@ -51,8 +51,7 @@ class LowerXlaGpuToScf(ModulePass):
             _Lowering(loop).run()
 
 
-@dataclass
-class _Lowering:
+class _Lowering(Struct):
     """The lowering of one loop. `constants` holds the index constants inserted before it."""
 
     loop: LoopOp

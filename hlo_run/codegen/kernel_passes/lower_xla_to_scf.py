@@ -17,8 +17,8 @@ does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from xdsl.context import Context
 from xdsl.dialects import arith, complex, scf, tensor
 from xdsl.dialects.builtin import FixedBitwidthType, Float32Type, IntegerAttr, IntegerType, ModuleOp, i32
@@ -36,7 +36,6 @@ from hlo_run.errors import InternalError
 _LANES = 32
 
 
-@dataclass(frozen=True)
 class LowerXlaToScf(ModulePass):
     """Lowers predicated accesses to `scf.if`, and shuffle_reduce to shuffles and calls."""
 
@@ -81,8 +80,7 @@ def _lower_shuffle_reduce(op: ShuffleReduceOp) -> None:
     replace_op(op, values)
 
 
-@dataclass
-class _ShuffleEmitter:
+class _ShuffleEmitter(Struct):
     """Emits shuffles of values of any type before `op`."""
 
     op: ShuffleReduceOp

@@ -11,8 +11,6 @@ become `llvm.noalias`, except those marked `xla.not_invariant`. The slice number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
@@ -22,7 +20,6 @@ from xdsl.passes import ModulePass
 _SLICE = "xla.slice_index"
 
 
-@dataclass(frozen=True)
 class MergePointersToSameSlice(ModulePass):
     """Merges pointer arguments to the same buffer slice."""
 

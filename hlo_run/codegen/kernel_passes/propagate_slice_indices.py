@@ -11,8 +11,6 @@ entry as long as both are tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +22,6 @@ from hlo_run.dialects.types import is_tensor
 _HANDED_ON = ("xla.slice_index", "xla.invariant")
 
 
-@dataclass(frozen=True)
 class PropagateSliceIndices(ModulePass):
     """Copies the buffer attributes of the kernel's arguments to the other functions."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math as numbers
 import struct
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math
@@ -43,7 +42,6 @@ def _accepted() -> frozenset[int]:
 _LOG_2 = _accepted()
 
 
-@dataclass(frozen=True)
 class RecoverExp2(ModulePass):
     """Replaces exponentials of products with log 2 by `math.exp2`."""
 

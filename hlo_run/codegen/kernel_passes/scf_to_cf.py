@@ -15,7 +15,6 @@ becomes cf.switch. New blocks are ordered so that definitions come before uses. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, cf, func, scf
@@ -29,7 +28,6 @@ from hlo_run.dialects.editing.loops import hand_on_origin, yield_of
 _STRUCTURED = (scf.ForOp, scf.IfOp, scf.IndexSwitchOp, scf.WhileOp)
 
 
-@dataclass(frozen=True)
 class ScfToCf(ModulePass):
     """Lowers structured control flow to blocks and branches."""
 

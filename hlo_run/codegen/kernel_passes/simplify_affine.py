@@ -16,7 +16,6 @@ Constants are inserted at the start of the function.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from xdsl.context import Context
@@ -43,7 +42,6 @@ _WRAPS = {"overflowFlags": arith.IntegerOverflowAttr("none")}
 _NSW = {"overflowFlags": arith.IntegerOverflowAttr([arith.IntegerOverflowFlag.NSW])}
 
 
-@dataclass(frozen=True)
 class SimplifyAffine(ModulePass):
     """Lowers apply_indexing to arithmetic on index values."""
 

@@ -13,9 +13,10 @@ non-negative. One walk in program order is enough, since ranges propagate from o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects import arith, math, scf
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, i32

@@ -8,7 +8,6 @@ Live symbols are the public ones, and those that a live symbol refers to. Mirror
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from xdsl.context import Context
@@ -21,7 +20,6 @@ from xdsl.rewriter import Rewriter
 _HIDDEN_LINKAGE = ("private", "internal")
 
 
-@dataclass(frozen=True)
 class SymbolDce(ModulePass):
     """Erases private functions and globals without a live reference."""
 

@@ -20,10 +20,11 @@ optimize-loops unrolls the remaining loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, scf, tensor, vector
 from xdsl.dialects.builtin import (
@@ -121,8 +122,7 @@ def _stride(expr: Expr, moving: int) -> int | None:
     return None if left is None or right is None else left + right
 
 
-@dataclass
-class _LoopVectorizer:
+class _LoopVectorizer(Struct):
     """Vectorises one loop. `bases` and `zeros` cache the ops inserted before it, which equal accesses share."""
 
     loop: scf.ForOp

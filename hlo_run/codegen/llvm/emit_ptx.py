@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.codegen.llvm.intrinsics import check_intrinsics, is_accelerated
 from hlo_run.codegen.llvm.libdevice import PREFIX, link_libdevice
@@ -13,8 +14,7 @@ from hlo_run.target import TargetSpec
 _LIBDEVICE_CALL = re.compile(rf"^declare [^@\n]*@({PREFIX}\w+)\(", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledPtx:
+class CompiledPtx(Struct, frozen=True):
     """LLVM IR after LLVM's optimiser, and the PTX generated from it."""
 
     llvm_optimized: str

@@ -12,8 +12,9 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.cache import digest, open_cache
 from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE, Module, llvmlite_version
@@ -35,8 +36,7 @@ USUAL_FUNCTIONS = frozenset(
 _SYMBOL = re.compile(r"@([\w.$]+)")
 
 
-@dataclass(frozen=True)
-class _Library:
+class _Library(Struct, frozen=True):
     """Extracted functions: the text of each symbol, and the shared lines (types, attributes, metadata)."""
 
     symbols: dict[str, str]

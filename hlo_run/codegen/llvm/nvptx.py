@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.target import TargetSpec
@@ -30,8 +31,7 @@ _PTX_VERSION_OF_SM = {
 _COMMAND_LINE = ("-nvptx-prec-divf32=1", "-bonus-inst-threshold=2", "-inline-threshold=1100")
 
 
-@dataclass(frozen=True, slots=True)
-class Isa:
+class Isa(Struct, frozen=True):
     """The target of PTX: `sm_NN`, or its architecture-specific variant `sm_NNa`, and the PTX version times ten."""
 
     sm: int
@@ -69,8 +69,7 @@ def _binding() -> Any:
     return binding
 
 
-@dataclass(slots=True)
-class _Limit:
+class _Limit(Struct):
     """The limit of LLVM's passes in this process; None: not set."""
 
     passes: int | None = None
@@ -96,6 +95,11 @@ def limit_passes(count: int) -> None:
 def _machine(isa: Isa, level: int) -> Any:
     target = _binding().Target.from_triple(TRIPLE)
     return target.create_target_machine(cpu=isa.cpu, features=f"+ptx{isa.ptx_version}", opt=level)
+
+
+def load_llvm() -> None:
+    """Load LLVM, which the first call of anything else here does otherwise."""
+    _binding()
 
 
 def llvmlite_version() -> str:

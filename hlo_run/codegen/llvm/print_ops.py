@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from msgspec import Struct, field
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -23,8 +23,7 @@ _FCMP = (
 _FAST_MATH = ("fast", "reassoc", "nnan", "ninf", "nsz", "arcp", "contract", "afn")
 
 
-@dataclass
-class ModuleText:
+class ModuleText(Struct):
     """Declarations of intrinsics and metadata that the functions of a module share, in order of first use."""
 
     id_sizes: Mapping[type[Operation], int]
@@ -36,8 +35,7 @@ class ModuleText:
         return f"!{self.metadata.setdefault(text, len(self.metadata))}"
 
 
-@dataclass
-class FunctionNames:
+class FunctionNames(Struct):
     """The texts of a function's values and blocks as operands; the text of a constant is its value."""
 
     module: ModuleText

@@ -8,8 +8,9 @@ import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hlo_run.codegen.llvm.cubin import sass_instructions
 from hlo_run.codegen.llvm.toolkit import PTXAS, find_in_toolkit
@@ -26,8 +27,7 @@ _TIMEOUT_SECONDS = 300
 _SHORT_TEXT = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class PtxasReport:
+class PtxasReport(Struct, frozen=True):
     """The resources of one kernel: registers and bytes per thread, static shared memory per block, SASS without NOPs."""
 
     kernel: str

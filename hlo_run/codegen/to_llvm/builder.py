@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from msgspec import Struct, field
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -36,8 +36,7 @@ _PLAIN_CALL: Mapping[str, Attribute] = {
 NO_PROPERTIES: Mapping[str, Attribute] = {}
 
 
-@dataclass
-class ModuleState:
+class ModuleState(Struct):
     """The state that all functions of a module share: the integer type of index, converted types, library declarations."""
 
     index_type: IntegerType
@@ -77,8 +76,7 @@ class ModuleState:
         return llvm.LLVMFunctionType([self.convert(each) for each in type_.inputs], self.result_type(type_.outputs.data))
 
 
-@dataclass
-class Builder:
+class Builder(Struct):
     """Appends LLVM ops to `block`. `values` and `blocks` map the function's old values and blocks to the new ones."""
 
     module: ModuleState

@@ -15,7 +15,6 @@ Equal constants become one op at the start of the function. Functions other than
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func, llvm
@@ -35,7 +34,6 @@ _ENTRY = "xla.entry"
 _HANDLERS: dict[type[Operation], Handler] = {**ARITH, **MATH, **STRUCTURE}
 
 
-@dataclass(frozen=True)
 class LowerToLlvmGpu(ModulePass):
     """Lowers a kernel to the LLVM dialect, with nvvm intrinsics and libdevice calls."""
 

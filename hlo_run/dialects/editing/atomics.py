@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 from xdsl.dialects import arith, complex, llvm, scf, vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
@@ -174,8 +174,7 @@ def _cell_type(element: Attribute) -> IntegerType:
     raise Unsupported(f"atomic updates of elements of type {element}", hint=_NO_ATOMICS_NEEDED)
 
 
-@dataclass
-class _Cell:
+class _Cell(Struct):
     """The integer in memory that holds an element. `element_of` extracts the element, `with_element` replaces it."""
 
     type: IntegerType

@@ -6,9 +6,9 @@ No intermediate step overflows or loses all digits unless the result does. Zeros
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from xdsl.dialects import arith, complex, math
 from xdsl.dialects.builtin import AnyFloat, ComplexType, FloatAttr
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -18,16 +18,14 @@ from hlo_run.dialects.types import is_complex
 _INFINITY = float("inf")
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(Struct, frozen=True):
     """A complex number: its real and imaginary part."""
 
     re: SSAValue
     im: SSAValue
 
 
-@dataclass
-class Parts:
+class Parts(Struct):
     """Builds the ops of a formula in `ops`. `type` is the type of the parts. Equal constants share one op."""
 
     type: AnyFloat

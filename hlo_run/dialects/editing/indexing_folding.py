@@ -7,8 +7,9 @@ and the folded dim's own interval stays as a constraint.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -23,8 +24,7 @@ from hlo_run.indexing.substitute import Substitution
 from hlo_run.indexing.variable import Variable
 
 
-@dataclass
-class _Dims:
+class _Dims(Struct):
     """The dims of a map under construction. A value that occurs twice becomes one dim."""
 
     values: list[SSAValue] = field(default_factory=list[SSAValue])

@@ -12,9 +12,9 @@ elements out of the integers and join them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from xdsl.dialects import arith, llvm, vector
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -58,8 +58,7 @@ def packed_constant(value: DenseIntOrFPElementsAttr, type_: TensorType[Attribute
     return DenseIntOrFPElementsAttr.from_list(VectorType(i8, [len(packed)]), packed.astype(np.int8).tolist())
 
 
-@dataclass
-class PackedAccess:
+class PackedAccess(Struct):
     """Builds accesses of packed elements. `insert` inserts an op and returns its result, None if it has no result."""
 
     insert: Callable[[Operation], SSAValue | None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.fuzz.program.making import fitted, obtain, state_range
 from hlo_run.fuzz.program.scope import Scope, without_layouts

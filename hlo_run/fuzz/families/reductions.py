@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule

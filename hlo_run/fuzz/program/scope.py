@@ -6,7 +6,9 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, rounded
 from hlo_run.hlo.values.braces import braces
@@ -17,8 +19,7 @@ _ROOM = 16.0
 _NARROW_ROOM = 4.0
 
 
-@dataclass
-class Program:
+class Program(Struct):
     """A module under construction.
 
     `sizes` are its preferred dimension sizes, `families` the weights of its step families by name. `feed_owner` is the only
@@ -67,8 +68,7 @@ class Program:
         return name
 
 
-@dataclass(eq=False)
-class Scope:
+class Scope(Struct, eq=False):
     """A computation: its lines, and the values for later steps. With `inside_fusion`, steps only add ops that may be fused."""
 
     program: Program

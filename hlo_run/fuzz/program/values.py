@@ -8,15 +8,16 @@ between two correct results.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES
 
 Dims = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(Struct, frozen=True):
     """An element type: `digits` is the number of significand bits of a float, `most_grain` the largest grain of exact values."""
 
     name: str
@@ -92,8 +93,7 @@ INTEGERS = tuple(t.name for t in TYPES.values() if t.is_integer)
 PART_OF = {"c64": "f32", "c128": "f64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The range of an array's numbers: |x| <= bound, and multiples of 2**-grain if `error` is 0."""
 
     bound: float
@@ -142,8 +142,7 @@ def sum_of(one: Range, count: int, element_type: str) -> Range:
     return end if end.exact else replace(end, error=end.error * (1 + math.ceil(math.log2(count + 1))) + one.error)
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A value in a computation: an array, a tuple of `parts`, or a token (type "token")."""
 
     name: str

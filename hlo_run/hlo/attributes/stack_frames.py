@@ -7,8 +7,10 @@ kept, callers before callees. They are renumbered by first use, also in `metadat
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.lexer import Lexer
 
@@ -19,8 +21,7 @@ _NUMBER = re.compile(r"-?\d+")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class StackFrame:
+class StackFrame(Struct, frozen=True):
     """A place in the user's program; `parent` is the number of the calling frame, or 0.
 
     File and function names are the text between their quotes, with escapes.

@@ -8,8 +8,9 @@ which knows the names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.devices import parse_replica_groups
 from hlo_run.hlo.attributes.lexer import Lexer
@@ -96,8 +97,7 @@ def _never(value: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeKind:
+class AttributeKind(Struct, frozen=True):
     """How to parse and print one attribute.
 
     `parse` is called with the attribute's name as the current token, so that `lexer.pos` is right after the `=`; it moves

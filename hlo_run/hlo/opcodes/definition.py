@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 
@@ -41,8 +42,7 @@ TRAITS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Opcode:
+class Opcode(Struct, frozen=True):
     """One opcode. `arity` None means any number of operands. `attributes` are its own in the order they print.
 
     `forwards` is the part of operand 0, as a shape index, whose buffers the result lives in (XLA's dataflow analysis); None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.shardings.make import REPLICATED, device_array, iota_tiles, listed_tiles, partial_tile
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedSharding:
+class GroupedSharding(Struct, frozen=True):
     """Groups of devices and the sharding of a group's array over the group's members 0, 1, 2, ...
 
     `devices` has one row per group. `dims` are the tile dimensions that divide the devices into groups, `dim_sizes` how many

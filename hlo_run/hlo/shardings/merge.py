@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from hlo_run.hlo.shardings.make import device_array, elements_of, is_manual, is_maximal, is_whole, listed_tiles
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -100,8 +100,7 @@ def _joined_metadata(one: tuple[OpMetadata, ...], two: tuple[OpMetadata, ...]) -
     return (*one, *(data for data in two if data not in one))
 
 
-@dataclass
-class _Side:
+class _Side(Struct):
     """How to split the devices with the same data of one sharding: `kept` are its own extents, `more` those that it gets."""
 
     kept: list[int] = field(default_factory=list[int])
@@ -110,8 +109,7 @@ class _Side:
     places: dict[int, int] = field(default_factory=dict[int, int])
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     dims: list[int]
     new: _Side
     old: _Side

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.hlo.shardings.groups import group_on_dims, ungroup
 from hlo_run.hlo.shardings.make import REPLICATED, device_array, iota_tiles, listed_tiles, partial_tile, with_tiles

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.shardings.make import REPLICATED, with_tiles
 from hlo_run.hlo.values.sharding import SingleSharding

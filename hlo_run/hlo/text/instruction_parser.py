@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.literal_parser import ElidedFill, parse_literal

@@ -6,7 +6,8 @@ The verifier checks whether shapes, dimensions and called computations fit toget
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
@@ -20,8 +21,7 @@ _TOKEN = Shape("token")
 _CONTEXT = Shape.array("u32", ())
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """An instruction before it is created. The shape may be unknown; a rule may change any field."""
 
     name: str

@@ -5,7 +5,7 @@ Shapes that the text omits are `UNKNOWN_SHAPE`; `ops.infer` fills them in.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.errors import ParseError
 from hlo_run.garbage_collection import paused_collection

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
@@ -27,8 +28,7 @@ _OPERANDS = re.compile(rf"({_OPERAND}(?:, (?:/\*index=\d++\*/)?{_OPERAND})*+)?\)
 _INDEX = re.compile(r"/\*index=\d+\*/")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """`ROOT %name = SHAPE opcode(`: `start` is the position of the name, `end` the one after the parenthesis."""
 
     is_root: bool

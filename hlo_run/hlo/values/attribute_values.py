@@ -5,9 +5,10 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal as OneOf
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.escape import escape, json_dict_end
@@ -27,8 +28,7 @@ class RawText(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WindowDim:
+class WindowDim(Struct, frozen=True):
     """One dimension of a window; the fields are XLA's. `reversal` reverses the window."""
 
     size: int = 1
@@ -40,8 +40,7 @@ class WindowDim:
     reversal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The window of a reduce-window, convolution or select-and-scatter, one entry per (spatial) dimension."""
 
     dims: tuple[WindowDim, ...] = ()
@@ -61,8 +60,7 @@ class Window:
         return "{" + text + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class OperandLabels:
+class OperandLabels(Struct, frozen=True):
     """The dimension numbers of one array of a convolution.
 
     `letters` are `bf` (batch, feature) for input and output, `io` (input and output feature) for the kernel; `first_dim` and
@@ -88,8 +86,7 @@ class OperandLabels:
         return "".join(text)
 
 
-@dataclass(frozen=True, slots=True)
-class DimLabels:
+class DimLabels(Struct, frozen=True):
     """The `dim_labels` of a convolution, such as `b01f_01io->b01f`."""
 
     input: OperandLabels
@@ -100,8 +97,7 @@ class DimLabels:
         return f"{self.input}_{self.kernel}->{self.output}"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSparsity:
+class TensorSparsity(Struct, frozen=True):
     """Of each `block_size` elements along `dimension`, `stride` apart, only `non_zeros` are stored."""
 
     non_zeros: int = 0
@@ -113,8 +109,7 @@ class TensorSparsity:
         return f"{{sparsity={self.non_zeros}x{self.block_size} dimension={self.dimension} stride={self.stride}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class SparsityConfig:
+class SparsityConfig(Struct, frozen=True):
     """The sparsity of a convolution's operands; None for a dense one."""
 
     lhs: TensorSparsity | None = None
@@ -125,8 +120,7 @@ class SparsityConfig:
         return "{" + " ".join(parts) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class FrontendAttributes:
+class FrontendAttributes(Struct, frozen=True):
     """The attributes that a framework gave an instruction or module: (name, value) sorted by name, every name once."""
 
     entries: tuple[tuple[str, str], ...] = ()
@@ -146,8 +140,7 @@ def string_or_json(text: str) -> str:
     return text if end is not None and not text[end:].strip(" \t\r\n") else f'"{escape(text)}"'
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Named numbers for a viewer, and the index of the one that it shows."""
 
     visualizing_index: int = 0
@@ -158,8 +151,7 @@ class Statistics:
         return "{" + ",".join(parts) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultAccuracy:
+class ResultAccuracy(Struct, frozen=True):
     """The accuracy required of a result: `mode` is `default` or `highest`, or empty for the tolerances."""
 
     mode: str = "default"
@@ -173,8 +165,7 @@ class ResultAccuracy:
         return f"{{tolerance={{atol={self.atol:g},rtol={self.rtol:g},ulps={self.ulps}}}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class OperandAliasing:
+class OperandAliasing(Struct, frozen=True):
     """Outputs that share a buffer with an operand: (output index, operand, operand index)."""
 
     pairs: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = ()
@@ -183,8 +174,7 @@ class OperandAliasing:
         return "{" + ", ".join(f"{braces(out)}: ({operand}, {braces(path)})" for out, operand, path in self.pairs) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """The shardings on the two sides of a domain instruction; their metadata is not printed."""
 
     entry: Sharding
@@ -196,8 +186,7 @@ class Domain:
         return f'{{kind="{self.kind}", entry={entry}, exit={leaving}}}'
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ShapedLiteral:
+class ShapedLiteral(Struct, frozen=True, eq=False):
     """A literal with its shape, for `literal=` of a custom-call; two are equal if their text is."""
 
     shape: Shape
@@ -227,8 +216,7 @@ def shaped_text(value: Literal, shape: Shape, reads_back: bool) -> str:
     return f"{shape} {format_literal(value, shape, reads_back)}"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryLayout:
+class EntryLayout(Struct, frozen=True):
     """The header's `entry_computation_layout`: shapes with the layouts of arguments and result at the caller."""
 
     parameters: tuple[Shape, ...]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 
 Kind: TypeAlias = Literal["pred", "signed", "unsigned", "float", "complex"]
 
 
-@dataclass(frozen=True, slots=True)
-class FloatFormat:
+class FloatFormat(Struct, frozen=True):
     """How a float is spelled in bits: of the exponent, stored ones of the mantissa, the exponent's bias, what is not finite.
 
     `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
@@ -61,8 +60,7 @@ class FloatFormat:
         return self.mantissa_bits if self.special == "ieee" else 0
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Struct, frozen=True):
     """One element type.
 
     `number` is that of XLA's `PrimitiveType`. `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.values.tile_assignment import Iota
 
 
-@dataclass(frozen=True, slots=True)
-class Mesh:
+class Mesh(Struct, frozen=True):
     """Devices along named axes: `axes` has (name, size) from major to minor.
 
     `order` has the devices in row-major order; None means 0, 1, 2, ... A mesh without axes is one device, `maximal_device`.
@@ -61,8 +61,7 @@ class Mesh:
         return f"mesh[{axes}], device_ids=({order})"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisRef:
+class AxisRef(Struct, frozen=True):
     """Axis number `axis` of a mesh; with `sub_size`, a sub-axis of it: `pre_size` is the product of the major sub-axes' sizes.
 
     An axis of size 8 split into 2 x 4 has the sub-axes `'x':(1)2` and `'x':(2)4`.

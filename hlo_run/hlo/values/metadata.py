@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.hlo.values.escape import escape
 
@@ -22,8 +22,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OpMetadata:
+class OpMetadata(Struct, frozen=True):
     """The fields of `metadata={..}`. Empty text, 0 and () mean an absent field; an absent payload is None."""
 
     op_type: str = ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class OriginalArray:
+
+class OriginalArray(Struct, frozen=True):
     """The output of an instruction, or its element at shape index `index`."""
 
     instruction: str
@@ -22,8 +22,7 @@ class OriginalArray:
 OriginTree: TypeAlias = "OriginalArray | tuple[OriginTree, ...] | None"
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalValue:
+class OriginalValue(Struct, frozen=True):
     """A tree with the structure of the value's shape; `is_synthetic_call` marks a new call, which has no tree."""
 
     tree: OriginTree = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.tile_assignment import TileAssignment
@@ -12,8 +13,7 @@ from hlo_run.hlo.values.tile_assignment import TileAssignment
 IntLists: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class MeshGroups:
+class MeshGroups(Struct, frozen=True):
     """One group per index of all axes but `axes`; a group has the devices along `axes`, the last one fastest."""
 
     mesh: Mesh
@@ -61,8 +61,7 @@ class MeshGroups:
         return f"{self.mesh} {{{','.join(ref.text(self.mesh) for ref in self.axes)}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaGroups:
+class ReplicaGroups(Struct, frozen=True):
     """The groups of replicas (or partitions) that take part in a collective together.
 
     `form` is the form of the text: lists; tiles of two dimensions (groups, members); or axes of a mesh. An empty list means

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 
@@ -15,8 +17,7 @@ UNBOUNDED = -(2**63)
 _ELEMENT_SIZE = re.compile(r"E\((\d+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Physical order of an array: `minor_to_major[0]` is the dimension that varies fastest.
 
     `extra` is the text between `:` and `}` of a layout (tiles, memory space, element bits), as XLA prints it.
@@ -43,8 +44,7 @@ class Layout:
         return "{" + dims + (f":{self.extra}" if self.extra else "") + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """One HLO shape.
 
     `element_type` is a dtype name of `DTYPES`, or `tuple`, `buffer`, `token`, `opaque`. Arrays have `dims` (logical order;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.mesh import AxisRef, Mesh, axes_problem
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -15,8 +17,7 @@ from hlo_run.hlo.values.tile_assignment import TileAssignment
 _SUBGROUP_ORDER = ("maximal", "manual", "unreduced", "replicated")
 
 
-@dataclass(frozen=True, slots=True)
-class SingleSharding:
+class SingleSharding(Struct, frozen=True):
     """The sharding of one array.
 
     `kind` is replicated, manual, unknown, unreduced, maximal (all on `device`) or tiled (`tiles`). The last dimensions of
@@ -103,8 +104,7 @@ class SingleSharding:
         return "{" + text + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class DimSharding:
+class DimSharding(Struct, frozen=True):
     """The axes that shard one dimension of an array; more may be added if it is not closed."""
 
     axes: tuple[AxisRef, ...] = ()
@@ -115,8 +115,7 @@ class DimSharding:
         return "{" + ", ".join([*(axis.text(mesh) for axis in self.axes), *([] if self.is_closed else ["?"])]) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSharding:
+class NamedSharding(Struct, frozen=True):
     """The sharding of one array over a mesh: the axes of each dimension, and the replicated, unreduced and manual axes."""
 
     mesh: Mesh
@@ -166,8 +165,7 @@ class NamedSharding:
         return "{" + ", ".join(parts) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class TupleSharding:
+class TupleSharding(Struct, frozen=True):
     """One sharding per leaf of a tuple, depth first."""
 
     elements: tuple[SingleSharding | NamedSharding, ...] = ()

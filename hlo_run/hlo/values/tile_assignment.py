@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Iota:
+class Iota(Struct, frozen=True):
     """The numbers 0, 1, 2, .. reshaped to `reshape_dims`, transposed by `transpose_perm`, in row-major order.
 
     `Iota.canonical` makes equal records for equal sequences.
@@ -79,8 +79,7 @@ class Iota:
         return f"[{dims}]{perm}"
 
 
-@dataclass(frozen=True, slots=True)
-class TileAssignment:
+class TileAssignment(Struct, frozen=True):
     """The devices of an array of tiles with extents `dims`, in row-major order: `order` is their list or an `Iota`."""
 
     dims: tuple[int, ...]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
+
+from msgspec import Struct
 
 from hlo_run import custom_calls
 from hlo_run.errors import Unsupported
@@ -30,8 +31,7 @@ def verify_library_calls(module: HloModule) -> None:
             raise Unsupported(f"'{call.name}': the custom call {target} needs {complaint}", call.where)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A custom call: the shapes of its operands, and of the elements of its result. An array is its only element."""
 
     instruction: HloInstruction

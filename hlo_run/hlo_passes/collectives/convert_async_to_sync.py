@@ -9,8 +9,9 @@ order. XLA's `GpuConvertAsyncCollectivesToSync`, which runs copies and computati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import DONE_OF
@@ -28,8 +29,7 @@ _STARTS: dict[str, tuple[str, int | None]] = {
 _ENDS = {DONE_OF[start] for start in _STARTS} | {"async-update"}
 
 
-@dataclass(frozen=True)
-class ConvertAsyncToSync:
+class ConvertAsyncToSync(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "gpu-convert-async-collectives-to-sync"

@@ -9,8 +9,9 @@ if the header's `allow_spmd_sharding_propagation_to_output` says so. XLA's `Shar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings.make import REPLICATED, divides_evenly, elements_of, for_shape, part_of
@@ -25,8 +26,7 @@ from hlo_run.hlo_passes.propagation.state import Propagation, give, is_barrier, 
 _LEVELS = 4
 
 
-@dataclass(frozen=True)
-class ShardingPropagation:
+class ShardingPropagation(Struct, frozen=True):
     """The pass; see the module's docstring. `to_output` and `to_parameters` override the header: one flag, or one per value."""
 
     name: ClassVar[str] = "sharding-propagation"

@@ -10,8 +10,9 @@ barriers and sharding groups are dropped. XLA's `ShardyXLA` also propagates, by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardy_annotations import is_annotated
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.propagation.shardy_import import TO_GLOBAL, TO_LOCAL, Sh
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 
-@dataclass(frozen=True)
-class ShardyXla:
+class ShardyXla(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "shardy-xla"

@@ -10,10 +10,11 @@ with the options of XLA:GPU, without windowed products of dots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import Unsupported
@@ -34,8 +35,7 @@ _CONTROL_FLOW = ("while", "conditional", "call")
 _KEEPS_SHARDING = ("infeed", "outfeed", "send", "send-done", "recv", "recv-done")
 
 
-@dataclass(frozen=True)
-class SpmdPartitioning:
+class SpmdPartitioning(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "spmd-partitioning"

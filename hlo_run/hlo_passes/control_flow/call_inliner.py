@@ -8,8 +8,9 @@ XLA's `CallInliner`: in `op_name`, the name of the call is a prefix of the inlin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_call
 
 
-@dataclass(frozen=True)
-class CallInliner:
+class CallInliner(Struct, frozen=True):
     """The pass; see the module's docstring. With `single_call_site` a computation that several calls share stays."""
 
     name: ClassVar[str] = "call-inliner"

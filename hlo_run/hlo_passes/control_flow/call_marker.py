@@ -9,8 +9,9 @@ The markers have the names of the computation and of the call as frontend attrib
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
 
 
-@dataclass(frozen=True)
-class CallMarker:
+class CallMarker(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "call-marker"

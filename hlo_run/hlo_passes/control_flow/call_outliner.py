@@ -10,8 +10,9 @@ not nested.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
 
 
-@dataclass(frozen=True)
-class CallOutliner:
+class CallOutliner(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "call-outliner"
@@ -34,8 +34,7 @@ class CallOutliner:
                 _outline_all(module, computation)
 
 
-@dataclass
-class _Block:
+class _Block(Struct):
     before: HloInstruction
     body: list[HloInstruction] = field(default_factory=list[HloInstruction])
 

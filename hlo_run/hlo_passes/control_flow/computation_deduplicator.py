@@ -10,8 +10,10 @@ one as `deduplicated_name` in their metadata. XLA's `HloComputationDeduplicator`
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.value_keys import ValueKeys
@@ -26,8 +28,7 @@ _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
 _NOT_OF = REDUCING_COLLECTIVE | {"async-start"}
 
 
-@dataclass(frozen=True)
-class ComputationDeduplicator:
+class ComputationDeduplicator(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "computation-deduplicator"

@@ -8,8 +8,9 @@ Conditionals that share a branch with another caller stay; `flatten-call-graph` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ConditionalCanonicalizer:
+class ConditionalCanonicalizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "conditional-canonicalizer"

@@ -11,8 +11,9 @@ undefined, and keeps the operands of a removed outfeed alive by a custom call; h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, clone_computation, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -24,8 +25,7 @@ _COUNTER = Shape.array("s32", ())
 _LIMITED_BY_SECOND, _LIMITED_BY_FIRST = ("LT", "LE", "NE"), ("GT", "GE", "NE")
 
 
-@dataclass(frozen=True)
-class ControlFlowFlattening:
+class ControlFlowFlattening(Struct, frozen=True):
     """The pass; see the module's docstring. `while_execution_count` of 0 leaves loops alone."""
 
     name: ClassVar[str] = "control-flow-flattening"

@@ -10,8 +10,9 @@ operations with a constant. Dynamic slices with a config of their offset are not
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
 
 
-@dataclass(frozen=True)
-class DoubleBufferLoopUnrolling:
+class DoubleBufferLoopUnrolling(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     `unroll_strategy` is `double_buffer`; `full`: one iteration does all the work; `auto`: double buffering of loops with

@@ -8,8 +8,9 @@ be shared, but not with control flow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import clone_computation
@@ -18,8 +19,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 
-@dataclass(frozen=True)
-class FlattenCallGraph:
+class FlattenCallGraph(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "flatten-call-graph"

@@ -10,8 +10,9 @@ and operands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
@@ -31,8 +32,7 @@ _SCHEDULED = "_scheduling_group_id"
 _KEPT = ("inlineable", "false")
 
 
-@dataclass(frozen=True)
-class SimplifyConditional:
+class SimplifyConditional(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "simplify-conditional"

@@ -7,16 +7,16 @@ Only for elements that the body does not change. XLA's `WhileLoopConstantSinking
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
 
 
-@dataclass(frozen=True)
-class WhileLoopConstantSinking:
+class WhileLoopConstantSinking(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     With `sink_broadcast_of_constants` broadcasts of scalar constants are sunk as well, with `sink_only_scalar_constants` only

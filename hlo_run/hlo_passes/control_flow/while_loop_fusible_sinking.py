@@ -9,8 +9,9 @@ iteration. XLA's `WhileLoopFusibleSinking`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, loop_state
@@ -25,8 +26,7 @@ _SLICES = frozenset(("dynamic-slice", "gather", "slice"))
 _MOST = 100
 
 
-@dataclass(frozen=True)
-class WhileLoopFusibleSinking:
+class WhileLoopFusibleSinking(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "while-loop-fusible-sinking"

@@ -8,8 +8,9 @@ Instructions that are cheap or large (broadcasts, reshapes, constants, ..) move 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import clone_computation, copy_instruction, has_side_effect, remove_uncalled, remove_unused
@@ -23,8 +24,7 @@ _MOVES_WITH_OTHERS = frozenset(("bitcast", "broadcast", "iota", "reverse", "slic
 _PINNED_TARGETS = frozenset(("SPMDFullToShardShape", "SPMDShardShapeToFull", "MoveToHost", "MoveToDevice"))
 
 
-@dataclass(frozen=True)
-class WhileLoopInvariantCodeMotion:
+class WhileLoopInvariantCodeMotion(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     With `hoist_constants` or `hoist_reshapes` these move alone, too; without `hoist_other` nothing else moves. An instruction

@@ -9,8 +9,9 @@ Handles loops whose state is a tuple and whose computations have no other caller
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
@@ -22,8 +23,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 
 
-@dataclass(frozen=True)
-class WhileLoopSimplifier:
+class WhileLoopSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "simplify-while-loops"

@@ -11,16 +11,16 @@ brute force, and keeps the config of a loop without a counter.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class WhileLoopTripCountAnnotator:
+class WhileLoopTripCountAnnotator(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "while-loop-trip-count-annotator"

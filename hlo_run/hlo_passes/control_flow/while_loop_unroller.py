@@ -8,8 +8,9 @@ unrolled; loops that send or receive are not. Constants of the state are sunk in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import LoopCounter, find_counter
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
 from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
 
 
-@dataclass(frozen=True)
-class WhileLoopUnroller:
+class WhileLoopUnroller(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     Only the `unroll_factor` -1 (all iterations) does something. A loop is unrolled if it runs at most `trip_count_threshold`

@@ -7,8 +7,9 @@ XLA's `BatchDotSimplification`. The batch dimensions must come first, and one di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -17,8 +18,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class BatchDotSimplification:
+class BatchDotSimplification(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "batch-dot-simplification"

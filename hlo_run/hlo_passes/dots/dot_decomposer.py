@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -20,8 +22,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DotDecomposer:
+class DotDecomposer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot_decomposer"

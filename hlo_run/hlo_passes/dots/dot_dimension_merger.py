@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, replace_each
@@ -21,8 +22,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DotDimensionMerger:
+class DotDimensionMerger(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot_dimension_merger"

@@ -9,8 +9,9 @@ Dimensions that are not next to each other in this order are moved behind the ot
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import Side, dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -19,8 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DotDimensionNormalizer:
+class DotDimensionNormalizer(Struct, frozen=True):
     """The pass; see the module's docstring. `normalize_noncontracting_dimensions` merges the free dimensions as well."""
 
     name: ClassVar[str] = "dot_dimension_normalizer"

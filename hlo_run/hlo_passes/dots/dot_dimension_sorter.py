@@ -8,15 +8,15 @@ Only if the other side is not sorted and consecutive already. XLA's `DotDimensio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DotDimensionSorter:
+class DotDimensionSorter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot_dimension_sorter"

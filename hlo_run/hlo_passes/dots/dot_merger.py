@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -22,8 +24,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
 
 
-@dataclass(frozen=True)
-class DotMerger:
+class DotMerger(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot-merger"
@@ -36,8 +37,7 @@ class DotMerger:
             _merge_all(module, computation, most_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(Struct, frozen=True):
     """Two or more dots that may be merged; they share operand `shared` (0 or 1)."""
 
     shared: int
@@ -89,8 +89,7 @@ def _clusters(computation: HloComputation, most_bytes: int) -> list[_Cluster]:
     return clusters
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
+class _Needs(Struct, frozen=True):
     """Bit masks of `dots`: `bit` is a dot's own bit, `related` has the dots that it depends on or that depend on it."""
 
     dots: list[HloInstruction]

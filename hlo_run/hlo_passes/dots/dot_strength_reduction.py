@@ -9,9 +9,11 @@ they are multiplied. The library keeps a matrix of ten million elements or more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.edit import Editor, replace_each
@@ -23,8 +25,7 @@ _MOST_ELEMENTS = 10_000_000
 _SUMMED_IN_F32 = frozenset(("bf16", "f16"))
 
 
-@dataclass(frozen=True)
-class DotStrengthReduction:
+class DotStrengthReduction(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot-strength-reduction"

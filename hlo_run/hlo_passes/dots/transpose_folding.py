@@ -8,8 +8,9 @@ a library reads the operand as matrices. XLA's `TransposeFolding`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.matrix_product import lies_as_matrices
@@ -18,8 +19,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class TransposeFolding:
+class TransposeFolding(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "transpose-folding"

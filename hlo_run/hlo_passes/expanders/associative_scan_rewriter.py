@@ -10,8 +10,9 @@ start is not an identity of the reducer. XLA's `AssociativeScanRewriter`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
@@ -24,8 +25,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 # The largest size that `reduce-window-rewriter` leaves in one window.
 
 
-@dataclass(frozen=True)
-class AssociativeScanRewriter:
+class AssociativeScanRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "associative-scan-rewriter"

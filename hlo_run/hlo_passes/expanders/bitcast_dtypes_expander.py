@@ -9,8 +9,9 @@ that are not packed. Values are treated as unsigned integers; the lowest bits co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -18,8 +19,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class BitcastDtypesExpander:
+class BitcastDtypesExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "bitcast_dtypes_expander"

@@ -8,8 +8,9 @@ XLA's `Convolution4DExpander`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import DimLabels, Window
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -19,8 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class Convolution4dExpander:
+class Convolution4dExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "convolution_4d_expander"

@@ -15,8 +15,9 @@ computations have no dynamic dimensions afterwards. Raises Unsupported for ops w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -41,8 +42,7 @@ _POINTWISE = ELEMENTWISE | {"opt-barrier"}
 _DYNAMIC_AFTERWARDS = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
 
 
-@dataclass(frozen=True)
-class DynamicPadder:
+class DynamicPadder(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dynamic_padder"

@@ -8,8 +8,9 @@ Two 8-bit float types stay. f16 and bf16 cannot hold each other's values: both b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.rule import wider_type
 
 
-@dataclass(frozen=True)
-class OperandConverter:
+class OperandConverter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "operand_converter"

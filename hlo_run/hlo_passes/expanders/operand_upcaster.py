@@ -7,8 +7,9 @@ Matrix products that a BLAS library supports stay. XLA's `OperandUpcaster`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.matrix_product import is_matrix_product
 from hlo_run.hlo.edit import Editor
@@ -17,8 +18,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.rule import wider_type
 
 
-@dataclass(frozen=True)
-class OperandUpcaster:
+class OperandUpcaster(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "operand_upcaster"

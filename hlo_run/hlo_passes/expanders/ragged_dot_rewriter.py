@@ -10,8 +10,9 @@ for granted that the dimensions of the sizes lead those of the operands; other d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 
-@dataclass(frozen=True)
-class RaggedDotRewriter:
+class RaggedDotRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "ragged_dot_rewriter"
@@ -33,8 +33,7 @@ class RaggedDotRewriter:
         expand(module, ("ragged-dot",), _dense)
 
 
-@dataclass(frozen=True)
-class _Dims:
+class _Dims(Struct, frozen=True):
     """The dimension numbers of a dot."""
 
     lhs_batch: tuple[int, ...]

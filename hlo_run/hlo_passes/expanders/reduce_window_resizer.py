@@ -8,16 +8,16 @@ XLA's `ReduceWindowResizer`; its backends tile two dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
-@dataclass(frozen=True)
-class ReduceWindowResizer:
+class ReduceWindowResizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reduce-window-resizer"

@@ -13,9 +13,10 @@ XLA's `reduce_window_rewriter.cc`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.builder.builder import HloBuilder
@@ -28,8 +29,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
 
 
-@dataclass(frozen=True)
-class ReduceWindowRewriter:
+class ReduceWindowRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reduce-window-rewriter"
@@ -93,8 +93,7 @@ def _in_blocks(block: int, b: HloBuilder, old: HloInstruction, x: HloValue, init
     return result
 
 
-@dataclass(frozen=True)
-class _Scan:
+class _Scan(Struct, frozen=True):
     """Running reductions along the last dimension."""
 
     b: HloBuilder

@@ -8,8 +8,9 @@ The default algorithm is Philox. Leaves a call for the inliner. XLA's `rng_bit_g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.subgraphs.counter_rng import philox, three_fry
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 
-@dataclass(frozen=True)
-class RngBitGeneratorExpander:
+class RngBitGeneratorExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "rng-bit-generator-expander"

@@ -11,8 +11,9 @@ the numbers of the instruction and the device. XLA's `rng_expander.cc`, where th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -26,8 +27,7 @@ _MASK_64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True)
-class RngExpander:
+class RngExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "rng-expander"

@@ -10,8 +10,9 @@ instructions are copied into the loop's body.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -22,8 +23,7 @@ from hlo_run.hlo_passes.subgraphs.copying import copy_into
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 
-@dataclass(frozen=True)
-class ScanExpander:
+class ScanExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scan_expander"

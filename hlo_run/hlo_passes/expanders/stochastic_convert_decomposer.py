@@ -9,8 +9,9 @@ XLA's `stochastic_convert_decomposer.cc`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -22,8 +23,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 _F16_BITS = 16
 
 
-@dataclass(frozen=True)
-class StochasticConvertDecomposer:
+class StochasticConvertDecomposer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "stochastic_convert_decomposer"

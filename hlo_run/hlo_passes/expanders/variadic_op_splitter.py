@@ -7,8 +7,9 @@ XLA's `VariadicOpSplitter`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _MAX_OPERANDS = 128
 
 
-@dataclass(frozen=True)
-class VariadicOpSplitter:
+class VariadicOpSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "variadic-op-splitter"

@@ -12,8 +12,9 @@ module that came with a schedule. XLA's `CopyFusion`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
@@ -26,8 +27,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _Followers: TypeAlias = "dict[HloInstruction, list[HloInstruction]]"
 
 
-@dataclass(frozen=True)
-class CopyFusion:
+class CopyFusion(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "copy_fusion"

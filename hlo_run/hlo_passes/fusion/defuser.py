@@ -7,16 +7,16 @@ XLA's `Defuser`. It lets a module that was compiled for one platform run on anot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.despecializing import defuse
 
 
-@dataclass(frozen=True)
-class Defuser:
+class Defuser(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "defuser"

@@ -11,8 +11,9 @@ normalisation would have made it a transpose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.computation_order import flat_post_order
 from hlo_run.analysis.executed_computations import executed_computations
@@ -29,8 +30,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | {"convolution", "dot", "reduce", "scaled-dot", "scatter"}) - {"constant", "copy"}
 
 
-@dataclass(frozen=True)
-class FusionWrapper:
+class FusionWrapper(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "fusion-wrapper"

@@ -9,8 +9,9 @@ best of them, unless XLA's cost model predicts a slowdown. XLA's `multi_output_f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
@@ -29,8 +30,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
 
-@dataclass(frozen=True)
-class MultiOutputFusion:
+class MultiOutputFusion(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "multi_output_fusion"

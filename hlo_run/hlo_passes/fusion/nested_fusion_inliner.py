@@ -8,16 +8,16 @@ no longer called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class NestedFusionInliner:
+class NestedFusionInliner(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "nested-fusion-inliner"

@@ -13,8 +13,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
@@ -41,8 +42,7 @@ _NOT_WEIGHED = frozenset("parameter tuple get-tuple-element domain while conditi
 _WITHOUT_EFFECT = frozenset(("map", "reduce", "reduce-window"))
 
 
-@dataclass(frozen=True)
-class PriorityFusion:
+class PriorityFusion(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "priority-fusion"
@@ -71,8 +71,7 @@ def _fuse_all(module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[Fus
         _ComputationFusion(computation, target, fuel, steps).run()
 
 
-@dataclass(slots=True)
-class _Outlook:
+class _Outlook(Struct):
     """The state of fusing a producer: the users not judged yet, one that refuses, the ticks saved with each judged user."""
 
     unknown: dict[Node, None]
@@ -100,8 +99,7 @@ class _Outlook:
             self.refusing = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Replaced:
+class _Replaced(Struct, frozen=True):
     """The ticks of the kernels that a fusion replaces: of the users, of the users with a producer in them, of the producer."""
 
     apart: int

@@ -9,8 +9,9 @@ module keeps its names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.hlo.graph import HloModule
@@ -20,8 +21,7 @@ _MADE_NAME = "fused_computation"
 _KINDS = {"kLoop": "loop", "kInput": "input"}
 
 
-@dataclass(frozen=True)
-class RenameFusions:
+class RenameFusions(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "rename_fusions"

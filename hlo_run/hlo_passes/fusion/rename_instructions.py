@@ -7,8 +7,9 @@ XLA's `AddTrackingSuffixToInstructionNames`. A later clone is `add.1.1`, so a na
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _NEVER = frozenset(("parameter", "custom-call", "fusion", "domain", "while", "conditional", "call"))
 
 
-@dataclass(frozen=True)
-class RenameInstructions:
+class RenameInstructions(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "rename-instructions"

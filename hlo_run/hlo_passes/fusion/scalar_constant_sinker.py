@@ -8,16 +8,16 @@ Fusions of kind kCustom stay as they are, and so do constants of more than one e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ScalarConstantSinker:
+class ScalarConstantSinker(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scalar-constant-sinker"

@@ -10,8 +10,9 @@ place. XLA's `SortIotaFusion`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.sort_steps import sorts_in_place
@@ -20,8 +21,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SortIotaFusion:
+class SortIotaFusion(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "sort-iota-fusion"

@@ -9,9 +9,8 @@ then. Follows XLA's `GemmRewriter`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import OperandAliasing
 from hlo_run.hlo.edit import Editor
@@ -41,8 +40,7 @@ _LARGEST_CONSTANT_BYTES = 8 << 20
 _RESULTS_OF_BIAS = {"bf16": ("f8e4m3fn", "f8e5m2", "f32", "bf16"), "f16": ("f8e4m3fn", "f8e5m2", "f16")}
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """A call, and the optional slice and bitcast between its result and the user."""
 
     call: HloInstruction

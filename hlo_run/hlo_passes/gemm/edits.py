@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from hlo_run.hlo.edit import is_removable
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
-@dataclass
-class Edits:
+class Edits(Struct):
     """The edits of one computation.
 
     Rules count the users of a value, so a replaced instruction loses its operands at once. `finish` removes all dropped

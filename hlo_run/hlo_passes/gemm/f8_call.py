@@ -10,8 +10,9 @@ the result's type. Follows XLA's `GemmRewriter`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import Side, dot_side
 from hlo_run.hlo.edit import Editor, copy_instruction

@@ -12,7 +12,9 @@ values. The method is that of XLA's `GemmRewriter`. A padding other than 0 does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -29,8 +31,7 @@ _OPERANDS = {"multiply": (0, 1), "select": (1, 2)}
 _MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose"))
 
 
-@dataclass(frozen=True, slots=True)
-class F8Operand:
+class F8Operand(Struct, frozen=True):
     """An operand: its 8-bit values, the scale (`divides`: divided by it), and the moves of elements after the scaling."""
 
     value: HloInstruction
@@ -93,8 +94,7 @@ def _searched_operands(instruction: HloInstruction) -> Sequence[int]:
     return _OPERANDS.get(instruction.opcode, ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(Struct, frozen=True):
     """A linked list of steps: a step and those after it."""
 
     step: Step

@@ -8,16 +8,16 @@ XLA's `BroadcastCanonicalizer`. Needs assigned layouts; leaves transposes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class BroadcastCanonicalizer:
+class BroadcastCanonicalizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "broadcast_canonicalizer"

@@ -9,8 +9,9 @@ Also in the shapes of loops and tuples. `CreateBuffer` becomes `AllocateBuffer`:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloModule
@@ -18,8 +19,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
 
 
-@dataclass(frozen=True)
-class BufferRemover:
+class BufferRemover(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "buffer-remover"

@@ -10,8 +10,10 @@ cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
@@ -57,8 +59,7 @@ _BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
 
-@dataclass(frozen=True)
-class LayoutAssignment:
+class LayoutAssignment(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "layout-assignment"

@@ -11,10 +11,11 @@ as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import reshape_is_bitcast
 from hlo_run.analysis.executed_computations import executed_computations
@@ -28,8 +29,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 Changes: TypeAlias = "dict[str, Any]"
 
 
-@dataclass(frozen=True)
-class LayoutNormalization:
+class LayoutNormalization(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "layout_normalization"
@@ -52,8 +52,7 @@ def _normal(shape: Shape) -> Shape:
     return replace(made, layout=replace(made.layout, extra=extra)) if extra and made.layout else made
 
 
-@dataclass
-class _Normalizer:
+class _Normalizer(Struct):
     """Rewrites one computation; `_normal_of` maps a value in another layout to its bitcast in the default layout."""
 
     module: HloModule

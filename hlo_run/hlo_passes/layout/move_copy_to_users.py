@@ -8,8 +8,10 @@ operand and needs no copy after it. XLA's `MoveCopyToUsers`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.executed_computations import executed_computations
@@ -24,8 +26,7 @@ _OF_ONE_ARRAY = frozenset("dynamic-slice pad reduce-window reverse slice".split(
 _KEPT = frozenset("bitcast-convert copy map reduce-precision".split())
 
 
-@dataclass(frozen=True)
-class MoveCopyToUsers:
+class MoveCopyToUsers(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "move_copy_to_users"

@@ -8,8 +8,10 @@ XLA's `ReshapeDecomposer`. Needs assigned layouts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
 from hlo_run.hlo.edit import Editor, descending, replace_each
@@ -18,8 +20,7 @@ from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ReshapeDecomposer:
+class ReshapeDecomposer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reshape-decomposer"

@@ -7,8 +7,10 @@ XLA's `SubByteNormalization`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloModule
@@ -16,8 +18,7 @@ from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SubByteSizeSetter:
+class SubByteSizeSetter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "sub-byte-size-setter"

@@ -8,8 +8,9 @@ XLA's `AlgorithmChecker`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -19,8 +20,7 @@ _F8 = frozenset(("f8e5m2", "f8e4m3fn"))
 _AMPERE, _ADA = (8, 0), (8, 9)
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     """The minimum compute capability for an algorithm, and the operand and result types that it supports."""
 
     capability: tuple[int, int]
@@ -55,8 +55,7 @@ _RULES = {
 }
 
 
-@dataclass(frozen=True)
-class AlgorithmChecker:
+class AlgorithmChecker(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "algorithm-checker"

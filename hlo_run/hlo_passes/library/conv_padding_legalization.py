@@ -12,8 +12,10 @@ Base dilation (`lhs_dilate`) becomes interior padding; then so does the dilation
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -22,8 +24,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ConvPaddingLegalization:
+class ConvPaddingLegalization(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "conv-padding-legalization"

@@ -13,8 +13,9 @@ not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.backward_convolution import (
     Forward,
@@ -34,8 +35,7 @@ _TYPES = ("f16", "bf16", "f32", "f64")
 _CONFIG = {"activation_mode": "kNone", "conv_result_scale": 1, "side_input_scale": 0, "leakyrelu_alpha": 0}
 
 
-@dataclass(frozen=True)
-class ConvRewriter:
+class ConvRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "conv-rewriter"

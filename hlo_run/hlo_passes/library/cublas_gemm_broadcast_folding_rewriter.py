@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 _TARGETS = ("__cublas$gemm", "__cublas$lt$matmul")
 
 
-@dataclass(frozen=True)
-class CublasGemmBroadcastFoldingRewriter:
+class CublasGemmBroadcastFoldingRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cublas-gemm-broadcast-folding-rewriter"

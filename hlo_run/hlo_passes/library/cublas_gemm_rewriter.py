@@ -10,8 +10,9 @@ factors and scales, bias, relu and gelu, conversion to 8 bits (`gemm/`). Needs d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
@@ -33,8 +34,7 @@ from hlo_run.target import TargetSpec
 _VISITED = frozenset("dot multiply divide add maximum convert".split())
 
 
-@dataclass(frozen=True)
-class CublasGemmRewriter:
+class CublasGemmRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cublas-gemm-rewriter"

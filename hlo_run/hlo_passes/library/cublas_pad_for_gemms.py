@@ -7,8 +7,10 @@ The padding is 0. Dots in another form than `dot_decomposer` leaves stay. XLA's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.matrix_product import is_matrix_product
@@ -18,8 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class CublasPadForGemms:
+class CublasPadForGemms(Struct, frozen=True):
     """The pass for dots whose operands have `element_type`; `multiple` is in elements. See the module's docstring."""
 
     name: ClassVar[str] = "cublas-pad-for-gemms"

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -32,8 +32,7 @@ _CONFIG = "cudnn_conv_backend_config"
 _MOVES = ("reshape", "transpose")
 
 
-@dataclass(frozen=True)
-class CudnnFusedConvolutionRewriter:
+class CudnnFusedConvolutionRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cudnn-fused-convolution-rewriter"
@@ -53,8 +52,7 @@ class CudnnFusedConvolutionRewriter:
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A cuDNN convolution: the call, its parsed backend config, and the element 0 of its result tuple."""
 
     call: HloInstruction

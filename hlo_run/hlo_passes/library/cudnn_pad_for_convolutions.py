@@ -9,8 +9,10 @@ Only if no array grows by a factor above 1.35. Three input features become four 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -26,8 +28,7 @@ _PLACES = {
 _MULTIPLE, _LARGEST_GROWTH = 8, 1.35
 
 
-@dataclass(frozen=True)
-class CudnnPadForConvolutions:
+class CudnnPadForConvolutions(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cudnn_pad_for_convolutions"

@@ -9,10 +9,10 @@ without the transposes of 8-bit integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -21,8 +21,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _TARGETS = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
 
 
-@dataclass(frozen=True)
-class CudnnSimplifyPadding:
+class CudnnSimplifyPadding(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cudnn_simplify_padding"

@@ -11,8 +11,9 @@ are inlined too. XLA has no such pass: Triton or a library compiles these fusion
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_owner import fusion_owner, is_slice_copy, is_triton_fusion
@@ -29,8 +30,7 @@ _IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-ele
 _REPEATED = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
 
 
-@dataclass(frozen=True)
-class CustomFusionInliner:
+class CustomFusionInliner(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "custom-fusion-inliner"

@@ -10,10 +10,10 @@ NaN by 0: the low part of an infinity is a NaN, and so is the sum of the small p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -26,8 +26,7 @@ _X6 = ((_MIDDLE, _MIDDLE), (_HIGH, _LOW), (_LOW, _HIGH), (_HIGH, _MIDDLE), (_MID
 _X9 = ((_LOW, _LOW), (_LOW, _MIDDLE), (_MIDDLE, _LOW), (_MIDDLE, _MIDDLE), *_X6[1:])
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """The type and number of the parts, and the pairs of parts to multiply and sum before high . high, in order."""
 
     part_type: str
@@ -43,8 +42,7 @@ _PLANS = {
 }
 
 
-@dataclass(frozen=True)
-class DotAlgorithmRewriter:
+class DotAlgorithmRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot-algorithm-rewriter"

@@ -7,8 +7,9 @@ Most such dots have become multiplications before; those with an algorithm have 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -16,8 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DotNormalizer:
+class DotNormalizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dot_normalizer"

@@ -11,8 +11,9 @@ are inverted. XLA's `SortRewriter`, where a later pass sets the size of the scra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.tiling.radix_sort import RadixOrder, radix_order
 from hlo_run.builder.builder import HloBuilder
@@ -26,8 +27,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 _TARGET = "xla.gpu.ext.cub_sort_unassigned_scratch_size"
 
 
-@dataclass(frozen=True)
-class SortRewriter:
+class SortRewriter(Struct, frozen=True):
     """The pass; see the module's docstring. With `always` it takes sorts that a kernel would do faster, too."""
 
     name: ClassVar[str] = "sort-rewriter"

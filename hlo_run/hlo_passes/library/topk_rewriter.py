@@ -9,8 +9,9 @@ For f32 and bf16, one row or a batch of rows along the last dimension, if the so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -21,8 +22,7 @@ _TYPES = ("f32", "bf16")
 _MAX_RANK = 2
 
 
-@dataclass(frozen=True)
-class TopkRewriter:
+class TopkRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "topk-rewriter"

@@ -11,8 +11,9 @@ XLA's `TopkSpecializer`, which ignores the comparator. Our runtime calls a libra
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.builder.builder import HloBuilder
@@ -28,8 +29,7 @@ _SCRATCH_BYTES = 32 << 20
 _UNSTABLE = re.compile(r'\bis_stable"?\s*[:=]\s*false\b')
 
 
-@dataclass(frozen=True)
-class TopkSpecializer:
+class TopkSpecializer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "topk-specializer"

@@ -9,8 +9,9 @@ For rows of more than 2^20 elements, a multiple of 1024, if k is at most the squ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -26,8 +27,7 @@ _MULTIPLE = 1024
 _MOST_PARTS = 1024
 
 
-@dataclass(frozen=True)
-class TopkSplitter:
+class TopkSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "topk-splitter"

@@ -10,8 +10,9 @@ XLA's `TriangularSolveRewriter`. Without cuBLAS, numpy computes these calls.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -23,8 +24,7 @@ _TYPES = ("f32", "f64", "c64", "c128")
 _POINTER_BYTES = 8
 
 
-@dataclass(frozen=True)
-class TriangularSolveRewriter:
+class TriangularSolveRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "triangular-solve-rewriter"

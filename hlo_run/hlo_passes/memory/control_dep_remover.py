@@ -7,16 +7,16 @@ XLA's `ControlDepRemover`. The order of instructions with side effects is then t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.despecializing import remove_control_dependencies
 
 
-@dataclass(frozen=True)
-class ControlDepRemover:
+class ControlDepRemover(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "control-dep-remover"

@@ -13,9 +13,10 @@ schedules to that order. XLA's `copy-insertion` only uses the order that depende
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, assert_never
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.copy_lives import Copy, CopyKind, Life
@@ -39,8 +40,7 @@ from hlo_run.hlo_passes.subgraphs.straight_copies import insert_copies, is_strai
 from hlo_run.ops.buffer_calls import is_buffer
 
 
-@dataclass(frozen=True)
-class CopyInsertion:
+class CopyInsertion(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "copy-insertion"

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import has_side_effect
@@ -31,8 +31,7 @@ _SLICES = ("dynamic-slice", "dynamic-update-slice")
 _UNKNOWN = DEVICE_ID | {"custom-call", "parameter"}
 
 
-@dataclass(frozen=True)
-class DynamicSliceAnnotator:
+class DynamicSliceAnnotator(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dynamic-slice-annotator"
@@ -49,8 +48,7 @@ class DynamicSliceAnnotator:
                 instruction.touch()
 
 
-@dataclass(frozen=True)
-class _Counter:
+class _Counter(Struct, frozen=True):
     """Element `index` of a loop's state: `init`, `init + step`, .., in `trip_count` iterations."""
 
     index: int
@@ -59,8 +57,7 @@ class _Counter:
     trip_count: int
 
 
-@dataclass(frozen=True)
-class _Loop:
+class _Loop(Struct, frozen=True):
     """A loop that runs `trip_count` times, and the element of its state that has the value `init + n · step` in iteration n."""
 
     variable: HloInstruction

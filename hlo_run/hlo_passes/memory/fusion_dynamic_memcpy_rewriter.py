@@ -12,8 +12,9 @@ XLA's `FusionDynamicMemcpyRewriter`. Here the kernel computes the copy.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -26,8 +27,7 @@ _DYNAMIC = ("dynamic-slice", "dynamic-update-slice")
 _SAME_BYTES = ("bitcast", "reshape")
 
 
-@dataclass(frozen=True)
-class FusionDynamicMemcpyRewriter:
+class FusionDynamicMemcpyRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "fusion-dynamic-memcpy-rewriter"

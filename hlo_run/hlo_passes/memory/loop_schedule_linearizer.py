@@ -9,8 +9,9 @@ schedule. XLA's `LoopScheduleLinearizer`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.executed_computations import executed_computations
@@ -20,8 +21,7 @@ from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class LoopScheduleLinearizer:
+class LoopScheduleLinearizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "loop-schedule-linearizer"

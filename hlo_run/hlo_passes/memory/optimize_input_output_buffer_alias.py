@@ -8,8 +8,9 @@ pass of this name as its GPU compiler runs it: for registered donors only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.dataflow_values import subshape
 from hlo_run.hlo.graph import HloModule
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _Index = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class OptimizeInputOutputBufferAlias:
+class OptimizeInputOutputBufferAlias(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "optimize_input_output_buffer_alias"

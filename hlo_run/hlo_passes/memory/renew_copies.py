@@ -11,8 +11,9 @@ several users stays at its place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.copy_chains import by_schedule
 from hlo_run.analysis.executed_computations import executed_computations
@@ -23,8 +24,7 @@ from hlo_run.hlo_passes.subgraphs.result_copies import results_to_copy
 from hlo_run.hlo_passes.subgraphs.straight_copies import elide_copies
 
 
-@dataclass(frozen=True)
-class RenewCopies:
+class RenewCopies(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "renew-copies"

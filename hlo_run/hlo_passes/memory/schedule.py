@@ -8,8 +8,9 @@ latency-hiding scheduler, which then moves collectives apart, is not implemented
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
@@ -37,8 +38,7 @@ def _post_order(computation: HloComputation, memory: ComputationMemory) -> list[
 _SCHEDULERS: tuple[_Scheduler, ...] = (list_order, dfs_order, _post_order)
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "schedule"

@@ -7,16 +7,17 @@ XLA's `SchedulingInstructionAnnotator`. Constants get none, since they are renam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SchedulingInstructionAnnotator:
+class SchedulingInstructionAnnotator(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scheduling-instruction-annotator"

@@ -9,8 +9,9 @@ A result in the buffer of a parameter or constant would be freed or overwritten 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -18,8 +19,7 @@ from hlo_run.hlo_passes.subgraphs.result_copies import copy_results
 from hlo_run.hlo_passes.subgraphs.straight_copies import is_straight
 
 
-@dataclass(frozen=True)
-class SpecialCaseCopies:
+class SpecialCaseCopies(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "special-case-copies"

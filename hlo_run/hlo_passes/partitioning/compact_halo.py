@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.groups import group_all_but
@@ -15,8 +16,7 @@ from hlo_run.hlo_passes.partitioning.state import Builder, State
 _PADDING, _OWN, _UNSEEN = -2, -1, -5
 
 
-@dataclass
-class _Halo:
+class _Halo(Struct):
     """A piece of a tile's elements: [start, limit) of the tile of shard `source`; `sender` is the number of its permute."""
 
     shard: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import device_array, shard_shape
@@ -58,8 +58,7 @@ def _divide(number: int, divisor: int) -> int:
     return abs(number) // divisor * (1 if number >= 0 else -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """A number per tile: (tile * `multiplier` + `offset`) / `divisor`, rounded towards zero."""
 
     multiplier: int
@@ -102,8 +101,7 @@ class Linear:
         return max(self.at(begin), self.at(end - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+class Combined(Struct, frozen=True):
     """Two numbers per tile, combined by an opcode."""
 
     opcode: str

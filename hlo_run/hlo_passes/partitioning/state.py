@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import InstructionMaker
@@ -155,8 +157,7 @@ def _after_reshape(made: HloInstruction, source: frozenset[int]) -> frozenset[in
     return frozenset() if before or after else frozenset(kept)
 
 
-@dataclass
-class Channels:
+class Channels(Struct):
     """The next free channel of a module."""
 
     following: int
@@ -167,8 +168,7 @@ class Channels:
         return self.following - 1
 
 
-@dataclass(frozen=True)
-class State:
+class State(Struct, frozen=True):
     """What a part needs to change hands.
 
     `partition_id` is the device's number among those that divide the value. Inside of a group of devices, `devices` has one
@@ -189,8 +189,7 @@ class State:
     parent: State | None = None
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one device holds of a value: `hlo` computes it, `base` is the shape of the whole value."""
 
     hlo: HloInstruction

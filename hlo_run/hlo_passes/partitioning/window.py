@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import device_array, listed_tiles, shard_shape
@@ -23,8 +24,7 @@ TRIVIAL = WindowDim()
 _NOTHING = Linear(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Windowed:
+class Windowed(Struct, frozen=True):
     """What a device reads: `value`, with the window that is left, and where its result begins in what that window gives."""
 
     value: HloInstruction
@@ -32,8 +32,7 @@ class Windowed:
     starts: tuple[HloInstruction, ...] | None = None
 
 
-@dataclass
-class _Dim:
+class _Dim(Struct):
     """The plan of one dimension: `windows` per device, elements per device, and what lies in front and behind."""
 
     trivial: bool

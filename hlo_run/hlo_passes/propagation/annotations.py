@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings.make import as_tiles, elements_of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import bypass
@@ -20,8 +22,7 @@ TO_LOCAL, TO_GLOBAL, RESULT = "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlob
 BARRIER, GROUP = "xla.sdy.PropagationBarrier", "xla.sdy.ShardingGroup"
 
 
-@dataclass(frozen=True)
-class _Region:
+class _Region(Struct, frozen=True):
     """Where an instruction is: the manual axes there, and a mesh that has them; no axes outside of manual computations."""
 
     mesh: Mesh | None = None
@@ -40,8 +41,7 @@ class _Region:
         return TupleSharding(tuple(leaves)) if shape.is_tuple else leaves[0]
 
 
-@dataclass
-class ShardyImport:
+class ShardyImport(Struct):
     """The import of one module; `meshes` are its meshes by name."""
 
     module: HloModule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -31,8 +31,7 @@ _SUPPORTED = frozenset(
 )
 
 
-@dataclass
-class Propagation:
+class Propagation(Struct):
     """The state of a run.
 
     `caller` maps a computation of control flow to the instruction that calls it. `provided` are instructions whose sharding

@@ -8,9 +8,10 @@ XLA's `ReductionDimensionGrouper`. Needs the default layout (`reduction-layout-n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -18,8 +19,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ReductionDimensionGrouper:
+class ReductionDimensionGrouper(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reduction-dimension-grouper"

@@ -8,8 +8,9 @@ XLA's `ReductionLayoutNormalizer`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ReductionLayoutNormalizer:
+class ReductionLayoutNormalizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reduction-layout-normalizer"

@@ -8,8 +8,9 @@ A reduction that an emitter takes whole stays. XLA's `ReductionSplitter`, run un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import describe_reduction, init_may_repeat
@@ -18,8 +19,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ReductionSplitter:
+class ReductionSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reduction-splitter"

@@ -10,8 +10,9 @@ changes. Needs the default layout and grouped dimensions.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import MAX_COLUMN_SIZE, MAX_ROW_SIZE, describe_reduction, init_may_repeat
@@ -21,8 +22,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class TreeReductionRewriter:
+class TreeReductionRewriter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "tree-reduction-rewriter"

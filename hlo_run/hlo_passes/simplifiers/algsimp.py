@@ -10,8 +10,9 @@ byte become bitcasts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Leftovers, remove_unused
@@ -72,8 +73,7 @@ LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, products.LAYOUT_RULES
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
 
 
-@dataclass(frozen=True)
-class AlgebraicSimplifier:
+class AlgebraicSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     With `repeat`, it walks until nothing changes; otherwise once, since the pipeline is repeated as a whole. With `sees_layouts`,
@@ -106,8 +106,7 @@ def _reads_bytes(computation: HloComputation) -> bool:
     return any(instruction.opcode == "bitcast" for instruction in computation.instructions)
 
 
-@dataclass
-class _Walk:
+class _Walk(Struct):
     """One walk over a computation; `dead` has the unused instructions, whose operands are removed already."""
 
     module: HloModule

@@ -10,10 +10,10 @@ computation pass the same constant becomes that constant, unless all parameters 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.errors import HloRunError
@@ -35,8 +35,7 @@ _NEVER = (
 )
 
 
-@dataclass(frozen=True)
-class ConstantFolding:
+class ConstantFolding(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "constant_folding"

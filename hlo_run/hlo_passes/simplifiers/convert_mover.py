@@ -9,10 +9,10 @@ first of the two must have no other users. XLA's `ConvertMover`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -24,8 +24,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
-@dataclass(frozen=True)
-class ConvertMover:
+class ConvertMover(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "convert-mover"

@@ -8,8 +8,9 @@ result instead of a tuple. XLA's `HloDCE`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -17,8 +18,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class Dce:
+class Dce(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dce"

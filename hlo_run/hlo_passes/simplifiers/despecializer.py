@@ -11,8 +11,10 @@ of its places becomes a reduce and a broadcast.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -23,8 +25,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.despecializing import defuse, remove_control_dependencies, remove_schedule
 
 
-@dataclass(frozen=True)
-class Despecializer:
+class Despecializer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "despecializer"

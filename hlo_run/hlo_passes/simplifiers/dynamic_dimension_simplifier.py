@@ -12,16 +12,16 @@ XLA's `DynamicDimensionSimplifier`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class DynamicDimensionSimplifier:
+class DynamicDimensionSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dynamic-dimension-simplifier"

@@ -9,8 +9,10 @@ rounded as they were. The reducers of collectives stay as they are. XLA's `Float
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled
@@ -20,8 +22,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class FloatNormalization:
+class FloatNormalization(Struct, frozen=True):
     """The pass for one narrow type; see the module's docstring. With `opcodes`, it edits only these."""
 
     name: ClassVar[str] = "float-normalization"
@@ -68,8 +69,7 @@ def _callees_first(module: HloModule) -> list[HloComputation]:
     return list(order)
 
 
-@dataclass(frozen=True)
-class _Normalizer:
+class _Normalizer(Struct, frozen=True):
     module: HloModule
     narrow: str
     wide: str

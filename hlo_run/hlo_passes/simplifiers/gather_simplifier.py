@@ -8,10 +8,10 @@ Gathers with batching dimensions stay; `batched_gather_scatter_normalizer` remov
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -20,8 +20,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, index_rows
 
 
-@dataclass(frozen=True)
-class GatherSimplifier:
+class GatherSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "gather_simplifier"

@@ -7,16 +7,16 @@ XLA's `HloConstantSplitter`, without expressions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class HloConstantSplitter:
+class HloConstantSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "hlo-constant-splitter"

@@ -10,8 +10,9 @@ first, iotas together with the instructions that use them. Instructions with eff
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import Leftovers, has_side_effect
@@ -25,8 +26,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _UNIQUE = frozenset((*ASYNC, "parameter", "after-all", "add-dependency", "opt-barrier"))
 
 
-@dataclass(frozen=True)
-class HloCse:
+class HloCse(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     With `sees_layouts`, layouts are assigned, and instructions with different layouts are not merged. With `in_fusions`, only

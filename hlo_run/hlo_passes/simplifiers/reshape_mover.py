@@ -8,8 +8,9 @@ must have no other users, since they would remain for those. XLA's `ReshapeMover
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_element_operation
@@ -21,8 +22,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _REARRANGING = frozenset(("reshape", "transpose"))
 
 
-@dataclass(frozen=True)
-class ReshapeMover:
+class ReshapeMover(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "reshape-mover"

@@ -8,16 +8,16 @@ XLA's `SanitizeConstantNames`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SanitizeConstantNames:
+class SanitizeConstantNames(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "sanitize-constant-names"

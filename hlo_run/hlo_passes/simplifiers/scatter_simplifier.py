@@ -10,8 +10,9 @@ are not all in the default layout stay. XLA's `ScatterSimplifier`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form,
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 
 
-@dataclass(frozen=True)
-class ScatterSimplifier:
+class ScatterSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     sees_layouts: bool = False

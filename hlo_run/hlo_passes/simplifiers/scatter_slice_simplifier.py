@@ -10,8 +10,10 @@ instructions may be between scatter and slices. Programs pad an array by a row a
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
 from typing import ClassVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -21,8 +23,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
 
 
-@dataclass(frozen=True)
-class ScatterSliceSimplifier:
+class ScatterSliceSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scatter-slice-simplifier"
@@ -39,8 +40,7 @@ class ScatterSliceSimplifier:
                 _Narrower(module, tuple(cut.dims)).narrow(scatter, cut.seen)
 
 
-@dataclass
-class _Cut:
+class _Cut(Struct):
     """The dimensions of a scatter that remain after the slices of its users; `slices` are those slices."""
 
     scatter: HloInstruction
@@ -88,8 +88,7 @@ def _lets_through(user: HloInstruction) -> bool:
     return not user.control_predecessors and (user.opcode == "get-tuple-element" or is_element_operation(user))
 
 
-@dataclass
-class _Narrower:
+class _Narrower(Struct):
     """Rebuilds a scatter and its users with the dimensions `dims`; their slices to `dims` are replaced."""
 
     module: HloModule

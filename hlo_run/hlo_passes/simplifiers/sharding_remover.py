@@ -7,8 +7,9 @@ XLA's `ShardingRemover`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import bypass
 from hlo_run.hlo.graph import HloModule
@@ -20,8 +21,7 @@ _TARGETS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class ShardingRemover:
+class ShardingRemover(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "sharding-remover"

@@ -9,16 +9,16 @@ The result is not rounded to the types in between, so the pass runs only with `-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SimplifyFpConversions:
+class SimplifyFpConversions(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "simplify-fp-conversions"

@@ -7,8 +7,9 @@ A sort along a dimension of size 1 is replaced by its operands. XLA's `SortSimpl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -16,8 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SimplifySorts:
+class SimplifySorts(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "simplify-sorts"

@@ -8,8 +8,9 @@ then computed once, and adjacent parts in one kernel. XLA's `SliceSinker`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -17,8 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class SliceSinker:
+class SliceSinker(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "slice-sinker"

@@ -8,16 +8,16 @@ XLA's `TupleSimplifier`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class TupleSimplifier:
+class TupleSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "tuple-simplifier"

@@ -7,18 +7,17 @@ XLA's `ZeroSizedHloElimination`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
-@dataclass(frozen=True)
-class ZeroSizedHloElimination:
+class ZeroSizedHloElimination(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "zero_sized_hlo_elimination"

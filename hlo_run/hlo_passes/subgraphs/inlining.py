@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
-@dataclass(frozen=True)
-class ConstantSinking:
+class ConstantSinking(Struct, frozen=True):
     """Which constants sink: see the pass `while-loop-constant-sinking`."""
 
     broadcasts: bool = False

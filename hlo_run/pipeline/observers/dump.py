@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.pipeline.observers.xla_order import PassDump
 
 
-@dataclass
-class PassMetadata:
+class PassMetadata(Struct):
     """Collects passes in their order. `module_id` is the number of the module; times are in microseconds."""
 
     module_id: int

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.analysis.buffers.buffer_life import MemoryUse
 from hlo_run.analysis.cost.device_work import device_work
@@ -29,8 +31,7 @@ _FUSION = "fusion"
 _PRINT = replace(SHORT_PARSABLE, large_constants=False)
 
 
-@dataclass(frozen=True, slots=True)
-class PassRun:
+class PassRun(Struct, frozen=True):
     """One run of a row of the HLO table. `changes` are its changed lines; empty if it changed nothing that the text shows."""
 
     pipeline: str
@@ -41,8 +42,7 @@ class PassRun:
     changes: list[ChangeInContext]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(Struct, frozen=True):
     """An instruction of a graph. `operands` are the numbers of nodes of the same graph; `label` describes a fusion or a call."""
 
     name: str
@@ -54,16 +54,14 @@ class NodeRecord:
     bytes_accessed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRecord:
+class GraphRecord(Struct, frozen=True):
     """The instructions of a computation that is executed, operands before users."""
 
     computation: str
     nodes: tuple[NodeRecord, ...]
 
 
-@dataclass(slots=True)
-class KernelRecord:
+class KernelRecord(Struct):
     """The texts of a kernel; a text is empty if the compilation did not reach it."""
 
     kernel_ir: str = ""
@@ -72,8 +70,7 @@ class KernelRecord:
     notes: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
-@dataclass(slots=True)
-class CompilationRecord:
+class CompilationRecord(Struct):
     """A compilation, as far as it came. `rows` sums the seconds and runs of kernel rows and lowering steps by (level, row).
 
     `sources` has the HLO text of each instruction that may be a kernel, with the computations that it calls, by its name.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
 
@@ -24,8 +25,7 @@ _TWICE = frozenset(("cublas-gemm-rewriter",))
 _PART_OF_OTHERS = frozenset(("special-case-copies", "schedule", "renew-copies"))
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """One of XLA's pipelines: the names of its passes, and the pipelines inside it, in order."""
 
     name: str
@@ -37,8 +37,7 @@ class Pipeline:
         return Pipeline(self.name, tuple(item if isinstance(item, str) else item.without(is_off) for item in kept))
 
 
-@dataclass(frozen=True, slots=True)
-class PassDump:
+class PassDump(Struct, frozen=True):
     """A place where XLA may dump the module: in `pipeline`, after the pass `after` and before the pass `before`.
 
     `before` is empty for a dump while `after` runs; `after` is then the name of the step.
@@ -50,8 +49,7 @@ class PassDump:
     changed: bool
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     pipeline: Pipeline
     place: int = 0
 

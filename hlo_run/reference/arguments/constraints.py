@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -17,8 +18,7 @@ _VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
 MOST_ROUNDS = 31
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(Struct, frozen=True):
     """The constraints on the values of one parameter; none by default.
 
     `index_limit` bounds values to the closed interval [0, index_limit]; `sorted_` means ascending order; `no_duplicates`

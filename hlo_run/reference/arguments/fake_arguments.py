@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -17,8 +17,7 @@ from hlo_run.reference.random import HIGH, LOW, RandomEngine
 from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """How random arguments are drawn; the defaults are those of XLA's `MakeFakeArguments`.
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare import report
@@ -16,8 +17,7 @@ from hlo_run.reference.values import Array, Value, quiet
 __all__ = ["Comparison", "ErrorSpec", "compare"]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The comparison of a whole result. `problem` is set if the two results have different tuple structures.
 
     `fixed_bounds` is false if rounding decides about elements in doubt; see `judged`.

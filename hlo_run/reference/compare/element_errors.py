@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.reference.bits import element_bits, from_element_bits
@@ -12,8 +11,7 @@ from hlo_run.reference.convert import convert
 from hlo_run.reference.values import Array, narrow, widen
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSpec:
+class ErrorSpec(Struct, frozen=True):
     """The bounds of a comparison; an element is wrong only if it exceeds both `abs` and `rel`.
 
     `relaxed_nans`: where NaN is expected, any actual value agrees. `fewer_infs_ok`: an actual infinity counts as
@@ -29,8 +27,7 @@ class ErrorSpec:
     low_precision: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ElementErrors:
+class ElementErrors(Struct, frozen=True):
     """Per element: its errors in f64, whether it is wrong, and whether it is wrong because of a NaN.
 
     `ulp_error` is the number of steps of the element type between the two values, or infinite.

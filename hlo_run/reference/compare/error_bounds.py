@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from hlo_run.reference.values import Array
 
@@ -13,8 +13,7 @@ from hlo_run.reference.values import Array
 _BOUNDS: Array = np.unique([0.0, *(float(f"{digit}e{power}") for power in range(-330, 308) for digit in range(1, 10))])
 
 
-@dataclass(slots=True)
-class BoundFinder:
+class BoundFinder(Struct):
     """Collects errors. An element passes if its absolute error or its relative error is within the bound."""
 
     # For each index of an absolute error in _BOUNDS, the largest index of a relative error, or -1.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec
@@ -31,8 +31,7 @@ MAX_TOP_MISMATCHES = 100
 PreciseSource: TypeAlias = Callable[[], "Value | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class TopMismatch:
+class TopMismatch(Struct, frozen=True):
     """One wrong element; `precise` is the reference's value in float64, or None if it was not computed."""
 
     index: tuple[int, ...]
@@ -54,8 +53,7 @@ class TopMismatch:
         return "expected" if distances[0] < distances[1] else "actual"
 
 
-@dataclass(slots=True)
-class Histograms:
+class Histograms(Struct):
     """Counts in XLA's buckets: magnitudes of actual values, and one error of the elements that exceed the other's bound.
 
     The error buckets are cumulative: they count errors of at least `ERROR_BOUNDS[i]`.
@@ -80,8 +78,7 @@ class Histograms:
         self.abs_of_exceeding_rel += [np.count_nonzero(errors.abs_error[over_rel] >= bound) for bound in ERROR_BOUNDS]
 
 
-@dataclass(frozen=True, slots=True)
-class LeafFindings:
+class LeafFindings(Struct, frozen=True):
     """The findings on one array that differs. Integers and pred have no histograms and no bounds.
 
     `bounds` are pairs (abs, rel) with which it would pass, by ascending abs; none if a NaN or infinity is on one side only.
@@ -96,8 +93,7 @@ class LeafFindings:
     precise: PreciseLeaf | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """The result of `examine` on a result of `shape`: one record per leaf that differs, and patterns over all leaves.
 
     `problem` is set instead if the two results have different tuple structures.

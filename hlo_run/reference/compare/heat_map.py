@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.reference.values import Array
 
@@ -15,8 +15,7 @@ _MOST_CELLS = 64
 _MOST_DIMENSIONS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True):
     """Differing elements over dimensions `rows` and `columns`, summed over the others.
 
     A cell covers `row_size` x `column_size` indices. `counts` has the row-major numbers of elements that differ per cell;

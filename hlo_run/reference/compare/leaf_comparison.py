@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
@@ -14,8 +15,7 @@ from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec, e
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(Struct, frozen=True):
     """The element with the largest error of one kind: its index and both values."""
 
     error: float
@@ -24,8 +24,7 @@ class Worst:
     actual: object
 
 
-@dataclass(frozen=True, slots=True)
-class RoundingVerdict:
+class RoundingVerdict(Struct, frozen=True):
     """What the rounding of the type says about elements in doubt; see `rounding.py`.
 
     `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
@@ -39,8 +38,7 @@ class RoundingVerdict:
     is_lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeafComparison:
+class LeafComparison(Struct, frozen=True):
     """One array of the result, at shape index `path`.
 
     `problem` says why the arrays cannot be compared (types or dimensions differ). `shape` has the run-time sizes of

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, leaf_errors, steps
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value, as_array, narrow
 
 
-@dataclass(frozen=True, slots=True)
-class PreciseLeaf:
+class PreciseLeaf(Struct, frozen=True):
     """One leaf in float64 (complex: c128), and how many of its mismatches are nearer to either side.
 
     `expected_off` counts the mismatches whose expected value differs by more than the bounds from the float64 value

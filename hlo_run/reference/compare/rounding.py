@@ -9,10 +9,11 @@ the data, lets the element pass. The module's result in float64 and copies of it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, float_distance
@@ -28,8 +29,7 @@ _MOST_CANCELLED = 2.0**-10
 _FEW_STEPS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class RoundingSamples:
+class RoundingSamples(Struct, frozen=True):
     """A result in float64, and the same with random roundings in every op; one value each, of the whole result."""
 
     precise: Value
@@ -111,8 +111,7 @@ def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: Rounding
     return _with_verdict(leaf, beyond, accepted, rejected, largest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
+class _Errors(Struct, frozen=True):
     """Per element and part: what rounding allows, the errors of both sides, their distance, and the distance from zero."""
 
     allowed: Array

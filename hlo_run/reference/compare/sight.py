@@ -7,9 +7,9 @@ the absolute bound of zero, or where both sides are NaN or infinite, which hide 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, steps
@@ -17,8 +17,7 @@ from hlo_run.reference.compare.rounding import cancellation_floor
 from hlo_run.reference.values import as_array, quiet, widen
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """Counts of the expected elements of an array or of several: `seen` and the three reasons not to be.
 
     `all_true` is set for an array of pred that says only true, which memory that no kernel wrote may say too.

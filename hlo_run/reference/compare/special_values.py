@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from hlo_run.reference.values import Array
 
 
-@dataclass(slots=True)
-class SpecialValues:
+class SpecialValues(Struct):
     """The number of elements of each class; a complex number is NaN or infinite if one of its parts is."""
 
     nan_on_both_sides: int = 0
@@ -44,7 +43,7 @@ class SpecialValues:
 
     def counts(self) -> dict[str, int]:
         """Return the dict name → count of all classes."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return asdict(self)
 
     def texts(self) -> list[str]:
         """Return `name: count` of every class that occurs."""

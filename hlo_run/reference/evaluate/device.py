@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.feeds import Feed
@@ -17,8 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Array, Evaluator, Kernel, Value, as_array, out_of_memory
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Why a device waits: it continues when `ready` returns true; `what` describes the wait in the error of a deadlock."""
 
     instruction: HloInstruction
@@ -33,8 +32,7 @@ Frame: TypeAlias = "Generator[Frame | Wait, Any, Value]"
 ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], Frame]"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One instruction: how to pick its operands from the slots, and its own slot. No later step reads the slots in `dead`.
 
     One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
@@ -52,8 +50,7 @@ class Step:
     dtype: np.dtype[Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read.
 
     `slots` are the values before the first step: constants and what is made of them alone without taking memory.
@@ -75,8 +72,7 @@ class Meeting:
         self.results: dict[int, Value] | None = None
 
 
-@dataclass(slots=True)
-class World:
+class World(Struct):
     """The state that the devices of one run share: their number, collectives in progress, messages not yet received.
 
     `seed` is the module's; `rng_places` numbers its `rng` instructions.

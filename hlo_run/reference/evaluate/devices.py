@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
@@ -15,8 +16,7 @@ from hlo_run.reference.values import Value
 MOST_DEVICES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceGrid:
+class DeviceGrid(Struct, frozen=True):
     """Replicas times partitions; device numbers are replica-major.
 
     With several devices, the arguments are one list, device by device, and the results are one tuple: element 1 of a

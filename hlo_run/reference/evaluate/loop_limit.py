@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError
 
@@ -15,8 +16,7 @@ class EndlessLoop(DeviceError):
     """A loop went on after its limit of time."""
 
 
-@dataclass(slots=True)
-class _Limit:
+class _Limit(Struct):
     until: float = math.inf  # time.monotonic()
     seconds: float = 0.0
 

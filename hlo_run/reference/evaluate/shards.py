@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
@@ -19,8 +19,7 @@ from hlo_run.reference.values import Array, Value, as_array
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiles(Struct, frozen=True):
     """The number of tiles per dimension of an array, and the tile (row-major number) of each partition."""
 
     counts: tuple[int, ...]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
@@ -17,8 +17,7 @@ from hlo_run.reference.numerics.contraction import operand_in, stacked_matmul
 from hlo_run.reference.values import Array, Kernel, arrays_row, computing_type, narrow, prepared_row, table, widen
 
 
-@dataclass(frozen=True, slots=True)
-class DotDims:
+class DotDims(Struct, frozen=True):
     """The dimension numbers of a dot."""
 
     lhs_batch: tuple[int, ...]

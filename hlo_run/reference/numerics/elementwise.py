@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
@@ -29,8 +29,7 @@ from hlo_run.reference.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _ByKind:
+class _ByKind(Struct, frozen=True):
     """The numpy function of an op per kind of its first operand's type; None if HLO does not define the op there.
 
     `sized` makes the integer function from the type, for ops whose result depends on its width. `precise` means that

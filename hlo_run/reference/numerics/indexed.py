@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.dtype import DType
@@ -18,8 +18,7 @@ from hlo_run.reference.numerics.reduce import PRED_REDUCTIONS, REDUCTIONS, recog
 from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, computing_type, narrow, prepared_row, table
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """The rows of the windows of an operand, for index vectors in the last dimension of an array.
 
     `limits` are the largest starts per component of a vector, and `strides` the rows per step of a component. `offsets`

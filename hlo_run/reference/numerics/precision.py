@@ -13,9 +13,8 @@ pred stay. A loop whose condition compares floats may run another number of iter
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DType

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.pipeline.observers.line_diff import align
 
 _CONTEXT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A line of each side; None where the other side has one more. `same`: nothing differs but, in modules, names."""
 
     before: str | None

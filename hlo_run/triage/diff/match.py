@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
@@ -20,8 +21,7 @@ from hlo_run.triage.diff.keys import Keys
 _PASSES_OPERANDS = frozenset(("fusion", "call", "async-start"))
 
 
-@dataclass
-class Matching:
+class Matching(Struct):
     """The matched instructions and computations of two modules: `partner` from the first to the second, `back` the other way."""
 
     keys: Keys

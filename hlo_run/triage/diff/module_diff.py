@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
@@ -19,8 +20,7 @@ _LINE = PrintOptions(percent=False, operand_index_interval=0, metadata=False, co
 _PLUMBING = frozenset(("parameter", "tuple", "get-tuple-element"))
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """One changed property of a matched instruction."""
 
     what: str
@@ -28,8 +28,7 @@ class Detail:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One difference.
 
     `before` and `after` are the instruction as text in each module, empty if it has none there. `computation` is where it is
@@ -43,8 +42,7 @@ class Change:
     details: tuple[Detail, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleDiff:
+class ModuleDiff(Struct, frozen=True):
     """All differences of two modules, by kind, then in the order of the modules. `renamed` counts instructions."""
 
     changes: tuple[Change, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.cost.side_by_side import make_side
@@ -22,8 +23,7 @@ _TOLERANCE = re.compile(r"([a-z-]+)=(\d+(?:\.\d+)?)(%?)")
 _LINE = re.compile(r"(.*\S)\s+(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """The largest accepted change of a figure: a number, or a percentage of the first value."""
 
     amount: float = 0.0
@@ -37,8 +37,7 @@ class Tolerance:
         return f"{self.amount:g}{'%' if self.is_percentage else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure that changed. None: one side lacks it. `accepted`: the change is within the tolerance."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -19,8 +20,7 @@ from hlo_run.triage.diff.numbers import Figure
 _PRINTED = PrintOptions(percent=False, program_shape=False, operand_index_interval=0, metadata=False, async_sugar=False)
 
 
-@dataclass
-class TextDiff:
+class TextDiff(Struct):
     """The comparison of two texts called `name`.
 
     `module` is set if both are HLO modules. `rows` are the lines side by side. `missing` names the side that lacks the text:

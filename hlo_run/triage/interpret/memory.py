@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.triage.interpret.scalars import Array, BadAccess
 
@@ -55,8 +55,7 @@ def _storage(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A tensor in memory: one address per lane (shared memory) or one for all, and its elements in row-major order."""
 
     address: Array

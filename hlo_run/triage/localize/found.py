@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.backend import HostBackend
@@ -25,8 +28,7 @@ from hlo_run.triage.localize.reproducer import Reproducer, make_reproducer, smal
 from hlo_run.triage.localize.verdicts import Verdicts
 
 
-@dataclass(frozen=True)
-class Localized:
+class Localized(Struct, frozen=True):
     """What `--localize` has found: the compiled run, its replay, and how the results of the whole modules compare.
 
     `passes` compares the optimised module with the module by the reference, and is None if the reference cannot evaluate it.
@@ -93,4 +95,4 @@ def alone_context(ctx: PassContext, made: Reproducer) -> PassContext:
         {kernel: text for kernel, text in given.llvm.items() if kernel in made.kernels},
         {kernel: text for kernel, text in given.ptx.items() if kernel in made.kernels},
     )
-    return replace(ctx, observers=(), replacements=own, options=replace(ctx.options, check_each_pass=False))
+    return replace(ctx, observers=(), replacements=own, options=dataclasses.replace(ctx.options, check_each_pass=False))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.artifact import KernelThunk
 from hlo_run.backends.host.stepper import Stepper, flattened

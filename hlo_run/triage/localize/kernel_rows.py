@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.printer import FULL
@@ -22,8 +25,7 @@ from hlo_run.triage.localize.replay import Event, Kind
 from hlo_run.triage.localize.reproducer import Reproducer
 
 
-@dataclass(frozen=True, slots=True)
-class RowVerdict:
+class RowVerdict(Struct, frozen=True):
     """A row that changed the kernel, and whether the kernel is right if no optional row follows."""
 
     row: str
@@ -61,7 +63,7 @@ def _resumed(ctx: PassContext, dump: KernelIr) -> PassContext:
     later = KERNEL_PIPELINE[names.index(dump.row) :] if dump.row in names else ()
     optional = [row.name for row in later if not row.required]
     disabled = ",".join([*ctx.options.kernel_rows.disabled, *optional])
-    options = replace(ctx.options, disable_kernel_passes=disabled, enable_kernel_passes_only="")
+    options = dataclasses.replace(ctx.options, disable_kernel_passes=disabled, enable_kernel_passes_only="")
     return replace(ctx, options=options, replacements=replace(ctx.replacements, ir={dump.kernel: dump}))
 
 
@@ -73,7 +75,7 @@ def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], i
     if len(verdicts) > 1:
         return f"look at kernel row '{row}': the kernel is right after '{verdicts[-2].row}', and wrong after '{row}'"
     resumed = _resumed(ctx, dump)
-    plain = replace(resumed, options=replace(resumed.options, xla_backend_optimization_level=0))
+    plain = replace(resumed, options=dataclasses.replace(resumed.options, xla_backend_optimization_level=0))
     if ctx.options.xla_backend_optimization_level and is_right(plain):
         return "look at LLVM: the kernel is right with --xla_backend_optimization_level=0"
     required = ", ".join(f"'{row.name}'" for row in KERNEL_PIPELINE if row.required)

@@ -7,8 +7,9 @@ In the second every thunk finds the reference's operands, so what it gets wrong 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Executable, KernelThunk, Thunk, accesses, tree_slices
 from hlo_run.backends.host.backend import HostBackend
@@ -38,8 +39,7 @@ class Kind(Enum):
     SHARED = "its operands share memory, so they cannot all be right"
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that went wrong. `place` is the text of the loops around it; `operands` are the reference's, and `leaves`
     the shape indices of the arrays that the thunks write.
 
@@ -58,8 +58,7 @@ class Event:
     note: str = ""
 
 
-@dataclass
-class Record:
+class Record(Struct):
     """The verdicts on the thunks of one instruction over all its executions. Errors are the worst absolute ones; None: not run.
 
     `compared` counts the executions, `unchecked` says why the reference has no value.
@@ -78,8 +77,7 @@ class Record:
     unchecked: str = ""
 
 
-@dataclass
-class _Frame:
+class _Frame(Struct):
     """A computation that the walk is in: the steps of each instruction in both memories, by the names of the thunks."""
 
     caller: HloInstruction | None

@@ -6,7 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from msgspec import Struct
 
 from hlo_run.artifact import Executable
 from hlo_run.errors import UsageError
@@ -35,8 +37,7 @@ _OF_THE_RUN = (
 )
 
 
-@dataclass(frozen=True)
-class Reproducer:
+class Reproducer(Struct, frozen=True):
     """A module of one instruction, the values of its parameters, and the texts that replace its kernels by file name.
 
     `flags` maps a flag to the file that it names.

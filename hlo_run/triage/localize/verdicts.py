@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
@@ -18,8 +19,7 @@ from hlo_run.reference.values import Value
 _ROUNDED_SAMPLES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     """The rules of a run. With `fixed_bounds`, the bounds of `spec` alone decide. `seed` is the module's."""
 
     spec: ErrorSpec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from emitting import fusion_analysis
+from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch

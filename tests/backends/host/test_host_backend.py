@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from host_kernels import kernel
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.artifact import (

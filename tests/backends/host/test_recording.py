@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("llvmlite")
 

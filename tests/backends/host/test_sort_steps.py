@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.analysis.sort_keys import sort_keys

@@ -5,11 +5,11 @@ The maps are those of the emitted kernel, evaluated for every thread of the laun
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from emitting import Emitted, emit
+from msgspec.structs import replace
 from touches import Touches, fault, touches
 from xdsl.dialects import tensor
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from emitting import emit, ptx_of, run, run_on_host
+from msgspec.structs import replace
 
 from hlo_run.target import preset
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from hlo_run.codegen.llvm.nvptx import Isa, Module, isa_of
 from hlo_run.errors import InternalError
@@ -25,13 +24,13 @@ def test_every_preset_has_an_isa() -> None:
 
 @pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86), ((3, 5), 70)])
 def test_a_card_llvm_does_not_know_gets_the_newest_older_one(capability: tuple[int, int], sm: int) -> None:
-    target = dataclasses.replace(preset("h100"), compute_capability=capability)
+    target = replace(preset("h100"), compute_capability=capability)
     assert isa_of(target).sm == sm
 
 
 def test_a_newer_toolkit_brings_wide_vectors_on_blackwell_only() -> None:
-    assert isa_of(dataclasses.replace(preset("b200"), toolkit_version=(12, 9))).ptx_version == 88
-    assert isa_of(dataclasses.replace(preset("h100"), toolkit_version=(12, 9))).ptx_version == 86
+    assert isa_of(replace(preset("b200"), toolkit_version=(12, 9))).ptx_version == 88
+    assert isa_of(replace(preset("h100"), toolkit_version=(12, 9))).ptx_version == 86
 
 
 def test_accelerated_instructions_are_those_of_one_card() -> None:

@@ -8,9 +8,9 @@ instructions a group waits until all concerned threads are in it; a deadlock is 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Array, Chunk, Lanes, Launch, merge_lanes
@@ -27,8 +27,7 @@ CHUNK_LANES = 32768
 _CHUNK_MEMORY_BYTES = 16 * 2**20
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """Lanes at the start of block `place`, with their registers. `waits` is True while the group must wait for others."""
 
     place: int

@@ -8,11 +8,11 @@ a divergence, the arrays of a group of n lanes have the shape (1, n), in ascendi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
@@ -28,8 +28,7 @@ Ids = NDArray[np.int64]
 _AXES = "xyz"
 
 
-@dataclass(slots=True)
-class Launch:
+class Launch(Struct):
     """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the accessible memory.
 
     An engine may keep derived data in `ready`.
@@ -229,8 +228,7 @@ _SPECIAL: dict[str, Callable[[Lanes, str], Array]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """One instruction's access to a region by a group of lanes, within bounds. Observers see it before it happens.
 
     `addresses` are flat, one per lane, as offsets into the region's data. `kind` is load, store or atomic. `reads` is True if the

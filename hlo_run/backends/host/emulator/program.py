@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias, assert_never
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator import atomics, code_float, code_integer, code_memory, code_move, warps
@@ -55,8 +55,7 @@ _EMITTERS: Mapping[str, code_integer.Emit] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """Threads must meet before the block is entered: those of the `block`, or the members of the `warp`.
 
     `members` is the mask, or the slot of the register that holds it.
@@ -68,8 +67,7 @@ class Meeting:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledBlock:
+class CompiledBlock(Struct, frozen=True):
     """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read."""
 
     function: BlockFunction
@@ -78,8 +76,7 @@ class CompiledBlock:
     live_slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """One kernel of one PTX text. `variables` maps region numbers to its global and constant variables."""
 
     graph: KernelGraph

@@ -7,10 +7,10 @@ loads and stores) do not race with each other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes
@@ -41,8 +41,7 @@ def unit_bytes(graph: KernelGraph) -> dict[str, int]:
     return sizes
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(Struct, frozen=True):
     """One instruction's access, with one row per unit and lane: the unit, the thread of the launch, and its epochs."""
 
     access: Access

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Access, Lanes
@@ -37,8 +38,7 @@ _FLOATS: Mapping[str, str] = {
 _MEMORY = {"ld": "load", "ldu": "load", "st": "store"}
 
 
-@dataclass(slots=True)
-class AccessStatistics:
+class AccessStatistics(Struct):
     """The accesses of one kind at one PTX line. A request is one warp's access.
 
     `transactions` are passes over the banks for shared memory, and 32-byte sectors for global memory. `ideal` is the least number
@@ -60,8 +60,7 @@ class AccessStatistics:
         return self.transactions - self.ideal
 
 
-@dataclass(slots=True)
-class KernelStatistics:
+class KernelStatistics(Struct):
     """One launch: its memory accesses by PTX line, its instructions by kind, its branches.
 
     `thread_instructions` counts an instruction once per executing thread, `warp_instructions` once per warp with such a thread.

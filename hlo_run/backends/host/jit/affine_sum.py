@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.backends.host.ptx.instruction_set import Operation
 
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(Struct, frozen=True):
     """`constant` + sum of coefficient x symbol, in the closed interval [`low`, `high`]. The register holds it exactly."""
 
     terms: tuple[tuple[str, int], ...]

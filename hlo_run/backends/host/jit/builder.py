@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 FORM_TYPES = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 """LLVM's type of the plain forms."""
@@ -11,8 +12,7 @@ FORM_TYPES = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", 
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
-@dataclass(slots=True)
-class ModuleText:
+class ModuleText(Struct):
     """The parts of a module: functions, declarations of the called intrinsics, and metadata."""
 
     declarations: dict[str, str] = field(default_factory=dict[str, str])

@@ -7,7 +7,8 @@ phases run thread by thread. The lowest phase runs first, and threads at a meeti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.backends.host.emulator.memory import POISON
 from hlo_run.backends.host.jit.body import CANCELLED, Body
@@ -54,8 +55,7 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
     return str(module), plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(Struct, frozen=True):
     """One function of a phase: name suffix, whether its threads are independent, and whether vectors pay."""
 
     ending: str

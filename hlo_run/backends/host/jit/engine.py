@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region
@@ -31,8 +32,7 @@ _WORTH_SPREADING = 20_000_000
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 
-@dataclass(slots=True)
-class _Compiled:
+class _Compiled(Struct):
     """The code for one shape of launches, and the idle teams of workers."""
 
     code: llvm.Loaded
@@ -49,8 +49,7 @@ class _Compiled:
         self.idle.setdefault(len(group.workers), []).append(group)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyLaunch:
+class ReadyLaunch(Struct, frozen=True):
     """A launch with known code and addresses. It can run again while its memory does not move."""
 
     compiled: _Compiled
@@ -69,8 +68,7 @@ class ReadyLaunch:
         self.compiled.done(group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """Code to compile: its kernel's name, its key, LLVM IR and plan."""
 
     kernel: str
@@ -79,8 +77,7 @@ class _Request:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Traits:
+class _Traits(Struct, frozen=True):
     """Properties of a kernel's text that decide how to launch it."""
 
     operations: int

@@ -7,7 +7,8 @@ loop stops at the last thread that continues, and the bounds of addresses count 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.backends.host.jit.affine import PureValues
 from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph, single_definitions
@@ -20,8 +21,7 @@ _LAST = {"gt": 0, "ge": -1, "le": 0, "lt": -1}
 """The number to add to the limit of a comparison to get the last thread that continues."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """The first `threads` threads of a launch continue at block `goes_on`. The others exit."""
 
     threads: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, POISON, SHARED_NUMBER, VARIABLE_NUMBER
 from hlo_run.backends.host.jit import rounding
@@ -22,8 +23,7 @@ _STAYS = "!invariant.load !2"
 _ZERO = "@zero"
 
 
-@dataclass(frozen=True, slots=True)
-class AccessAddress:
+class AccessAddress(Struct, frozen=True):
     """The address of an access: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": always).
 
     `space` names the memory for alias analysis ("": any). `safe` is an offset at which an access of this size can always read, if

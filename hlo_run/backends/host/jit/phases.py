@@ -7,14 +7,13 @@ continues after it. Registers that are live across a meeting have a slot per thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hlo_run.backends.host.ptx.control_flow import Block, Exit, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """`blocks` are those that a thread may pass, ascending. `successors` are the numbers of possible next phases.
 
     `exits`: threads may end in the phase. `loops`: the phase has a back edge.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, VARIABLE_NUMBER
 from hlo_run.backends.host.jit.affine import PureValues
@@ -43,8 +44,7 @@ _MOVES_POINTERS = frozenset(("mov", "cvta", "add", "sub", "and", "or", "mad", "s
 _MAKES_F32 = frozenset("add sub mul fma mad div rcp sqrt rsqrt sin cos lg2 ex2 tanh min max".split())
 
 
-@dataclass(frozen=True, slots=True)
-class RegionSpec:
+class RegionSpec(Struct, frozen=True):
     """A piece of memory that accesses are compiled against. Its bounds are as in `memory.Region`, relative to its base.
 
     `index` is the position of its base in the worker's state. Regions with copies (shared, local memory) have their own bases;
@@ -67,8 +67,7 @@ class RegionSpec:
         return (self.word_low, self.word_high) if by_word else (self.low, self.high)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchShape:
+class LaunchShape(Struct, frozen=True):
     """The launch that code is compiled for: sizes of grid and block, and the memory behind parameters and variables.
 
     With `concurrent`, other threads run blocks at the same time, so atomics must be atomic. With `interruptible`, loops test

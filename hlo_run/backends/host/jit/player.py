@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.workers import address_of
@@ -59,8 +59,7 @@ class Status(IntEnum):
     PAUSE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOffset:
+class MemoryOffset(Struct, frozen=True):
     """A byte offset in an allocation, or in the list's own data."""
 
     allocation: int

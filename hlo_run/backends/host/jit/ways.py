@@ -8,10 +8,11 @@ together, and mask the paths that a block does not take.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.jit.phases import Phase
@@ -39,8 +40,7 @@ _MOST_BLOCKS = 1 << 16
 Numbers: TypeAlias = "NDArray[np.int64]"
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(Struct, frozen=True):
     """`of_block` holds the way of each block. `taken[n]` maps the branching basic blocks to their targets on way n."""
 
     of_block: bytes

@@ -8,8 +8,9 @@ at the start of a block, an engine makes them wait between blocks, never inside 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from hlo_run.backends.host.ptx.inline_calls import FlatFunction, flatten
 from hlo_run.backends.host.ptx.instruction_set import Operation
@@ -24,15 +25,13 @@ EFFECTS = frozenset(("ld", "ldu", "st", "atom", "red", "trap")) | MEETING_OPCODE
 _CUT_OPCODES = MEETING_OPCODES | {"activemask"}
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """Go to block `target`."""
 
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """Go to `taken` if the predicate `register` holds (does not hold, if `negated`), else to `otherwise`.
 
     With `guards`, the branch represents a guarded instruction, which is the only one in block `taken`.
@@ -45,8 +44,7 @@ class Branch:
     guards: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """Go to `targets[register]`."""
 
     register: str
@@ -54,16 +52,14 @@ class Switch:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """The thread ends."""
 
 
 Terminator: TypeAlias = Jump | Branch | Switch | Exit
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """Operations without jumps, then one terminator. `live_in` and `live_out` are sorted register names."""
 
     index: int
@@ -97,16 +93,14 @@ class Block:
                 return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """The variables of one state space: byte offset by name, and their total size."""
 
     offsets: Mapping[str, int]
     size_bytes: int
 
 
-@dataclass(slots=True)
-class KernelGraph:
+class KernelGraph(Struct):
     """One kernel, ready for an engine.
 
     `variables` has the variables in `.global` and `.const`. `shared` and `local` have the offsets of the others. Unsized
@@ -150,8 +144,7 @@ def _place(flat: FlatFunction, space: str) -> Storage:
     return Storage(offsets, end)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A block whose jumps still name labels. Without `jump` the block falls through."""
 
     operations: list[Operation] = field(default_factory=list[Operation])

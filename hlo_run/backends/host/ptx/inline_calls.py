@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.operands import OperandRules
@@ -41,8 +43,7 @@ Item: TypeAlias = Label | Operation
 _MAX_ITEMS = 500_000
 
 
-@dataclass(slots=True)
-class FlatFunction:
+class FlatFunction(Struct):
     """An entry without calls: its items, the types of all registers, its variables and jump tables."""
 
     entry: Function
@@ -70,8 +71,7 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
     return flat
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A function that is being copied: the prefix of its names, and the bindings of its `.param` names."""
 
     function: Function

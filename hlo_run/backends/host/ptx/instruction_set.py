@@ -6,8 +6,9 @@ table, so an unsupported instruction is rejected in one place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from hlo_run.backends.host.ptx.syntax import (
     Address,
@@ -45,8 +46,7 @@ _CACHE = (
 _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """The modifiers and types of an opcode. `type_count` is the closed range of the number of types."""
 
     flags: frozenset[str]
@@ -165,8 +165,7 @@ WRONG_OPERANDS = (AssertionError, AttributeError, LookupError, TypeError, ValueE
 """What the code of an instruction raises for operands that are not its own. PTX may come from a user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A decoded instruction: opcode, modifiers other than types, and types in order."""
 
     opcode: str

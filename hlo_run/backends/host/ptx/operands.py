@@ -7,7 +7,8 @@ stores and conversions). Both engines rely on them, so a wrong operand is an err
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import (
@@ -101,8 +102,7 @@ def _wanted(op: Operation, letter: str) -> tuple[int, str]:
     return {"l": (_LONG, "b64"), "p": (_PREDICATE, "pred"), "q": (_PREDICATE, "pred")}.get(letter, (_WORD, "b32"))
 
 
-@dataclass(frozen=True, slots=True)
-class OperandRules:
+class OperandRules(Struct, frozen=True):
     """The declarations that instructions of one function refer to.
 
     `registers` maps registers to types. `symbols` are the names of its variables and parameters, and those of the module.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hlo_run.backends.host.ptx.syntax import (
     TYPE_BYTES,
@@ -57,8 +58,7 @@ def parse_module(text: str, file: str = "<ptx>") -> Module:
     return _ModuleParser(Source(text, file)).parse()
 
 
-@dataclass
-class _Body:
+class _Body(Struct):
     """The parts of a function's body. `scopes` map names in the text to unique names, innermost last."""
 
     registers: dict[str, str] = field(default_factory=dict[str, str])

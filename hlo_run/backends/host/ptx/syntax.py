@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 TYPE_BYTES: dict[str, int] = {
     **dict.fromkeys(("b8", "s8", "u8", "e4m3", "e5m2", "e2m1x2"), 1),
@@ -16,80 +17,69 @@ TYPE_BYTES: dict[str, int] = {
 """Bytes of a value of each fundamental type. `pred` has no size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Struct, frozen=True):
     """A declared register. A name that an inner `{ }` declares again gets a suffix, so names are unique."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialRegister:
+class SpecialRegister(Struct, frozen=True):
     """A predefined register: `%tid.x`, `%laneid`, ..."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Integer:
+class Integer(Struct, frozen=True):
     """An integer immediate with its sign in the text."""
 
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Float:
+class Float(Struct, frozen=True):
     """A floating-point immediate as its bits: `0f3F800000` has width 32; `0d...` and decimal spellings 64."""
 
     bits: int
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """The address of a variable plus `offset` bytes, or the name of a label or function."""
 
     name: str
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """`[base+offset]`."""
 
     base: Register | Symbol | Integer
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """`{a, b, ...}`: the lowest address or lowest bits come first."""
 
     elements: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Negated:
+class Negated(Struct, frozen=True):
     """`!%p` as a source operand."""
 
     register: Register
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """`a|b`: two destinations."""
 
     first: Operand
     second: Operand
 
 
-@dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(Struct, frozen=True):
     """`_`: the result is discarded."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandList:
+class OperandList(Struct, frozen=True):
     """`(a, b)`: the arguments or results of a call."""
 
     elements: tuple[Operand, ...]
@@ -100,16 +90,14 @@ Operand: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """`@%p` or `@!%p`."""
 
     register: Register
     negated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`. Lines count from 1.
 
     `used_bytes` is a mask of the used bytes of a vector load (bit 0: the lowest address), None if all are used. LLVM may widen an
@@ -129,8 +117,7 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """A label before the next statement."""
 
     name: str
@@ -140,8 +127,7 @@ class Label:
 Statement: TypeAlias = Label | Instruction
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(Struct, frozen=True):
     """Eight bytes at `offset` of an initialiser that hold the address of `symbol` plus `addend`."""
 
     offset: int
@@ -149,8 +135,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A declared variable or formal parameter.
 
     `count` is the number of elements of `type` (1 for scalars, 0 for an unsized `[]`). `initializer` has `size_bytes` bytes;
@@ -173,8 +158,7 @@ class Variable:
         return self.count * TYPE_BYTES[self.type]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """An `.entry` or `.func`.
 
     `registers` maps every declared register to its type. `variables` are those of the body (`.shared`, `.local`, `.param`).
@@ -195,8 +179,7 @@ class Function:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(Struct, frozen=True):
     """One PTX module. Variables and functions are by name, in text order."""
 
     version: tuple[int, int]

@@ -11,8 +11,9 @@ LLVM vectorises only innermost loops. A loop inside a thread would keep the loop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode

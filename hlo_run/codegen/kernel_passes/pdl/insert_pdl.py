@@ -9,8 +9,6 @@ follows a matrix product of Triton, which our kernels do not have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
@@ -20,7 +18,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from hlo_run.dialects.pdl import PdlWaitOp
 
 
-@dataclass(frozen=True)
 class InsertPdl(ModulePass):
     """Inserts `xla_gpu.pdl_wait` at the beginning of kernels."""
 

@@ -8,8 +8,6 @@ Mirrors XLA's pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -19,7 +17,6 @@ from hlo_run.dialects.nvvm import GridDependencyAction, GridDependencyOp
 from hlo_run.dialects.pdl import PdlLaunchDependentsOp, PdlWaitOp
 
 
-@dataclass(frozen=True)
 class LowerPdlWait(ModulePass):
     """Replaces `pdl_wait` and `pdl_launch_dependents` by `nvvm.griddepcontrol`."""
 

@@ -10,9 +10,10 @@ Those whose index vectors already have a component for a batching dimension stay
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -23,8 +24,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 
-@dataclass(frozen=True)
-class BatchedGatherScatterNormalizer:
+class BatchedGatherScatterNormalizer(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "batched_gather_scatter_normalizer"

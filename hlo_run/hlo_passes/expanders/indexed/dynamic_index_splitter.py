@@ -7,8 +7,9 @@ XLA's `DynamicIndexSplitter`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -18,8 +19,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _FIRST_INDEX = {"dynamic-slice": 1, "dynamic-update-slice": 2}
 
 
-@dataclass(frozen=True)
-class DynamicIndexSplitter:
+class DynamicIndexSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dynamic-index-splitter"

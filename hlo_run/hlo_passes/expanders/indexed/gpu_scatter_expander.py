@@ -12,10 +12,10 @@ not exist. A scatter with unique indices needs no atomics and stays. With `--xla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -28,8 +28,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order, simple
 _WIDEST_ATOMIC_BITS = 64
 
 
-@dataclass(frozen=True)
-class GpuScatterExpander:
+class GpuScatterExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "gpu_scatter_expander"

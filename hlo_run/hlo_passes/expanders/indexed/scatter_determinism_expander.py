@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -29,8 +30,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order
 _LARGEST_S32 = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class ScatterDeterminismExpander:
+class ScatterDeterminismExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scatter_determinism_expander"

@@ -12,8 +12,10 @@ Needs the form of `scatter_simplifier` and an elementwise combiner. XLA's `Scatt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -22,8 +24,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, scalar_indices
 
 
-@dataclass(frozen=True)
-class ScatterExpander:
+class ScatterExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "scatter_expander"

@@ -10,8 +10,9 @@ The position -1 means that no element was selected yet, so the initial value is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -24,8 +25,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 _MOST_S32 = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class SelectAndScatterExpander:
+class SelectAndScatterExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "select_and_scatter_expander"

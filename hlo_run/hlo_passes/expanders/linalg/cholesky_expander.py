@@ -9,8 +9,9 @@ triangular solves if the matrix has several blocks. XLA's `cholesky_expander.cc`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -30,8 +31,7 @@ from hlo_run.hlo_passes.subgraphs.matrices import (
 _BLOCK_SIZE = 128
 
 
-@dataclass(frozen=True)
-class CholeskyExpander:
+class CholeskyExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cholesky_expander"

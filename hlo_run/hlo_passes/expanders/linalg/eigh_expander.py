@@ -10,8 +10,9 @@ inliner, and loops. XLA's `eigh_expander.cc`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -27,8 +28,7 @@ _TOLERANCE = {"f64": 1e-14, "c128": 1e-14}
 _NARROW_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class EighExpander:
+class EighExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "eigh_expander"

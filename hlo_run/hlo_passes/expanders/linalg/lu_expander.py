@@ -9,8 +9,9 @@ this call. Leaves a call for the inliner, and a loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand, shaped_name
 from hlo_run.hlo_passes.subgraphs.matrices import dynamic_block, minor_iota, spread_batch
 
 
-@dataclass(frozen=True)
-class LuExpander:
+class LuExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "lu_expander"

@@ -9,8 +9,9 @@ geqrf does. A block of reflections is applied as I - V T V^H. Leaves calls for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -33,8 +34,7 @@ _BLOCK_SIZE = 128
 _PRODUCT = "ProductOfElementaryHouseholderReflectors"
 
 
-@dataclass(frozen=True)
-class QrExpander:
+class QrExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "qr_expander"

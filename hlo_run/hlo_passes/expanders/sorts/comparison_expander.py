@@ -9,8 +9,9 @@ Kernels only have the partial order. The integers are as wide as the floats; bf1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -22,8 +23,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 _UNSIGNED = "f8e8m0fnu"
 
 
-@dataclass(frozen=True)
-class ComparisonExpander:
+class ComparisonExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "comparison-expander"

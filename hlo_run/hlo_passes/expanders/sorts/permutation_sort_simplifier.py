@@ -9,8 +9,9 @@ Only for sorts of two operands by the first one. XLA's `PermutationSortExpander`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -20,8 +21,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 
-@dataclass(frozen=True)
-class PermutationSortSimplifier:
+class PermutationSortSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "permutation_sort_simplifier"

@@ -9,8 +9,10 @@ The kernels then need not be stable. If an operand is an iota along the sorted d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -21,8 +23,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 _MOST_S32 = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class StableSortExpander:
+class StableSortExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "stable-sort-expander"

@@ -9,8 +9,9 @@ XLA has no such pass; its kernels write whole bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -23,8 +24,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 _BYTE_BITS = 8
 
 
-@dataclass(frozen=True)
-class SubByteSortExpander:
+class SubByteSortExpander(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "sub-byte-sort-expander"

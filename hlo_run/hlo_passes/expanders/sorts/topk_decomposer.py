@@ -9,8 +9,9 @@ its packed form for bf16, which XLA:GPU does not use either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -22,8 +23,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.library_calls import is_topk_call
 
 
-@dataclass(frozen=True)
-class TopkDecomposer:
+class TopkDecomposer(Struct, frozen=True):
     """The pass; see the module's docstring. `TopK` calls stay unless `takes_calls`."""
 
     name: ClassVar[str] = "topk-decomposer"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims, product_dims
 from hlo_run.hlo.graph import HloInstruction
@@ -41,8 +43,7 @@ def convolution(v: Visit) -> Part:
     return v.made(partition(product))
 
 
-@dataclass(frozen=True)
-class _Convolution:
+class _Convolution(Struct, frozen=True):
     hlo: HloInstruction
     dims: ProductDims
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.indexed_dims import (
     Indexed,
@@ -51,8 +52,7 @@ def gather(v: Visit) -> Part:
     return v.made(_partition(_Gather(v.hlo, Indexed.of(v.hlo), operand, indices, v.hlo.shape, v.leaf), recurses=True))
 
 
-@dataclass(frozen=True)
-class _Gather:
+class _Gather(Struct, frozen=True):
     """A gather with a result of shape `base` under `sharding`; `what` has the sizes of the slices in a group."""
 
     hlo: HloInstruction

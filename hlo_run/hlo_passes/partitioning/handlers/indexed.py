@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.indexed_dims import Indexed, MatchingDims
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -183,8 +185,7 @@ def _aligned_on(sharding: SingleSharding, dims: Sequence[int], like: SingleShard
     return ungroup(aligned(group_on_dims(sharding, dims), group_on_dims(like, like_dims)))
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """A throw-away computation in which a way of dividing is tried."""
 
     state: State

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims
 from hlo_run.hlo.graph import HloInstruction
@@ -35,8 +36,7 @@ class Multiply(Protocol):
 Special = Callable[["Product", bool], "HloInstruction | bool | None"]
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Struct, frozen=True):
     """A product of `lhs` and `rhs` with a result of shape `base` under `sharding` over `partitions` devices."""
 
     lhs: Part

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.dot_dims import DimGroup, operand_sharding
 from hlo_run.hlo.graph import HloInstruction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.groups import group_on_dims

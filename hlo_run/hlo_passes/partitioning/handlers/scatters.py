@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.indexed_dims import (
     Indexed,
@@ -80,8 +81,7 @@ def _without_excess(indices: Part) -> Part:
     return indices.having(b.dynamic_slice(padded, offsets, indices.hlo.shape.dims), sharding)
 
 
-@dataclass(frozen=True)
-class _Scatter:
+class _Scatter(Struct, frozen=True):
     """A scatter with a result of shape `base` under `sharding`; `what` has the sizes of the updates' windows in a group."""
 
     hlo: HloInstruction

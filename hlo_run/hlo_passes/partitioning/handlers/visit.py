@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import REPLICATED, elements_of, maximal, part_of, same_for_all, shard_shape
@@ -11,8 +12,7 @@ from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo_passes.partitioning.state import Builder, Part, State
 
 
-@dataclass(frozen=True)
-class Visit:
+class Visit(Struct, frozen=True):
     """One instruction: the part of each operand, and the `sharding` of the result over `partitions` devices.
 
     For an instruction with a manual subgroup, shardings and state are those inside of its groups.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import has_side_effect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.analysis.backward_convolution import has_form_of_library
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim

@@ -6,11 +6,13 @@ returns the instruction itself; it takes fuel for it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -32,12 +34,12 @@ class Rewriter(Editor):
 
     def at(self, origin: HloInstruction) -> Rewriter:
         """Return a rewriter whose instructions get the metadata of `origin`, of the same computation."""
-        return replace(self, origin=origin)
+        return dataclasses.replace(self, origin=origin)
 
     @property
     def bare(self) -> Rewriter:
         """A rewriter whose instructions have no metadata."""
-        return replace(self, derives=False)
+        return dataclasses.replace(self, derives=False)
 
     def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old`, which stays, by `new` in all its users and as the root."""

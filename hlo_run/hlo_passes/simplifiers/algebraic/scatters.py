@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import simple_reducer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
