@@ -38,14 +38,15 @@ def xla_fingerprint(module: HloModule) -> str:
 def _binary(found: re.Match[bytes]) -> bytes:
     sizes = [_size(size) for size in found[2].decode().split(",") if size]
     numbers = [_TYPES[found[1].decode()], *sizes]
-    return struct.pack(f"<{len(numbers) + 1}q", len(numbers), *numbers)
+    return struct.pack(f"<{len(numbers) + 1}Q", len(numbers), *numbers)
 
 
 def _size(text: str) -> int:
     """Return a size and, in the two lowest bits, whether it is dynamic."""
     if text == "?":
         return (_UNBOUNDED_SIZE << 2 | _UNBOUNDED) & ((1 << 63) - 1)
-    return int(text.removeprefix("<=")) << 2 | (_BOUNDED if text.startswith("<=") else _STATIC)
+    shifted = int(text.removeprefix("<=")) << 2 | (_BOUNDED if text.startswith("<=") else _STATIC)
+    return shifted & ((1 << 64) - 1)  # XLA's 64-bit integers wrap
 
 
 class _Literal(str):

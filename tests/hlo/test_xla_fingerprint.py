@@ -40,3 +40,9 @@ def test_every_byte_of_the_data_counts(count: int) -> None:
     key = (1, 2, 3, 4)
     hashes = {highway_hash_128(data[:place] + b"\xff" + data[place + 1 :], key) for place in range(count)}
     assert len(hashes | {highway_hash_128(data, key)}) == count + 1
+
+
+def test_sizes_of_more_than_61_bits() -> None:
+    sizes = (f"pred[{size}]" for size in ((1 << 63) - 1, (1 << 63) - 2, 1 << 62))
+    texts = [f"HloModule m\nENTRY e {{ ROOT p = {shape} parameter(0) }}" for shape in sizes]
+    assert len({xla_fingerprint(hlo_run.parse(text)) for text in texts}) == 3

@@ -66,7 +66,12 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
     if not count:
         del changed["lhs_batch_dims"], changed["rhs_batch_dims"]
     kept = {name: attrs[name] for name in ("operand_precision", "algorithm") if name in attrs}
-    new = editor.add("dot", Shape.array(dot.shape.element_type, tuple(dims)), [new_lhs, new_rhs], **changed, **kept)
+    shape = Shape.array(dot.shape.element_type, tuple(dims))
+    if any(dot.shape.dynamic_dims):
+        own = [(new_lhs, range(new_lhs.shape.rank - 1)), (new_rhs, range(count + 1, new_rhs.shape.rank))]
+        flags = [any(value.shape.dynamic_dims[d : d + 1]) for value, kept_dims in own for d in kept_dims]
+        shape = replace(shape, dynamic_dims=tuple(flags) if any(flags) else ())
+    new = editor.add("dot", shape, [new_lhs, new_rhs], **changed, **kept)
     return editor.add("reshape", dot.shape, [new])
 
 
@@ -77,9 +82,17 @@ def _grouped(value: HloInstruction, batch: Sequence[int], groups: Sequence[Seque
     """
     editor, dims = Editor(value), value.shape.dims
     order = (*batch, *(d for group in groups for d in group))
-    transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=())
-    grouped = Shape.array(value.shape.element_type, (*(dims[d] for d in batch), *(_size(value, group) for group in groups)))
+    transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
+    sizes = (*(dims[d] for d in batch), *(_size(value, group) for group in groups))
+    grouped = Shape.array(value.shape.element_type, sizes)
+    grouped = replace(grouped, dynamic_dims=_dynamic(value, [*([d] for d in batch), *groups]))
     return editor.add("reshape", grouped, [editor.add("transpose", transposed, [value], dimensions=order)])
+
+
+def _dynamic(value: HloInstruction, groups: Sequence[Sequence[int]]) -> tuple[bool, ...]:
+    """Return which groups of dimensions have a dynamic one; () if none has."""
+    dynamic = value.shape.dynamic_dims
+    return tuple(any(dynamic[d] for d in group) for group in groups) if any(dynamic) else ()
 
 
 def _size(value: HloInstruction, dims: Sequence[int]) -> int:

@@ -159,7 +159,7 @@ class _Padder(SizedValues):
         value, size = instruction.operands
         dim = _dimension(instruction)
         made = Editor(instruction).add("copy", fixed_shape(value.shape), [value])
-        old = self.sizes_of(value) or (None,) * value.shape.rank
+        old = self.sizes_by_dim(value)
         # A size set on a static result type is not propagated.
         whole = not any(instruction.shape.dynamic_dims) or (
             size.opcode == "constant" and int(size.constant_array) == value.shape.dims[dim]
@@ -249,13 +249,13 @@ class _Padder(SizedValues):
         self.keep(instruction, tuple(found))
 
     def transpose(self, instruction: HloInstruction) -> None:
-        sizes = self.sizes_of(instruction.operands[0])
+        sizes = self.sizes_by_dim(instruction.operands[0])
         order = instruction.dimensions
         self.keep(instruction, tuple(sizes[dim] for dim in order))
 
     def reshape(self, instruction: HloInstruction) -> None:
         (value,) = instruction.operands
-        sizes = reshape_sizes(Editor(instruction), value.shape.dims, self.sizes_of(value), instruction.shape.dims)
+        sizes = reshape_sizes(Editor(instruction), value.shape.dims, self.sizes_by_dim(value), instruction.shape.dims)
         if sizes is None:
             self._replace(instruction, dynamic_ops.static_reshape(self, instruction))
         else:
@@ -269,7 +269,7 @@ class _Padder(SizedValues):
         value = instruction.operands[0]
         if any(self.sizes_of(other) for other in instruction.operands[1:]):
             raise refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
-        dims = zip(self.sizes_of(value), value.shape.dims, instruction.shape.dims, strict=True)
+        dims = zip(self.sizes_by_dim(value), value.shape.dims, instruction.shape.dims, strict=True)
         self.keep(instruction, tuple(size if before == after else None for size, before, after in dims))
 
     def gather(self, instruction: HloInstruction) -> None:
@@ -281,14 +281,14 @@ class _Padder(SizedValues):
 
     def pad(self, instruction: HloInstruction) -> None:
         value, fill = instruction.operands
-        editor, sizes = Editor(instruction), self.sizes_of(value)
+        editor, sizes = Editor(instruction), self.sizes_by_dim(value)
         instruction.operands = (self.masked(editor, value, fill, tuple(range(value.shape.rank))), fill)
         self.keep(instruction, pad_sizes(editor, sizes, instruction.padding))
 
     def reverse(self, instruction: HloInstruction) -> None:
         """Valid elements are at the end after a reverse: move them to the front."""
         value, editor = instruction.operands[0], Editor(instruction)
-        sizes, dims = self.sizes_of(value), value.shape.dims
+        sizes, dims = self.sizes_by_dim(value), value.shape.dims
         made = editor.add("reverse", fixed_shape(instruction.shape), [value], dimensions=instruction.dimensions)
         moved = {dim for dim in instruction.dimensions if sizes[dim] is not None}
         zero = editor.constant(0, "s32")
@@ -312,7 +312,7 @@ class _Padder(SizedValues):
         place = zero
         result = editor.broadcast(editor.constant(0, instruction.shape.element_type), instruction.shape.dims)
         for operand in instruction.operands:
-            sizes = self.sizes_of(operand) or (None,) * instruction.shape.rank
+            sizes = self.sizes_by_dim(operand)
             starts = [place if dim == joined else zero for dim in range(instruction.shape.rank)]
             result = editor.add("dynamic-update-slice", result.shape, [result, operand, *starts])
             size = sizes[joined] or editor.constant(operand.shape.dims[joined], "s32")
@@ -340,7 +340,7 @@ class _Padder(SizedValues):
         if len(instruction.operands) != 2:
             raise refused(instruction, "windows of several arrays of dynamic sizes")
         editor, (array, init) = Editor(instruction), instruction.operands
-        sizes = self.sizes_of(array)
+        sizes = self.sizes_by_dim(array)
         instruction.operands = (self.masked(editor, array, init, tuple(range(array.shape.rank))), init)
         self.keep(instruction, window_sizes(editor, sizes, instruction.window))
 
@@ -349,12 +349,12 @@ class _Padder(SizedValues):
         operands: list[HloInstruction] = []
         batch: list[HloInstruction | None] = []
         free: list[HloInstruction | None] = []
-        for side, operand in zip(("lhs", "rhs"), instruction.operands, strict=True):
+        for side, operand in zip(("lhs", "rhs"), instruction.operands[:2], strict=True):
             contracting = instruction.attrs.get(f"{side}_contracting_dims", ())
             leading: tuple[int, ...] = instruction.attrs.get(f"{side}_batch_dims", ())
             zero = editor.constant(0, operand.shape.element_type)
             operands.append(self.masked(editor, operand, zero, tuple(contracting)))
-            sizes = self.sizes_of(operand) or (None,) * operand.shape.rank
+            sizes = self.sizes_by_dim(operand)
             own = [sizes[dim] for dim in leading]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
             free += [size for dim, size in enumerate(sizes) if dim not in (*contracting, *leading)]

@@ -31,8 +31,8 @@ def convolution(values: SizedValues, instruction: HloInstruction) -> None:
     editor = Editor(instruction)
     labels = instruction.dim_labels
     source, weights = instruction.operands[:2]
-    given = values.sizes_of(source) or (None,) * source.shape.rank
-    kernel = values.sizes_of(weights) or (None,) * weights.shape.rank
+    given = values.sizes_by_dim(source)
+    kernel = values.sizes_by_dim(weights)
     _check_convolution(instruction, labels, given, kernel)
     summed = (labels.input.second_dim, *labels.input.spatial_dims)
     zeros = [editor.constant(0, operand.shape.element_type) for operand in (source, weights)]
@@ -113,7 +113,7 @@ def _check_scatter(
             raise refused(instruction, "windows that move along a dynamic dimension")
     for update in updates:
         for dim, target in zip(windows, of_window, strict=True):
-            size = (values.sizes_of(update) or (None,) * update.shape.rank)[dim]
+            size = values.sizes_by_dim(update)[dim]
             if size is not None and not (sizes and sizes[target] is size):
                 raise refused(instruction, "updates of dynamic size")
 
@@ -126,7 +126,7 @@ def dynamic_reshape(values: SizedValues, instruction: HloInstruction) -> HloInst
     value, *sizes = instruction.operands
     editor = Editor(instruction)
     wanted = [size if is_open else None for size, is_open in zip(sizes, instruction.shape.dynamic_dims, strict=True)]
-    made = moved(editor, value, values.sizes_of(value), instruction.shape.dims, wanted)
+    made = moved(editor, value, values.sizes_by_dim(value), instruction.shape.dims, wanted)
     values.keep(made, tuple(wanted))
     return made
 
@@ -134,7 +134,7 @@ def dynamic_reshape(values: SizedValues, instruction: HloInstruction) -> HloInst
 def static_reshape(values: SizedValues, instruction: HloInstruction) -> HloInstruction:
     """Return the replacement of a reshape that moves elements; the result's one dynamic size is the count over the others."""
     (value,) = instruction.operands
-    editor, sizes = Editor(instruction), values.sizes_of(value)
+    editor, sizes = Editor(instruction), values.sizes_by_dim(value)
     dynamic = [dim for dim, is_open in enumerate(instruction.shape.dynamic_dims) if is_open]
     if len(dynamic) != 1:
         raise refused(instruction, "a reshape to several dynamic dimensions")

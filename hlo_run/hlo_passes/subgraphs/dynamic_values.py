@@ -31,6 +31,10 @@ class SizedValues:
         """Return the size of each dynamic dimension of an array as an s32 scalar, None for static ones; () if all are static."""
         return self.sizes.get(value, {}).get((), ())
 
+    def sizes_by_dim(self, value: HloInstruction) -> Sizes:
+        """Return the same with one entry per dimension, also if all are static."""
+        return self.sizes_of(value) or (None,) * value.shape.rank
+
     def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
         """Return a value with elements beyond its sizes in dimensions `dims` replaced by `fill`, a scalar."""
         sizes = self.sizes_of(value)

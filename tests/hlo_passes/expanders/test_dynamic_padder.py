@@ -103,6 +103,14 @@ ENTRY e {
 }
 """
 
+_EMPTY = """
+ENTRY e {
+  x = f32[<=4] parameter(0)
+  y = f32[0,3] parameter(1)
+  ROOT d = f32[<=4,0,3] dot(x, y)
+}
+"""
+
 
 def _flat(value: Literal) -> list[np.ndarray[Any, Any]]:
     return [leaf for part in value for leaf in _flat(part)] if isinstance(value, tuple) else [value]
@@ -147,3 +155,9 @@ def test_moved_elements() -> None:
     x = np.random.default_rng(3).integers(-100, 100, (5, 4)).astype(np.int8)
     g, d, b = _check(_MOVES, x, np.array([[2], [0], [4]], np.int32))
     assert (g.shape, d.shape, b.shape) == ((3, 4), (5, 2), (5, 4))
+
+
+def test_an_empty_product_is_static() -> None:
+    """Its dot becomes a constant, so that no size is known where the result is reshaped to a dynamic shape."""
+    (r,) = _flat(_check(_EMPTY, _floats(3), np.zeros((0, 3), np.float32)))
+    assert r.size == 0
