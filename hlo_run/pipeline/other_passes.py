@@ -22,6 +22,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("dot_dimension_normalizer", "dots.dot_dimension_normalizer"),
         _row("hlo-descheduler", "memory.descheduler"),
         _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
+        _row("scan-rewriter", "library.scan_rewriter"),
         _row("while_loop_unroller", "control_flow.while_loop_unroller"),
         _row("while-loop-fusible-sinking", "control_flow.while_loop_fusible_sinking"),
         _row("while-loop-invariant-code-motion", "control_flow.while_loop_invariant_code_motion"),
