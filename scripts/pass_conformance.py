@@ -69,6 +69,14 @@ _LEVELS = {
     ),
     3: ("Heterogeneous*", "ArrayWeight*", "UniversalDot*", "DotOfDotMWE", "DotOfDotMWE2"),
 }
+# Of the tests of call-splitter: the opcodes that their functions look for.
+_BORDERS = {
+    "multiply+subtract": "SplitDownMultipleInstructions*",
+    "multiply": "SplitDown*",
+    "negate": "SplitUpMultiple*",
+    "add": "SplitUp*",
+    "and": "ClearCache",
+}
 _LEVELS_FILE = "recognize_reduce_window_test.cc"
 # The reason of a case in which released XLA's pass makes the same module as ours (`released_passes.py`).
 _AS_RELEASED = "released XLA gives the same result: the test is newer, or sets options that XLA:GPU does not set"
@@ -165,6 +173,9 @@ def _asked(row: _Row, name: str, made: str) -> str:
     pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
     if fnmatch.fnmatch(row["case"], "algsimp/SimplifyBitcastConvert*Bitwidth") and row["changed"] == "true":
         pairs.append("sees_layouts=true")  # the test sets it in a record of options
+    if made.startswith("CallSplitter"):
+        opcodes = next(names for names, tests in _BORDERS.items() if fnmatch.fnmatch(row["test"], tests))
+        pairs += [f"boundary={opcodes}", f"direction={'up' if 'kUp' in given else 'down'}"]
     if row["file"].endswith("/scan_rewriter_test.cc"):
         pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):

@@ -1,8 +1,9 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print; a
-pass's options are in braces), `--stage=NAME` and any other flag of the command line, `--twice` (a second run must change nothing). `// NUMERIC: reference`
-evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
+pass's options are in braces), `--stage=NAME` and any other flag of the command line, `--twice` (a second run must change
+nothing). `// NUMERIC: reference` evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on
+Host as well.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
-from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.asked_passes import parse_asked, split_passes, with_options
+from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.other_passes import OTHER_PASSES
 from hlo_run.pipeline.runner import verify_input
 from hlo_run.pipeline.table import PIPELINE

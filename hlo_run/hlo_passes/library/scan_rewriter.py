@@ -1,11 +1,11 @@
 """Make calls of CUB's scans of running sums along rows.
 
     scan(f32[8,40] x, broadcast(0)), dimensions={1}, is_associative=true, to_apply=sum
-        =>   custom-call(x), custom_call_target="xla.gpu.ext.cub_scan_unassigned_scratch_size", backend_config={.. "kind":"SUM" ..}
+        =>   custom-call(x), custom_call_target="xla.gpu.ext.cub_scan_unassigned_scratch_size", backend_config={..}
 
-XLA's `ScanRewriter`: associative scans of one array with one carry, whose body adds its parameters and returns the sum as output and
-carry, and whose rows are contiguous. The released pass takes forward scans from a scalar zero whose last carry is not used; the newer
-one also takes scans from other starts, in reverse, and last carries, but none of empty rows.
+XLA's `ScanRewriter`: associative scans of one array with one carry, whose body adds its parameters and returns the sum as output
+and carry, and whose rows are contiguous. The released pass takes forward scans from a scalar zero whose last carry is not used;
+the newer one also takes scans from other starts, in reverse, and last carries, but none of empty rows.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
 # XLA's CUB adds no others, and fails to compile a scan of them.
 _TYPES = frozenset("s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f32 f64".split())
+
 
 @dataclass(frozen=True)
 class ScanRewriter:
@@ -84,8 +85,9 @@ class _Row:
 def _row(scan: HloInstruction) -> _Row | None:
     """Return the rows of the scanned array; None if another dimension with more than one element is inside of them."""
     shape, (dim,) = scan.operands[0].shape, scan.dimensions
-    place = shape.minor_to_major.index(dim)
-    inner, outer = (prod(shape.dims[d] for d in part) for part in (shape.minor_to_major[:place], shape.minor_to_major[place + 1 :]))
+    order = shape.minor_to_major
+    place = order.index(dim)
+    inner, outer = (prod(shape.dims[d] for d in part) for part in (order[:place], order[place + 1 :]))
     return _Row(shape.dims[dim], outer) if inner <= 1 else None
 
 
