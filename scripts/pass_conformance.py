@@ -41,6 +41,7 @@ _Row = dict[str, str]
 
 # The options of a pass by position in XLA's constructor.
 OPTIONS = {
+    "ConditionalCodeMotion": ("sees_layouts", "moves_converts"),
     "CallInliner": ("single_call_site",),
     "HloComputationDeduplicator": ("marks_fusions",),
     "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),

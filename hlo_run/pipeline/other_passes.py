@@ -18,6 +18,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("call-outliner", "control_flow.call_outliner"),
         _row("call-parameter-cleanup", "control_flow.call_parameter_cleanup"),
         _row("call-splitter", "control_flow.call_splitter"),
+        _row("conditional-code-motion", "control_flow.conditional_code_motion"),
         _row("control-dep-remover", "memory.control_dep_remover"),
         _row("defuser", "fusion.defuser"),
         _row("despecializer", "simplifiers.despecializer"),
