@@ -45,6 +45,7 @@ OPTIONS = {
     "CallInliner": ("single_call_site",),
     "HloComputationDeduplicator": ("marks_fusions",),
     "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),
+    "InstructionHoister": ("hoists_parameters", "hoists_constants", "hoists_bitcasts", "hoists_elements"),
     "WhileLoopConstantSinking": ("sink_broadcast_of_constants", "sink_only_scalar_constants"),
     "WhileLoopFusibleSinking": ("sink_broadcast_of_constant",),
     "WhileLoopInvariantCodeMotion": ("hoist_constants", "hoist_reshapes", "hoist_size_inflation_ratio"),
@@ -177,6 +178,8 @@ def _asked(row: _Row, name: str, made: str) -> str:
     if made.startswith("CallSplitter"):
         opcodes = next(names for names, tests in _BORDERS.items() if fnmatch.fnmatch(row["test"], tests))
         pairs += [f"boundary={opcodes}", f"direction={'up' if 'kUp' in given else 'down'}"]
+    if made == "HloElementTypeConverter(BF16,F32)":
+        pairs += ["eliminate=bf16", "replace_with=f32"]
     if row["file"].endswith("/scan_rewriter_test.cc"):
         pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
