@@ -14,6 +14,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
     "other",
     (
         _row("batch-dot-simplification", "dots.batch_dot_simplification"),
+        _row("bfloat16-propagation", "simplifiers.bfloat16_propagation"),
         _row("call-marker", "control_flow.call_marker"),
         _row("call-outliner", "control_flow.call_outliner"),
         _row("call-parameter-cleanup", "control_flow.call_parameter_cleanup"),
