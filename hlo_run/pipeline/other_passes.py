@@ -31,6 +31,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("fusion_constant_sinking", "fusion.fusion_constant_sinking"),
         _row("gemv-rewriter", "dots.gemv_rewriter"),
         _row("hlo-descheduler", "memory.descheduler"),
+        _row("hlo-module-dce", "control_flow.hlo_module_dce"),
         _row("instruction-hoister", "memory.instruction_hoister"),
         _row("propagate-call-metadata", "control_flow.propagate_call_metadata"),
         _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
