@@ -180,6 +180,8 @@ def _asked(row: _Row, name: str, made: str) -> str:
     if made.startswith("CallSplitter"):
         opcodes = next(names for names, tests in _BORDERS.items() if fnmatch.fnmatch(row["test"], tests))
         pairs += [f"boundary={opcodes}", f"direction={'up' if 'kUp' in given else 'down'}"]
+    if made == "WhileLoopExpensiveInvariantCodeMotion(HloPredicateIsOp)":
+        pairs.append("opcodes=dot+reduce" if "NonInflating" in row["test"] else "opcodes=dot")
     if made == "HloElementTypeConverter(BF16,F32)":
         pairs += ["eliminate=bf16", "replace_with=f32"]
     if made.startswith("BFloat16Propagation(&bfloat16_support"):
