@@ -92,7 +92,12 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("batchnorm_expander/DisabledFlags*", "call-inliner/PreserveComposite*", "call-*/ReusedComputationName*"),
             *("reshape-mover/ReshapeOfRank1*", "dot-strength-reduction/*", "topk-specializer/Preserves*"),
-            *("reduce-window-rewriter/OptimizeR1*", "constant_folding/FoldWhile", "rng-expander/ReplacesRngWithGet*"),
+            *(
+                "reduce-window-rewriter/OptimizeR1*",
+                "change-op-data-type/SimpleWithCloner",
+                "constant_folding/FoldWhile",
+                "rng-expander/ReplacesRngWithGet*",
+            ),
         ),
     ),
     ("execution threads other than the main one", ("*ExecutionThread*", "*Async*")),
@@ -112,6 +117,11 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "a module that the verifier refuses, as XLA's does",
         ("sort-rewriter/NoRewriteLarge*", "while-loop-constant-sinking/DontCreate*"),
     ),
+    (
+        "a bitcast of tuples or to another number of bytes, which the verifier refuses",
+        ("instruction-hoister/DefaultDisabled", "bfloat16-propagation/Bitcast*"),
+    ),
+    ("the tuning of a cost model, for which a pass has no option", ("conditional-code-motion/Test*Configuration*",)),
     ("Triton's fusions, and annotations of streams", ("priority-fusion/*",)),
     ("computations are printed in another order or under another name", ("while-loop-*Shared*", "*SharedCallee*")),
     (
@@ -182,6 +192,9 @@ def _asked(row: _Row, name: str, made: str) -> str:
         pairs += [f"boundary={opcodes}", f"direction={'up' if 'kUp' in given else 'down'}"]
     if made == "WhileLoopExpensiveInvariantCodeMotion(HloPredicateIsOp)":
         pairs.append("opcodes=dot+reduce" if "NonInflating" in row["test"] else "opcodes=dot")
+    if made.startswith("ChangeOpDataType") and "cloner" not in made:
+        pairs.append("types=f16:f32" + ("+u16:u32" if "U16" in made else ""))
+        pairs += ["opcodes=dot+convolution"] if "HloPredicateIsOp" in made else []
     if made == "HloElementTypeConverter(BF16,F32)":
         pairs += ["eliminate=bf16", "replace_with=f32"]
     if made.startswith("BFloat16Propagation(&bfloat16_support"):
