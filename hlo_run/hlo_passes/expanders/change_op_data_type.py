@@ -2,7 +2,7 @@
 
     f16[4] add(x, y)   =>   f16[4] convert(f32[4] add(convert(x), convert(y)))      (f16:f32)
 
-XLA's `ChangeOpDataType`: all operands must have one of the types, and the result must be an array.
+XLA's `ChangeOpDataType`: all operands must have one of the types, and the result must be an array of numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class ChangeOpDataType:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place. Raises UsageError for an unknown type."""
         del ctx
-        changes = dict(pair.partition(":")[::2] for pair in self.types.split("+") if pair)
+        changes: dict[str, str] = {}
+        for pair in filter(None, self.types.split("+")):
+            old, _, new = pair.partition(":")
+            changes[old] = new
         for name in (*changes, *changes.values()):
             if name not in DTYPES:
                 raise UsageError(f"'{name}' is no element type", hint="write types=FROM:TO+FROM:TO")
@@ -41,11 +44,12 @@ class ChangeOpDataType:
         for computation in module.computations if changes else ():
             for value in computation.post_order() if not computation.is_fusion else ():
                 types = {operand.shape.element_type for operand in value.operands}
-                if len(types) != 1 or not value.shape.is_array or (opcodes is not None and value.opcode not in opcodes):
+                is_number = value.shape.is_array and value.shape.element_type != "pred"
+                if len(types) != 1 or not is_number or (opcodes is not None and value.opcode not in opcodes):
                     continue
-                new = changes.get(types.pop())
-                if new is not None:
-                    _change(module, value, new)
+                wanted = changes.get(types.pop())
+                if wanted is not None:
+                    _change(module, value, wanted)
 
 
 def _change(module: HloModule, old: HloInstruction, new: str) -> None:
