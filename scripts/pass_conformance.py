@@ -41,9 +41,11 @@ _Row = dict[str, str]
 
 # The options of a pass by position in XLA's constructor.
 OPTIONS = {
+    "ConditionalCodeMotion": ("sees_layouts", "moves_converts"),
     "CallInliner": ("single_call_site",),
     "HloComputationDeduplicator": ("marks_fusions",),
     "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),
+    "InstructionHoister": ("hoists_parameters", "hoists_constants", "hoists_bitcasts", "hoists_elements"),
     "WhileLoopConstantSinking": ("sink_broadcast_of_constants", "sink_only_scalar_constants"),
     "WhileLoopFusibleSinking": ("sink_broadcast_of_constant",),
     "WhileLoopInvariantCodeMotion": ("hoist_constants", "hoist_reshapes", "hoist_size_inflation_ratio"),
@@ -55,6 +57,31 @@ FLAGS = {
     "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
     "gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
 }
+# Of the tests of recognize-reduce-window: the level at which they expect a rewrite, if it is not 1. A second case of a test runs
+# at the level below.
+_LEVELS = {
+    2: (
+        "SubtractSlices*",
+        "FlattenAndSort*",
+        "WeightedSlices*",
+        "DotChain*",
+        "*_NoFactor*",
+        "TwoSlicesWith*",
+        "PreventPattern3*",
+    ),
+    3: ("Heterogeneous*", "ArrayWeight*", "UniversalDot*", "DotOfDotMWE", "DotOfDotMWE2"),
+}
+# Of the tests of call-splitter: the opcodes that their functions look for.
+_BORDERS = {
+    "multiply+subtract": "SplitDownMultipleInstructions*",
+    "multiply": "SplitDown*",
+    "negate": "SplitUpMultiple*",
+    "add": "SplitUp*",
+    "and": "ClearCache",
+}
+# Their constants have 16 million elements.
+_LARGE = ("ConditionalGTEWithFusion",)
+_LEVELS_FILE = "recognize_reduce_window_test.cc"
 # The reason of a case in which released XLA's pass makes the same module as ours (`released_passes.py`).
 _AS_RELEASED = "released XLA gives the same result: the test is newer, or sets options that XLA:GPU does not set"
 # Why other cases differ: (reason, patterns of cases). The first that matches counts.
@@ -65,7 +92,12 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("batchnorm_expander/DisabledFlags*", "call-inliner/PreserveComposite*", "call-*/ReusedComputationName*"),
             *("reshape-mover/ReshapeOfRank1*", "dot-strength-reduction/*", "topk-specializer/Preserves*"),
-            *("reduce-window-rewriter/OptimizeR1*", "constant_folding/FoldWhile", "rng-expander/ReplacesRngWithGet*"),
+            *(
+                "reduce-window-rewriter/OptimizeR1*",
+                "change-op-data-type/SimpleWithCloner",
+                "constant_folding/FoldWhile",
+                "rng-expander/ReplacesRngWithGet*",
+            ),
         ),
     ),
     ("execution threads other than the main one", ("*ExecutionThread*", "*Async*")),
@@ -85,6 +117,11 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "a module that the verifier refuses, as XLA's does",
         ("sort-rewriter/NoRewriteLarge*", "while-loop-constant-sinking/DontCreate*"),
     ),
+    (
+        "a bitcast of tuples or to another number of bytes, which the verifier refuses",
+        ("instruction-hoister/DefaultDisabled", "bfloat16-propagation/Bitcast*"),
+    ),
+    ("the tuning of a cost model, for which a pass has no option", ("conditional-code-motion/Test*Configuration*",)),
     ("Triton's fusions, and annotations of streams", ("priority-fusion/*",)),
     ("computations are printed in another order or under another name", ("while-loop-*Shared*", "*SharedCallee*")),
     (
@@ -150,6 +187,20 @@ def _asked(row: _Row, name: str, made: str) -> str:
     pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
     if fnmatch.fnmatch(row["case"], "algsimp/SimplifyBitcastConvert*Bitwidth") and row["changed"] == "true":
         pairs.append("sees_layouts=true")  # the test sets it in a record of options
+    if made.startswith("CallSplitter"):
+        opcodes = next(names for names, tests in _BORDERS.items() if fnmatch.fnmatch(row["test"], tests))
+        pairs += [f"boundary={opcodes}", f"direction={'up' if 'kUp' in given else 'down'}"]
+    if made == "WhileLoopExpensiveInvariantCodeMotion(HloPredicateIsOp)":
+        pairs.append("opcodes=dot+reduce" if "NonInflating" in row["test"] else "opcodes=dot")
+    if made.startswith("ChangeOpDataType") and "cloner" not in made:
+        pairs.append("types=f16:f32" + ("+u16:u32" if "U16" in made else ""))
+        pairs += ["opcodes=dot+convolution"] if "HloPredicateIsOp" in made else []
+    if made == "HloElementTypeConverter(BF16,F32)":
+        pairs += ["eliminate=bf16", "replace_with=f32"]
+    if made.startswith("BFloat16Propagation(&bfloat16_support"):
+        pairs.append("mixes_all=true")  # the class of the test
+    if row["file"].endswith("/scan_rewriter_test.cc"):
+        pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
         pairs.append("always=true")  # the test's fixture sets the mode
     return name + ("{" + ",".join(pairs) + "}" if pairs else "")
@@ -157,13 +208,17 @@ def _asked(row: _Row, name: str, made: str) -> str:
 
 def flags_of(row: _Row) -> tuple[str, ...]:
     """Return the flags that the fixture of the case's test sets."""
+    if Path(row["file"]).name == _LEVELS_FILE:
+        level = next((n for n, tests in _LEVELS.items() if any(fnmatch.fnmatch(row["test"], t) for t in tests)), 1)
+        return (f"--xla_recognize_reduction_optimization_level={level - row['case'].endswith('_2')}",)
     return FLAGS.get(Path(row["file"]).name, ())
 
 
 def optimized(file: str, passes: str, compact: bool = False, more: Sequence[str] = ()) -> tuple[int, str]:
     """Return the exit code and what hlo-opt prints; `more` are further flags."""
     out = io.StringIO()
-    flags = [*more, f"--passes={passes}", "--xla_dump_large_constants", f"--xla_dump_compact_gte={str(compact).lower()}", file]
+    constants = f"--xla_dump_large_constants={str(Path(file).stem not in _LARGE).lower()}"
+    flags = [*more, f"--passes={passes}", constants, f"--xla_dump_compact_gte={str(compact).lower()}", file]
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
         code = run_opt(flags)
     return code, out.getvalue()
@@ -225,7 +280,7 @@ def is_plain(row: _Row) -> bool:
         row["ours"] == "yes"
         and " set_" not in row["options"]
         and "lambda" not in row["options"]
-        and not re.search("edited|config", notes)
+        and (not re.search("edited|config", notes) or (Path(row["file"]).name == _LEVELS_FILE and notes == "config given"))
     )
 
 

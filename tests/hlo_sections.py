@@ -1,8 +1,9 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
-Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print),
-`--stage=NAME` and any other flag of the command line, `--twice` (a second run must change nothing). `// NUMERIC: reference`
-evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
+Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print; a
+pass's options are in braces), `--stage=NAME` and any other flag of the command line, `--twice` (a second run must change
+nothing). `// NUMERIC: reference` evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on
+Host as well.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
+from hlo_run.pipeline.asked_passes import parse_asked, split_passes, with_options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.other_passes import OTHER_PASSES
 from hlo_run.pipeline.runner import verify_input
@@ -92,8 +94,13 @@ def run_hlo(section: Section, folder: Path) -> str:
 
 def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
-    asked = set(map(spelling, options.hlo_rows.only))
-    rows = [row for group in (OTHER_PASSES, *PIPELINE) for _, row in group.all_rows() if spelling(row.name) in asked]
+    asked = {spelling(one.name): one for one in map(parse_asked, split_passes(",".join(options.hlo_rows.only)))}
+    rows = [
+        with_options(row, asked[spelling(row.name)])
+        for group in (OTHER_PASSES, *PIPELINE)
+        for _, row in group.all_rows()
+        if spelling(row.name) in asked
+    ]
     strictness = verify_input(module, any(row.mixes_layouts for row in rows))
     for row in rows:
         row.make(ctx).apply(ctx, module)

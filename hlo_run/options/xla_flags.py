@@ -29,6 +29,12 @@ class XlaFlags:
     xla_reduce_window_rewrite_base_length: int = flag(
         16, "reduce-window-rewriter: split running reductions into blocks of N elements (0: do not).", "N", least=0
     )
+    xla_recognize_reduction_optimization_level: int = flag(
+        0,
+        "recognize-reduce-window: 1 makes windows of sums of slices, 2 also dots of weighted sums, 3 also dots of sums of "
+        "products. The pass runs if `--passes` names it.",
+        "LEVEL",
+    )
     xla_gpu_enable_cub_radix_sort: bool = flag(True, "false: sort in kernels, never by CUB.")
     xla_gpu_experimental_disable_binary_libraries: bool = flag(
         False, "Run no pass that calls cuDNN, pads for cuBLAS, or solves triangular systems by cuBLAS."

@@ -21,6 +21,7 @@ _PLAIN, _BIAS, _ADD = (
     for beta, epilogue in (("0", "DEFAULT"), ("0", "BIAS"), ("1", "DEFAULT"))
 )
 _CONV = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
+_SCAN = "backend_config={vector_length = 1 : i64, row_length = 9 : i64, column_length = 2 : i64, kind = 1 : i32}"
 
 # (operands, result, target, attributes) that fit
 _FITTING = [
@@ -42,6 +43,7 @@ _FITTING = [
     ("f32[1,5,5,2] f32[1,5,5,4]", "(f32[3,3,2,4], u8[0])", "__cudnn$convBackwardFilter", _CONV),
     ("f32[2,9]", "(f32[2,9], u8[1])", "__cub$DeviceRadixSort", ""),
     ("f32[9] s32[9]", "(f32[9], s32[9], u8[1])", "xla.gpu.ext.cub_sort_pairs", ""),
+    ("f32[2,9]", "(f32[2,9], u8[0])", "xla.gpu.ext.cub_scan", _SCAN),
     ("f32[2,9]", "(f32[2,3], s32[2,3])", "TopK", ""),
     ("f32[<=4,3]", "(f32[4,3], s32[], s32[])", "PadToStatic", ""),
     ("f32[4,3] s32[] s32[]", "f32[<=4,3]", "SliceToDynamic", ""),
@@ -70,6 +72,8 @@ _UNFIT = [
     ("__cudnn$convBackwardFilter", "pad=1_1x1_1", "pad=1_1x1_0"),
     ("__cub$DeviceRadixSort", "(f32[2,9], u8[1])", "f32[2,9]"),
     ("xla.gpu.ext.cub_sort_pairs", "s32[9]", "s32[8]"),
+    ("xla.gpu.ext.cub_scan", "column_length = 2", "column_length = 3"),
+    ("xla.gpu.ext.cub_scan", "kind = 1", "kind = 2"),
     ("TopK", "f32[2,3]", "f32[2,10]"),
     ("TopK", "(f32[2,3], s32[2,3])", "(f32[], s32[3])"),
     ("PadToStatic", "f32[<=4,3]", "f32[4,3]"),

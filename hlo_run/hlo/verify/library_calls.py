@@ -15,6 +15,7 @@ from hlo_run import custom_calls
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.matrix_calls import matrix_call
+from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.shape import Shape
 
 Dims: TypeAlias = tuple[int, ...]
@@ -286,6 +287,17 @@ def _radix_sort(call: _Call) -> str:
     return "one or two arrays of the same dimensions, and results like them"
 
 
+def _row_scan(call: _Call) -> str:
+    scan = row_scan(call.instruction)
+    if scan is None:
+        return "a backend_config with the kind SUM"
+    if len(call.operands) == 1 and call.instruction.shape.is_tuple and call.has_arrays(1, 1):
+        source, result = call.operands[0], call.results[0]
+        if _is(result, source.element_type, source.dims) and scan.element_count == source.element_count:
+            return ""
+    return "an array, a result like it, and lengths whose product is the number of its elements"
+
+
 def _top_k(call: _Call) -> str:
     if len(call.operands) == 1 and call.has_arrays(1, 2):
         source, (values, places) = call.operands[0], call.results[:2]
@@ -354,6 +366,7 @@ _RULES: Mapping[str, _Rule] = {
     "__cudnn$convBackwardFilter": _convolution((0, 2, 1)),
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
     "__cub$DeviceRadixSort": _radix_sort,
+    **dict.fromkeys(SCAN_TARGETS, _row_scan),
     "TopK": _top_k,
     "__gpu$TopK": _top_k,
     "PadToStatic": _pad_to_static,

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
@@ -33,7 +33,7 @@ class WhileLoopSimplifier(Struct, frozen=True):
         del ctx
         version = module.version
         for loop in module.instructions_of("while"):
-            if loop.parent is None or loop.parent.module is None or _stays(loop):
+            if loop.parent is None or loop.parent.module is None or stays_whole(loop):
                 continue
             has_effect = has_side_effect(loop)
             if has_effect or not _runs_once_at_most(module, loop):
@@ -47,11 +47,6 @@ class WhileLoopSimplifier(Struct, frozen=True):
                         _drop_unused(state)
         if module.version != version:
             remove_uncalled(module)
-
-
-def _stays(loop: HloInstruction) -> bool:
-    attributes = loop.attrs.get("frontend_attributes")
-    return isinstance(attributes, FrontendAttributes) and attributes.get("xla_disable_while_loop_dce") == "true"
 
 
 def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:

@@ -71,7 +71,7 @@ def inline(
         before = [made[predecessor] for predecessor in old.control_predecessors]
         new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
         made[old] = computation.add(new)
-        _name_after(new, caller, frames)
+        name_after(new, caller, frames)
         _note_order(new, successors)
     root = made[body.root]
     for other in successors.pop(caller, ()):
@@ -82,7 +82,7 @@ def inline(
     return root
 
 
-def _name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames | None) -> None:
+def name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames | None) -> None:
     """Prefix `op_name` with that of the call and the stack with the call's stack, unless they begin so already.
 
     Loops and branches pass it on to the instructions in their computations. XLA's `PropagateCallMetadata`.
@@ -93,7 +93,7 @@ def _name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames |
     if new.opcode in CONTROL_FLOW and new.opcode != "call":
         for computation in new.called_computations:
             for inner in computation.instructions:
-                _name_after(inner, call, frames)
+                name_after(inner, call, frames)
     old = new.metadata if isinstance(new.metadata, OpMetadata) else OpMetadata()
     frame = old.stack_frame_id
     if outer.stack_frame_id and frames is not None and not frames.is_prefix(outer.stack_frame_id, frame):

@@ -1,4 +1,4 @@
-"""Evaluate XLA:GPU's custom calls to libraries: cuBLAS products and solves, cuDNN convolutions, CUB sorts."""
+"""Evaluate XLA:GPU's custom calls to libraries: cuBLAS products and solves, cuDNN convolutions, CUB sorts and scans."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.convolution import convolution_labels
@@ -274,6 +275,20 @@ def _radix_sort(instruction: HloInstruction, operands: Sequence[Value], _calls: 
     return _with_workspace(instruction, *(np.take_along_axis(array, order, -1) for array in arrays))
 
 
+def _row_scan(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """Return the running sums along the rows of an array's memory, whose order its layout gives."""
+    scan = row_scan(instruction)
+    if scan is None:
+        raise unsupported(instruction, "a scan of another kind than sums")
+    dtype, order = instruction.operands[0].shape.dtype, instruction.operands[0].shape.minor_to_major[::-1]
+    in_memory = as_array(operands[0]).transpose(order)
+    rows = widen(in_memory, dtype).reshape(scan.columns, scan.rows, scan.vector)
+    step = -1 if scan.is_reverse else 1
+    with np.errstate(all="ignore"):
+        sums = np.cumsum(rows[:, ::step], axis=1, dtype=np.float64 if dtype.is_float else rows.dtype)[:, ::step]
+    return _with_workspace(instruction, narrow(sums, dtype).reshape(in_memory.shape).transpose(np.argsort(order)))
+
+
 _CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
 CUSTOM_CALLS: dict[str, Evaluator] = {
     "__cublas$gemm": _gemm,
@@ -285,4 +300,5 @@ CUSTOM_CALLS: dict[str, Evaluator] = {
     "__cudnn$convBackwardFilter": _backward_filter,
     "__cublas$triangularSolve": _triangular_solve,
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
+    **dict.fromkeys(SCAN_TARGETS, _row_scan),
 }
