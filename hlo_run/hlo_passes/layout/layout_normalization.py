@@ -5,7 +5,7 @@
 
 The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
 other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
-as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
+as they are, and users read their results, like parameters, through two bitcasts that later passes remove. XLA's `LayoutNormalization`. Needs assigned layouts.
 """
 
 from __future__ import annotations
@@ -72,8 +72,20 @@ class _Normalizer:
                 self._normal_of[back] = new
                 self.module.replace(instruction, back)
                 replaced.append(instruction)
+            elif instruction.users and instruction.shape.is_array and not instruction.shape.has_default_layout:
+                self._there_and_back(instruction)
         replaced += self._normal_of
         remove_unused(replaced)
+
+    def _there_and_back(self, value: HloInstruction) -> None:
+        """Let the users of a value that stays read it through two bitcasts: to the default layout and back."""
+        editor = Editor(value)
+        users = tuple(value.users)
+        normal = editor.bitcast(value, _normal(value.shape))
+        back = editor.bitcast(normal, value.shape)
+        self._normal_of[back] = normal
+        for user in users:
+            user.replace_operand(value, back)
 
     def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
         """Replace a call if an array of it is not in the default layout; return the instructions that are now unused."""
