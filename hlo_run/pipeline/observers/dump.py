@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from hlo_run.analysis.fusion.fusion_frames import Frame, frames_from_json
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -15,6 +16,7 @@ from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
     CONSTANTS,
     FIRST_AFTER_PARTITIONER,
+    FUSION_FRAMES,
     LLVM_BEFORE_OPTIMIZATIONS,
     MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
@@ -33,6 +35,7 @@ from hlo_run.hlo_passes.replacements import file_name, header
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
+from hlo_run.pipeline.observers.fusion_page import page
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder
@@ -92,12 +95,17 @@ class DumpObserver(Observer):
         self._llvm_files = 0
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
+        self._frames: dict[str, list[Frame]] = {}
         self._is_scheduled = module.schedule is not None
         self._of_passes = of_passes
 
     def watches(self, level: Level) -> bool:
         """Return True for HLO, and for kernels if their IR is dumped."""
         return level is Level.HLO or self._dumps_rows or self._dumps_logs
+
+    def wants_note(self, title: str) -> bool:
+        """Return True for the frames of the fusion passes, if the flag asks for them."""
+        return title == FUSION_FRAMES and self._dumps_hlo and self._options.xla_dump_fusion_visualization
 
     @property
     def _dumps_logs(self) -> bool:
@@ -163,6 +171,9 @@ class DumpObserver(Observer):
         elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
             if self._options.dumps_text:
                 self._files.file("priority_fusion_dump.txt", text())
+        elif title == FUSION_FRAMES:
+            for computation, frames in frames_from_json(text()).items():
+                self._frames.setdefault(computation, []).extend(frames)
         elif title in _THUNK_FILES and (title != THUNK_METADATA or self._options.dumps_text):
             before, self._thunks = self._thunks, text()
             if title != THUNKS_AFTER_PASSES or self._thunks != before:
@@ -206,6 +217,7 @@ class DumpObserver(Observer):
             self._pass_dumps(self._order.finish())
             if self._dumps_hlo:
                 self._dump_module(self._optimized_name)
+                self._dump_fusions()
             return
         self._pass_dumps(self._order.after_step(step))
 
@@ -271,6 +283,14 @@ class DumpObserver(Observer):
             if name == self._optimized_name:
                 paths.append(files.file(f"{name}.top_level.html", html_text(module, name, with_fusions=False), timed=True))
         return [path for path in paths if path]
+
+    def _dump_fusions(self) -> None:
+        """Write a page of frames for each computation in which something was fused; XLA leaves out a root that reads parameters."""
+        for computation in self._module.computations:
+            frames, root = self._frames.get(computation.name, []), computation.root
+            if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):
+                text = page(f"Fusion Explorer: {self._module.name}_{computation.name}", frames)
+                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.html", text.encode())
 
     def _proto(self, name: str, data: bytes) -> str:
         """Write a proto, compressed if the flag asks for it, and return its path."""
