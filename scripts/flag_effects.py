@@ -135,10 +135,7 @@ def _compiled(modules: Sequence[Path], flags: Sequence[str], folder: Path) -> di
     if "END" not in lines:
         errors[begun[-1] if begun else str(modules[0])] = f"crash: {words}"
         begun = begun or [str(modules[0])]
-    return {
-        Path(file).stem: {"error": errors[file]} if file in errors else _output(dumps, Path(file).stem)
-        for file in begun
-    }
+    return {Path(file).stem: {"error": errors[file]} if file in errors else _output(dumps, Path(file).stem) for file in begun}
 
 
 def _output(folder: Path, module: str) -> dict[str, str]:
@@ -217,7 +214,9 @@ def main() -> int:
     default, again = made("", ""), made("", "again")
     noisy = {module: {k for k, v in kinds.items() if again[module].get(k) != v} for module, kinds in default.items()}
     for module, kinds in default.items():
-        print(f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {', '.join(sorted(noisy[module])) or '-'}")
+        print(
+            f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {', '.join(sorted(noisy[module])) or '-'}"
+        )
     rows: list[str] = []
     chosen = args.flags.split(",") if args.flags else []
     verdicts = args.verdicts.split(",")

@@ -25,14 +25,15 @@ class DumpOptions:
     )
     xla_dump_hlo_unoptimized_snapshots: bool = flag(
         False,
-        "Write every execution as HloUnoptimizedSnapshot: the module as read and its arguments (.pb, with --xla_dump_hlo_as_text "
-        ".txt), and dump nothing else.",
+        "Write every execution as HloUnoptimizedSnapshot: the module as read and its arguments, and dump nothing else. .pb: a "
+        "message, with --xla_dump_hlo_as_proto XLA's stream for large arguments; with --xla_dump_hlo_as_text .txt.",
     )
     xla_dump_compress_protos: bool = flag(False, "Compress dumped HloProtos with gzip (.hlo.pb.gz).")
     xla_dump_hlo_as_dot: bool = flag(False, "Dump HLO as graphs in DOT.")
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
     xla_dump_fusion_visualization: bool = flag(
-        False, "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of the fusion passes, each with the instructions around it."
+        False,
+        "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of the fusion passes, each with the instructions around it.",
     )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"

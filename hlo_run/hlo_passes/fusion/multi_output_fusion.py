@@ -150,7 +150,9 @@ class _ComputationFusion:
         self._order.join(producer, consumer)
         times = self._times(producer, consumer)
         name = consumer.name
-        self._show(f"About to fuse producer |{producer.name}| into consumer |{name}| inside multi-output fusion", consumer, producer)
+        self._show(
+            f"About to fuse producer |{producer.name}| into consumer |{name}| inside multi-output fusion", consumer, producer
+        )
         readers = self._graph.fuse_and_return(producer, consumer, kind)
         self._show(f"Fused into |{consumer.name}| inside multi-output fusion", consumer)
         self._steps.append(Joined(consumer.name, name, producer.name, "", *(time / TICKS_PER_MICROSECOND for time in times)))
@@ -184,7 +186,9 @@ class _ComputationFusion:
             return no(f"{producer.name} would introduce a cycle when fused")
         fused, unfused = self._times(producer, consumer)
         if fused > unfused:
-            return no(f"will execute slower if fused: {fused / TICKS_PER_MICROSECOND:.2f} us fused, {unfused / TICKS_PER_MICROSECOND:.2f} us unfused")
+            return no(
+                f"will execute slower if fused: {fused / TICKS_PER_MICROSECOND:.2f} us fused, {unfused / TICKS_PER_MICROSECOND:.2f} us unfused"
+            )
         return YES
 
     def _times(self, producer: Node, consumer: Node) -> tuple[int, int]:
