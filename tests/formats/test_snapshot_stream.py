@@ -16,8 +16,8 @@ from hlo_run.hlo.values.shape import Shape
 pytest.importorskip("jaxlib")
 pytest.importorskip("google.protobuf")
 
-from hlo_run.formats import protos  # noqa: E402 - after the check of its packages
-from hlo_run.formats.snapshot_stream import read_stream, write_stream  # noqa: E402
+from hlo_run.formats import protos
+from hlo_run.formats.snapshot_stream import read_stream, write_stream
 
 # Of the arguments f32[2,3], pred[9], s4[3], c64[1] and (s32[2], u8[1]): recorded from XLA:CPU but for the tuple.
 ARGUMENTS = bytes.fromhex(
