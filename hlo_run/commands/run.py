@@ -59,8 +59,13 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             execution.run(runner, reference, reference_run)
         return
     set_device_counts(options, module)
+    watch = None
+    if options.checks_floats:
+        from hlo_run.execution import float_checks  # few command lines check floats
+
+        watch = float_checks.float_watch(options, task.console.err)
     try:
-        backend = open_backend(platform, options)
+        backend = open_backend(platform, options, watch)
     except DeviceError:
         # Without a device the module is still compiled, so that every dump that the flags ask for is there.
         if task.executable is None:
@@ -70,9 +75,11 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     executable = task.executable
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
-            executable = compile_or_load(ctx, working)
+            executable = compile_or_load(ctx, working) if watch is None else float_checks.compile_watched(watch, ctx, working)
             if execution.snapshots is not None:
                 execution.snapshots.optimized = working
+    elif watch is not None:
+        float_checks.watch_saved(watch, executable)
     if options.report_html:
         task.result.executable = executable
     check_memory(executable)

@@ -5,7 +5,8 @@
 
 The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
 other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
-as they are, and users read their results, like parameters, through two bitcasts that later passes remove. XLA's `LayoutNormalization`. Needs assigned layouts.
+as they are, and users read their results, like parameters, through two bitcasts that later passes remove. XLA's
+`LayoutNormalization`. Needs assigned layouts.
 """
 
 from __future__ import annotations
