@@ -44,6 +44,14 @@ class DumpOptions:
     dump_kernel_rows: bool = flag(
         False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
     )
+    xla_gpu_experimental_dump_fdo_profiles: bool = flag(
+        False, "Write NAME.fdo_profile beside every dump of a module: the module's profile, which is empty here."
+    )
+    xla_gpu_experimental_aot_compiled_thunks: bool = flag(
+        True,
+        "false: leave out the dumps of gpu_target_config.pbtxt, thunk_metadata and thunk_sequence_after_thunk_passes, as XLA does, "
+        "which then makes thunks only when it loads the executable.",
+    )
     xla_dump_max_hlo_modules: int = flag(-1, "Dump at most N modules (-1: all).", "N")
     xla_dump_module_metadata: bool = flag(False, "Dump the passes that ran on a module, with their times.")
     xla_dump_include_timestamp: bool = flag(False, "Begin the names of HLO dumps with the time in microseconds.")

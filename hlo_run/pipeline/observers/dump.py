@@ -46,6 +46,8 @@ _THUNK_FILES = {
     THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
     THUNK_METADATA: "thunk_metadata.txt",
 }
+# Texts about thunks that are made from the executable, not from the module.
+_AHEAD_OF_TIME = (THUNKS_AFTER_PASSES, THUNK_METADATA, THUNK_METADATA_PROTO)
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
@@ -166,6 +168,8 @@ class DumpObserver(Observer):
                 self._files.text(f"{self._optimized_name}-{title}.txt", text(), timed=True)
         elif title == MEMORY_USAGE_PROTO and self._options.xla_dump_hlo_as_proto:
             self._proto(f"{self._optimized_name}-{title}", text().encode("latin-1"))
+        elif title in _AHEAD_OF_TIME and not self._options.xla_gpu_experimental_aot_compiled_thunks:
+            pass
         elif title == THUNK_METADATA_PROTO and self._options.xla_dump_hlo_as_proto:
             self._files.file(title, text().encode("latin-1"), timed=True)
         elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
@@ -198,7 +202,8 @@ class DumpObserver(Observer):
 
     def _finish(self) -> None:
         """Write what XLA writes when all is compiled."""
-        self._files.file("gpu_target_config.pbtxt", to_text_proto(self._target))
+        if self._options.xla_gpu_experimental_aot_compiled_thunks:
+            self._files.file("gpu_target_config.pbtxt", to_text_proto(self._target))
         if not self._is_scheduled:
             self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
         if self._metadata is not None:
@@ -274,6 +279,8 @@ class DumpObserver(Observer):
             paths.append(files.text(f"{name}.txt", self._module_text(), timed=True))
         if options.xla_dump_hlo_as_proto:
             paths.append(self._proto(f"{name}.hlo.pb", self._write_proto(module)))
+        if options.xla_gpu_experimental_dump_fdo_profiles:
+            paths.append(files.file(f"{name}.fdo_profile", "", timed=True))
         if options.xla_dump_hlo_as_url:
             paths.append(files.file(f"{name}.url", _NO_URL))
         if options.xla_dump_hlo_as_dot:

@@ -67,6 +67,8 @@ def _names(folder: Path) -> set[str]:
         ("--xla_dump_hlo_module_re=nosuch", {"config.pbtxt"}),
         ("--xla_dump_hlo_as_dot", KERNELS | SETTINGS | THUNKS | {f"{name}.dot" for name in HLO}),
         ("--xla_dump_hlo_as_html", KERNELS | SETTINGS | THUNKS | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
+        ("--xla_gpu_experimental_dump_fdo_profiles", DEFAULT | {f"{name}.fdo_profile" for name in HLO}),
+        ("--xla_gpu_experimental_aot_compiled_thunks=false", DEFAULT - {"thunk_metadata.txt", "gpu_target_config.pbtxt"}),
         ("--xla_dump_hlo_as_dot --xla_dump_hlo_as_text", DEFAULT | {f"{name}.dot" for name in HLO}),
         ("--xla_enable_dumping=false", set[str]()),
         ("--xla_dump_max_hlo_modules=0", DEFAULT),
@@ -219,3 +221,8 @@ ENTRY e { a = f32[64,64] parameter(0)
     assert frames[0][1:3] == ["c.1", "b.1"]
     assert {name for name, *_ in frames[0][3]} == {"a", "t.1", "b.1", "c.1", "s.1"}
     assert frames[3][3][-1][:2] == ["fusion", "f32[64,64]{1,0} fusion kInput of transpose, exponential, add"]
+
+
+def test_scheduling_names_need_the_latency_estimator(tmp_path: Path) -> None:
+    folder = _dump(tmp_path, "--xla_gpu_enable_analytical_sol_latency_estimator=false")
+    assert "scheduling_name" not in (folder / f"module_0000.small.{AFTER}.txt").read_text()

@@ -109,10 +109,15 @@ def bitcast_convert_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
             if same and "pred" not in (source.element_type, target.element_type)
             else None
         )
-    fits = source.has_default_layout and target.has_default_layout
+    fits = all(shape.has_default_layout and _is_packed(shape) for shape in (source, target))
     return (
         rw.add("bitcast", target, [i.operands[0]]) if fits and "pred" not in (source.element_type, target.element_type) else None
     )
+
+
+def _is_packed(shape: Shape) -> bool:
+    """True if no bits are between the elements."""
+    return shape.dtype.bits >= 8 or (shape.layout is not None and shape.layout.element_size_bits == shape.dtype.bits)
 
 
 RULES: Rules = {
