@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -62,6 +63,10 @@ VALUES: dict[str, tuple[str, ...]] = {
     "xla_gpu_autotune_level": ("0",),
     "xla_debug_buffer_assignment_show_max": ("1",),
 }
+# XLA prints its flags if it does not know a value.
+_USAGE = "--xla_dump"
+_UNKNOWN_VALUE = "XLA's command line does not take the value"
+_CHECK = re.compile(r"^F\S* [\d:.]+ +\d+ [\w.]+:\d+\] (.*)$", re.MULTILINE)
 _NAME = re.compile(r"^module_\d+\.")
 _PTX_OR_LLVM = re.compile(r"\.(ptx|ll)$")
 
@@ -103,6 +108,13 @@ def values_of(option: DebugOption) -> tuple[str, ...]:
             return ()
 
 
+def spellings(option: DebugOption, value: str) -> tuple[str, ...]:
+    """Return the ways in which XLA's command line may write a value: enums in full, or without their common prefix."""
+    words = [choice.split("_") for choice in option.choices]
+    shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
+    return (value, "_".join(value.split("_")[shared:]).lower()) if shared else (value,)
+
+
 def outputs_of_xla(modules: Sequence[Path], flags: Sequence[str]) -> dict[str, dict[str, str]]:
     """Compile modules in one process of XLA; return by module and kind what it made, or {"error": why} for a module."""
     found: dict[str, dict[str, str]] = {}
@@ -125,15 +137,18 @@ def _compiled(modules: Sequence[Path], flags: Sequence[str], folder: Path) -> di
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     command = [sys.executable, "-c", _WORKER, str(find_plugin("flag_effects.py")), str(target), *map(str, modules)]
+    done = None
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
-        lines, words = done.stdout.splitlines(), done.stderr.strip()[-300:]
+        lines, words = done.stdout.splitlines(), done.stderr.strip()[-4000:]
     except subprocess.TimeoutExpired as error:
         lines, words = (error.stdout or b"").decode().splitlines(), "too slow"
     begun = [line.split(" ", 1)[1] for line in lines if line.startswith("START ")]
     errors = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("REFUSED "))
     if "END" not in lines:
-        errors[begun[-1] if begun else str(modules[0])] = f"crash: {words}"
+        crash = _CHECK.search(done.stderr) if done is not None else None
+        reason = _USAGE if _USAGE in words else crash[1] if crash is not None else words
+        errors[begun[-1] if begun else str(modules[0])] = f"crash: {reason}"
         begun = begun or [str(modules[0])]
     return {Path(file).stem: {"error": errors[file]} if file in errors else _output(dumps, Path(file).stem) for file in begun}
 
@@ -206,7 +221,13 @@ def main() -> int:
         kept = args.cache / f"{name or 'default'}-{key}.json" if args.cache is not None else None
         if kept is not None and kept.exists():
             return json.loads(kept.read_text(encoding="utf-8"))
-        found = outputs_of_xla(modules, [f"--{name}={value}"] if name else [])
+        words = spellings(debug_options()[name], value) if name else ("",)
+        for word in words:
+            found = outputs_of_xla(modules, [f"--{name}={word}"] if name else [])
+            if not all(_USAGE in kinds.get("error", "") for kinds in found.values()):
+                break
+        else:
+            found = {module.stem: {"error": _UNKNOWN_VALUE} for module in modules}
         if kept is not None:
             kept.write_text(json.dumps(found), encoding="utf-8")
         return found
@@ -214,9 +235,8 @@ def main() -> int:
     default, again = made("", ""), made("", "again")
     noisy = {module: {k for k, v in kinds.items() if again[module].get(k) != v} for module, kinds in default.items()}
     for module, kinds in default.items():
-        print(
-            f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {', '.join(sorted(noisy[module])) or '-'}"
-        )
+        changing = ", ".join(sorted(noisy[module])) or "-"
+        print(f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {changing}")
     rows: list[str] = []
     chosen = args.flags.split(",") if args.flags else []
     verdicts = args.verdicts.split(",")

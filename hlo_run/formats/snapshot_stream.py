@@ -1,9 +1,9 @@
 """XLA's stream format of an HloUnoptimizedSnapshot, whose arguments may be larger than the 2 GiB of a protobuf message.
 
 The stream has the size of a message as a varint, the message, and the arguments. The message is an HloUnoptimizedSnapshot with
-the module; in place of each argument it has the argument's size in bytes. An argument is the size of its ShapeProto (8 bytes), the
-ShapeProto, and the elements of each array: in the order of its layout, little-endian, elements of less than 8 bits packed from
-the low bits. Before the elements of an array with dynamic dimensions are its sizes (4 bytes each).
+the module; in place of each argument it has the argument's size in bytes. An argument is the size of its ShapeProto (8 bytes),
+the ShapeProto, and the elements of each array: in the order of its layout, little-endian, elements of less than 8 bits packed
+from the low bits. Before the elements of an array with dynamic dimensions are its sizes (4 bytes each).
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class DumpOptions:
     )
     xla_gpu_experimental_aot_compiled_thunks: bool = flag(
         True,
-        "false: leave out the dumps of gpu_target_config.pbtxt, thunk_metadata and thunk_sequence_after_thunk_passes, as XLA does, "
-        "which then makes thunks only when it loads the executable.",
+        "false: dump no gpu_target_config.pbtxt, thunk_metadata and thunk_sequence_after_thunk_passes, as XLA does, which then "
+        "makes thunks only when it loads the executable.",
     )
     xla_dump_max_hlo_modules: int = flag(-1, "Dump at most N modules (-1: all).", "N")
     xla_dump_module_metadata: bool = flag(False, "Dump the passes that ran on a module, with their times.")

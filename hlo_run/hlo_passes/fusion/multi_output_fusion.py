@@ -186,9 +186,8 @@ class _ComputationFusion:
             return no(f"{producer.name} would introduce a cycle when fused")
         fused, unfused = self._times(producer, consumer)
         if fused > unfused:
-            return no(
-                f"will execute slower if fused: {fused / TICKS_PER_MICROSECOND:.2f} us fused, {unfused / TICKS_PER_MICROSECOND:.2f} us unfused"
-            )
+            times = (f"{ticks / TICKS_PER_MICROSECOND:.2f} us" for ticks in (fused, unfused))
+            return no("will execute slower if fused: {} fused, {} unfused".format(*times))
         return YES
 
     def _times(self, producer: Node, consumer: Node) -> tuple[int, int]:

@@ -292,7 +292,7 @@ class DumpObserver(Observer):
         return [path for path in paths if path]
 
     def _dump_fusions(self) -> None:
-        """Write a page for each computation in which something was fused, but, like XLA, not if its root reads only parameters."""
+        """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""
         for computation in self._module.computations:
             frames, root = self._frames.get(computation.name, []), computation.root
             if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.literal import float_info
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 
