@@ -10,7 +10,6 @@ from hlo_run import target as targets
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
 
-
 OptionsT = TypeVar("OptionsT", bound=CompileOptions)
 _CONFIG = ".gpu_target_config.pbtxt"
 
@@ -34,7 +33,7 @@ def with_dumped_target(options: OptionsT, file: str) -> OptionsT:
 
 
 def choose_target(options: CompileOptions) -> targets.TargetSpec:
-    """Return the GPU of the spec file, else the preset of `--target`, else that of a dump, else the default; raises UsageError."""
+    """Return the GPU of the spec file, else the preset of `--target`, else a dump's GPU, else the default; raises UsageError."""
     path = _config_file(options)
     if path:
         return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)

@@ -8,8 +8,8 @@
     }                                                }
 
 Values from outside become arguments, in the order of their first use; constants are copied instead. Ids and sizes become
-`gpu.block_id` and so on, and sizes of blocks that are constant the kernel's attribute `gpu.known_block_size`. It is not a row of the
-kernel table, because our emitters write kernels without launches. Mirrors MLIR's pass of this name.
+`gpu.block_id` and so on, and sizes of blocks that are constant the kernel's attribute `gpu.known_block_size`. It is not a row of
+the kernel table, because our emitters write kernels without launches. Mirrors MLIR's pass of this name.
 """
 
 from __future__ import annotations

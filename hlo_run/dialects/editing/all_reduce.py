@@ -7,7 +7,7 @@
                                                         and so on at distances 32, 16, .., 1
     %r = tensor.extract %s[%c0]                         and a last barrier, so that the tile can be used again
 
-The block's size is the function's attribute `gpu.known_block_size`; without it, it is read, and the tile has room for the largest.
+The function's attribute `gpu.known_block_size` gives the block's size; else it is read, and the tile has room for the largest.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ ENTRY e {{ a = {type}[4,{size}] parameter(0)
 KERNEL = """// row: emit-kernels; kernel: k; launch: grid 4x1x1 block {block}; unroll: 1; target: h100_sxm; module: rows
 module attributes {{dlti.dl_spec = #dlti.dl_spec<index = 32 : i32>}} {{
   func.func @k(%arg0: tensor<4x{size}x{type}> {{xla.slice_index = 0 : index}},
-      %arg1: tensor<4x{size}x{type}> {{xla.slice_index = 1 : index}}) -> tensor<4x{size}x{type}> attributes {{{known}xla.entry}} {{
+      %arg1: tensor<4x{size}x{type}> {{xla.slice_index = 1 : index}})
+      -> tensor<4x{size}x{type}> attributes {{{known}xla.entry}} {{
     %x = gpu.thread_id x {{xla.range = [0 : index, {last} : index]}}
     %y = gpu.thread_id y
     %c = arith.constant {width} : index
