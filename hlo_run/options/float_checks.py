@@ -1,4 +1,4 @@
-"""XLA's flags that look at the floats which thunks write."""
+"""XLA's flags that look for unsafe floats: in what thunks write, and in reductions."""
 
 from __future__ import annotations
 
@@ -41,6 +41,33 @@ class FloatChecks:
     def checks_floats(self) -> bool:
         """True if anything looks at the floats of thunks."""
         return self.xla_gpu_log_minmax or self.nan_check != "NONE" or self.inf_check != "NONE"
+
+
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
+@dataclass(frozen=True, repr=False, eq=False)
+class ReductionChecks:
+    """The checks for reductions that sum in floats of fewer than 32 bits."""
+
+    xla_detect_unstable_reductions: str = flag(
+        _NONE,
+        "Look for reductions that compute in floats of fewer than 32 bits, before optimisation. WARNING: report them; FAIL: then "
+        "stop with an error.",
+        "MODE",
+    )
+    xla_detect_unstable_reductions_post_optimizations: str = flag(
+        _NONE, "With xla_detect_unstable_reductions: look again after optimisation.", "MODE"
+    )
+
+    @property
+    def reduction_check(self) -> str:
+        """What to do about such reductions: `NONE`, `WARNING` or `FAIL`. Raises UsageError for another word."""
+        return _mode("xla_detect_unstable_reductions", self.xla_detect_unstable_reductions)
+
+    @property
+    def checks_reductions_again(self) -> bool:
+        """True if the optimised module is checked, too."""
+        name = "xla_detect_unstable_reductions_post_optimizations"
+        return _mode(name, self.xla_detect_unstable_reductions_post_optimizations) != "NONE"
 
 
 def _mode(name: str, value: str) -> str:

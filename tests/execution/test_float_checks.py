@@ -56,3 +56,34 @@ def test_unknown_modes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert _run(tmp_path, "--xla_gpu_detect_inf=sometimes") == 2
     assert _run(tmp_path, "--xla_gpu_detect_nan=dump") == 2
     assert "--localize writes a reproducer" in capsys.readouterr().err
+
+
+REDUCTIONS = """HloModule m
+sum { x = bf16[] parameter(0)
+  y = bf16[] parameter(1)
+  ROOT s = bf16[] add(x, y) }
+most { x = bf16[] parameter(0)
+  y = bf16[] parameter(1)
+  ROOT s = bf16[] maximum(x, y) }
+ENTRY e { a = bf16[4,8] parameter(0)
+  z = bf16[] constant(0)
+  r = bf16[4] reduce(a, z), dimensions={1}, to_apply=sum, metadata={op_name="jit(f)/sum"}
+  m = bf16[4] reduce(a, z), dimensions={1}, to_apply=most
+  ROOT t = (bf16[4], bf16[4]) tuple(r, m) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "reports"),
+    [
+        ("--xla_detect_unstable_reductions=warning", 0, 1),
+        ("--xla_detect_unstable_reductions=warning --xla_detect_unstable_reductions_post_optimizations=warning", 0, 2),
+        ("--xla_detect_unstable_reductions_post_optimizations=fail", 0, 0),
+        ("--xla_detect_unstable_reductions=fail", 4, 1),
+    ],
+)
+def test_unstable_reductions(flags: str, code: int, reports: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(REDUCTIONS)
+    assert run([str(file), "--stage=hlo", *flags.split()]) == code
+    assert capsys.readouterr().err.count("warning: unstable reduction in bf16: %r") == reports
