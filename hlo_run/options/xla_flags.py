@@ -42,9 +42,6 @@ class XlaFlags:
         "strategies do nothing at XLA's default effort.",
         "STRATEGY",
     )
-    xla_gpu_enable_analytical_sol_latency_estimator: bool = flag(
-        True, "false: leave out scheduling-instruction-annotator, as XLA does; its other effects are on collectives."
-    )
     xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
     xla_gpu_force_conv_nhwc: bool = flag(False, "layout-assignment: let features of convolutions be innermost.")
     xla_gpu_default_to_alg_dot_bf16_bf16_f32: bool = flag(

@@ -412,7 +412,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "scheduling-instruction-annotator",
                 _pass("memory.scheduling_instruction_annotator"),
-                when=lambda c: c.options.xla_gpu_enable_analytical_sol_latency_estimator and c.target.sm >= _FIRST_WITH_LATENCIES,
+                when=lambda c: c.target.sm >= _FIRST_WITH_LATENCIES,
             ),
         ),
     ),

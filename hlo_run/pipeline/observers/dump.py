@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from hlo_run.analysis.fusion.fusion_frames import Frame, frames_from_json
+from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -97,6 +98,7 @@ class DumpObserver(Observer):
         self._llvm_files = 0
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
+        self._has_unused_bodies = False
         self._frames: dict[str, list[Frame]] = {}
         self._is_scheduled = module.schedule is not None
         self._of_passes = of_passes
@@ -149,6 +151,14 @@ class DumpObserver(Observer):
             case Level.PTX:
                 if self._dumps_hlo:
                     self._files.text(f"{self._llvm_files - 1}.ptx", step.text())
+
+    def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
+        """Take note if fusions were merged: XLA leaves the bodies of the producers to dce."""
+        made: set[str] = {i.name for c in self._module.computations for i in c.instructions if i.opcode == "fusion"}
+        for step in steps:
+            if isinstance(step, Fused):
+                self._has_unused_bodies |= row == "priority-fusion" and step.producer in made
+                made.add(step.fusion)
 
     def failed(self, step: Step, error: HloRunError) -> None:
         """Write the log of the kernel whose row failed."""
@@ -243,6 +253,9 @@ class DumpObserver(Observer):
         match name:
             case "sanitize-constant-names":
                 return "constant" in opcodes
+            case "dce":
+                found, self._has_unused_bodies = self._has_unused_bodies, False
+                return found
             case "rename-instructions":
                 return opcodes != {"parameter"}
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them

@@ -221,8 +221,3 @@ ENTRY e { a = f32[64,64] parameter(0)
     assert frames[0][1:3] == ["c.1", "b.1"]
     assert {name for name, *_ in frames[0][3]} == {"a", "t.1", "b.1", "c.1", "s.1"}
     assert frames[3][3][-1][:2] == ["fusion", "f32[64,64]{1,0} fusion kInput of transpose, exponential, add"]
-
-
-def test_scheduling_names_need_the_latency_estimator(tmp_path: Path) -> None:
-    folder = _dump(tmp_path, "--xla_gpu_enable_analytical_sol_latency_estimator=false")
-    assert "scheduling_name" not in (folder / f"module_0000.small.{AFTER}.txt").read_text()
