@@ -254,8 +254,7 @@ class DumpObserver(Observer):
             case "sanitize-constant-names":
                 return "constant" in opcodes
             case "dce":
-                found, self._has_unused_bodies = self._has_unused_bodies, False
-                return found
+                return self._has_unused_bodies
             case "rename-instructions":
                 return opcodes != {"parameter"}
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
@@ -268,6 +267,7 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            self._has_unused_bodies &= dump.after != "dce"
             if (dump.pipeline, dump.after) == (FIRST_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
                 self._dump_module(AFTER_PARTITIONER)
             paths: list[str] = []
