@@ -238,7 +238,7 @@ def main() -> int:
         changing = ", ".join(sorted(noisy[module])) or "-"
         print(f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {changing}")
     rows: list[str] = []
-    chosen = args.flags.split(",") if args.flags else []
+    chosen: list[str] = args.flags.split(",") if args.flags else []
     verdicts = args.verdicts.split(",")
     ours_by_default: dict[str, str] = {}
     for option in debug_options().values():

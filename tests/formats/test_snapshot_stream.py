@@ -58,6 +58,7 @@ def test_the_bytes_of_arguments_are_those_of_xla() -> None:
     for found, (expected, _) in zip(contents.arguments, _values(), strict=True):
         np.testing.assert_array_equal(found, expected)
     message = read_stream(stream, _snapshot_type())
+    assert message is not None
     assert write_stream(message) == stream
     assert message.SerializeToString(deterministic=True) == unoptimized_snapshot(hlo_run.parse(TEXT), [_values()], "message")
 
@@ -69,9 +70,12 @@ def test_tuples_and_dynamic_sizes() -> None:
     value = (np.array([1, 2], np.int32), (np.array([7], np.uint8), np.array([1, 2, 3], np.float16)))
     stream = unoptimized_snapshot(module, [[(value, module.entry.parameters[0].shape)]] * 2, "stream")
     message = read_stream(stream, _snapshot_type())
+    assert message is not None
     assert write_stream(message) == stream
     assert len(message.partitions) == 2
-    (found,) = protos.read_binary(stream, "t").arguments or ()
+    arguments = protos.read_binary(stream, "t").arguments
+    assert arguments is not None
+    found = arguments[0]
     assert isinstance(found, tuple)
     assert isinstance(found[1], tuple)
     np.testing.assert_array_equal(found[0], [1, 2])

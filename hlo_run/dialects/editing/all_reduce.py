@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from xdsl.dialects import arith, func, scf, tensor
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, IntegerType, ModuleOp, TensorType, i64
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects import gpu
@@ -32,7 +33,7 @@ KNOWN_BLOCK_SIZE = "gpu.known_block_size"
 """The attribute of a kernel with the three sizes of its blocks."""
 _MOST_THREADS = 1024
 _AXES = (gpu.Dimension.X, gpu.Dimension.Y, gpu.Dimension.Z)
-_INTEGERS: dict[ReduceOperation, type[Operation]] = {
+_INTEGERS: dict[ReduceOperation, Callable[[SSAValue, SSAValue], Operation]] = {
     ReduceOperation.ADD: arith.AddiOp,
     ReduceOperation.MUL: arith.MuliOp,
     ReduceOperation.MINUI: arith.MinUIOp,
@@ -43,7 +44,7 @@ _INTEGERS: dict[ReduceOperation, type[Operation]] = {
     ReduceOperation.OR: arith.OrIOp,
     ReduceOperation.XOR: arith.XOrIOp,
 }
-_FLOATS: dict[ReduceOperation, type[Operation]] = {
+_FLOATS: dict[ReduceOperation, Callable[[SSAValue, SSAValue], Operation]] = {
     ReduceOperation.ADD: arith.AddfOp,
     ReduceOperation.MUL: arith.MulfOp,
     ReduceOperation.MINNUMF: arith.MinnumfOp,
@@ -98,7 +99,7 @@ def _expand(op: AllReduceOp) -> None:
         partner = emit.total(thread, far)
         is_near = emit.add(arith.CmpiOp(thread, far, "slt"))
         has_partner = emit.add(arith.AndIOp(is_near, emit.add(arith.CmpiOp(partner, count, "slt"))))
-        tile = _synchronised(emit, emit.add(_combining(op, tile, thread, partner, has_partner)))
+        tile = _synchronised(emit, emit.add(_combining(op, tile, value.type, thread, partner, has_partner)))
         distance //= 2
     result = emit.add(tensor.ExtractOp(tile, [emit.number(0)], value.type))
     emit.add(SyncThreadsOp([tile]))
@@ -107,13 +108,13 @@ def _expand(op: AllReduceOp) -> None:
     replace_op(op, [result])
 
 
-def _combining(op: AllReduceOp, tile: SSAValue, thread: SSAValue, partner: SSAValue, has_partner: SSAValue) -> scf.IfOp:
-    """Return the `scf.if` that combines the values of a thread and its partner in the tile."""
+def _combining(
+    op: AllReduceOp, tile: SSAValue, element: Attribute, thread: SSAValue, partner: SSAValue, has_partner: SSAValue
+) -> scf.IfOp:
+    """Return the `scf.if` that combines the values of type `element` of a thread and its partner in the tile."""
     block = Block()
     emit = _Emitter(op, block.add_op)
-    type_ = tile.type
-    assert isinstance(type_, TensorType), "a tile is a tensor"
-    own, other = (emit.add(tensor.ExtractOp(tile, [place], type_.element_type)) for place in (thread, partner))
+    own, other = (emit.add(tensor.ExtractOp(tile, [place], element)) for place in (thread, partner))
     new = emit.add(tensor.InsertOp(_combined(emit, own, other), tile, [thread]))
     block.add_op(scf.YieldOp(new))
     return scf.IfOp(has_partner, [tile.type], Region(block), Region(Block([scf.YieldOp(tile)])))
@@ -150,7 +151,7 @@ def _known_sizes(op: Operation) -> tuple[int, ...]:
     while around is not None and not isinstance(around, func.FuncOp):
         around = around.parent_op()
     sizes = around.attributes.get(KNOWN_BLOCK_SIZE) if around is not None else None
-    if not isinstance(sizes, DenseArrayBase) or not isinstance(sizes.elt_type, IntegerType):
+    if not isinstance(sizes, DenseArrayBase):
         return ()
-    values = tuple(int(size) for size in sizes.get_values())
+    values = tuple(map(int, cast("DenseArrayBase[IntegerType]", sizes).get_values()))
     return values if len(values) == len(_AXES) and all(size > 0 for size in values) else ()
