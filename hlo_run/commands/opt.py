@@ -123,7 +123,8 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
             if _spelling(one.name) not in known:
                 close = difflib.get_close_matches(_spelling(one.name), sorted(known), n=1)
                 raise UsageError(
-                    f"Pass {one.name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes"
+                    f"INVALID_ARGUMENT: Pass {one.name} not found.",
+                    hint=f"did you mean {close[0]}?" if close else "see --list-passes",
                 )
             for row in _rows_of_pass(one.name):
                 with_options(row, one)
