@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hlo_run.backends import Backend, load_backend
 from hlo_run.errors import UsageError
 from hlo_run.options import Options, RunOptions
+
+if TYPE_CHECKING:
+    from hlo_run.backends.profile import ThunkObserver
 
 INTERPRETER = "Interpreter"
 HOST = "Host"
@@ -56,8 +61,8 @@ def reference_platform(options: RunOptions) -> str:
     return name
 
 
-def open_backend(name: str, options: Options) -> Backend:
-    """Open CUDA or Host. (The Interpreter runs modules, not executables, and has no backend.)
+def open_backend(name: str, options: Options, watch: ThunkObserver | None = None) -> Backend:
+    """Open CUDA or Host. (The Interpreter runs modules, not executables, and has no backend.) `watch` sees every thunk.
 
     Raises DeviceError if no device can be opened.
     """
@@ -69,5 +74,6 @@ def open_backend(name: str, options: Options) -> Backend:
             engine=options.host_engine,
             in_order=options.xla_gpu_deterministic_ops,
             profile=bool(options.profile or options.profile_execution),
+            watch=watch,
         )
-    return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution))
+    return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution), watch=watch)

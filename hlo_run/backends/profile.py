@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from hlo_run.artifact import Thunk, accesses, nested_sequences
+from hlo_run.artifact import BufferSlice, Thunk, accesses, nested_sequences
+from hlo_run.backends.literals import Bytes
 
 
 class Event(Struct, frozen=True):
@@ -18,6 +20,49 @@ class Event(Struct, frozen=True):
     run: int
     begin: float
     seconds: float
+
+
+class ThunkObserver(Protocol):
+    """Is told of every thunk that ran."""
+
+    def begin_run(self) -> None:
+        """Begin the next run."""
+        ...
+
+    def add(self, thunk: Thunk, begin: float, read: Callable[[BufferSlice], Bytes]) -> None:
+        """Take note that a thunk ended now and began at `begin` (time.perf_counter). `read` returns the bytes of a slice."""
+        ...
+
+    def end_run(self) -> None:
+        """End the run. May raise DeviceError."""
+        ...
+
+
+class ThunkObservers(Struct, frozen=True):
+    """Several observers as one."""
+
+    each: tuple[ThunkObserver, ...]
+
+    def begin_run(self) -> None:
+        """Begin the next run."""
+        for observer in self.each:
+            observer.begin_run()
+
+    def add(self, thunk: Thunk, begin: float, read: Callable[[BufferSlice], Bytes]) -> None:
+        """Tell all that a thunk ended."""
+        for observer in self.each:
+            observer.add(thunk, begin, read)
+
+    def end_run(self) -> None:
+        """End the run."""
+        for observer in self.each:
+            observer.end_run()
+
+
+def together(*observers: ThunkObserver | None) -> ThunkObserver | None:
+    """Return the observers that are not None as one; None without any."""
+    given = tuple(observer for observer in observers if observer is not None)
+    return ThunkObservers(given) if len(given) > 1 else given[0] if given else None
 
 
 class Profile(Struct):
@@ -31,10 +76,14 @@ class Profile(Struct):
         """Begin the next run."""
         self.runs += 1
 
-    def add(self, thunk: Thunk, begin: float) -> None:
+    def add(self, thunk: Thunk, begin: float, read: Callable[[BufferSlice], Bytes]) -> None:
         """Record that a thunk ended now and began at `begin` (time.perf_counter)."""
+        del read
         now = time.perf_counter()
         self.events.append(Event(thunk, self.runs, begin - self._start, now - begin))
+
+    def end_run(self) -> None:
+        """Do nothing."""
 
     def last_run_seconds(self) -> float:
         """Return the seconds in thunks of the last run, of all devices together. Thunks with nested ones do not count twice."""

@@ -53,6 +53,11 @@ class CompilationObservers:
             dump.start()
             observers.append(dump)
         observers += [make(working) for make in watching]
+        if options.reduction_check != "NONE":
+            from hlo_run.pipeline.observers.unstable_reductions import UnstableReductions  # few command lines look for them
+
+            again = options.checks_reductions_again
+            observers.append(UnstableReductions(working, options.reduction_check, again, self._console.err))
         try:
             replacements = read_replacements(options, module.name)
             # With locations, a fault that Host's checks find names the HLO instruction, and a page links lines of texts.

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hlo_run import target as targets
-from hlo_run.commands.target_choice import choose_target
+from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import is_executable_file
@@ -30,6 +30,7 @@ def load(task: Task) -> HloModule:
 
     Raises StopAtStage for `--stage=hlo-input` and for a stage of a kernel's dump, after it is printed.
     """
+    task.options = with_dumped_target(task.options, task.file)
     if is_kernel_dump(task.file):
         options = task.options
         _resume(task, read_kernel_dump(task.file, options.kernel_ir_before, options.kernel_launch))

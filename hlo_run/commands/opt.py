@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
-from hlo_run.commands.target_choice import choose_target
+from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file
 from hlo_run.containment.relay import Relay
 from hlo_run.errors import UsageError
@@ -60,6 +60,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
         raise crash_error(relay.crash)
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
+    options = with_dumped_target(options, files[0])
     if options.names_passes:
         from hlo_run.pipeline.row_names import check_row_names
 
@@ -124,7 +125,8 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
             if _spelling(one.name) not in known:
                 close = difflib.get_close_matches(_spelling(one.name), sorted(known), n=1)
                 raise UsageError(
-                    f"Pass {one.name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes"
+                    f"INVALID_ARGUMENT: Pass {one.name} not found.",
+                    hint=f"did you mean {close[0]}?" if close else "see --list-passes",
                 )
             for row in _rows_of_pass(one.name):
                 with_options(row, one)

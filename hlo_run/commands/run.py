@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hlo_run.backends.grid import run_on_grid
@@ -59,8 +61,9 @@ def run(task: Task, module: HloModule, reference: str) -> None:
             execution.run(runner, reference, reference_run)
         return
     set_device_counts(options, module)
+    watch = _float_checks().float_watch(options, task.console.err) if options.checks_floats else None
     try:
-        backend = open_backend(platform, options)
+        backend = open_backend(platform, options, watch)
     except DeviceError:
         # Without a device the module is still compiled, so that every dump that the flags ask for is there.
         if task.executable is None:
@@ -70,9 +73,11 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     executable = task.executable
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
-            executable = compile_or_load(ctx, working)
+            executable = compile_or_load(ctx, working) if watch is None else _float_checks().compile_watched(watch, ctx, working)
             if execution.snapshots is not None:
                 execution.snapshots.optimized = working
+    elif watch is not None:
+        _float_checks().watch_saved(watch, executable)
     if options.report_html:
         task.result.executable = executable
     check_memory(executable)
@@ -101,6 +106,11 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         raise
     finally:
         _report(task, backend)
+
+
+def _float_checks() -> ModuleType:
+    """Import the checks of floats, which few command lines have."""
+    return importlib.import_module("hlo_run.execution.float_checks")
 
 
 def _note_equal_kernels(task: Task, reference: str) -> None:

@@ -1,15 +1,41 @@
-"""Chooses the GPU to compile for, from the flags."""
+"""Chooses the GPU to compile for, from the flags and from what lies beside a dumped file."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from hlo_run import target as targets
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
 
+OptionsT = TypeVar("OptionsT", bound=CompileOptions)
+_CONFIG = ".gpu_target_config.pbtxt"
+
+
+def with_dumped_target(options: OptionsT, file: str) -> OptionsT:
+    """Return the options with the GPU for which XLA compiled a dumped file, unless flags choose one.
+
+    XLA writes the GPU of `module_0001.NAME.*` into `module_0001.NAME.gpu_target_config.pbtxt`.
+    """
+    if options.target or options.xla_gpu_target_config_filename:
+        return options
+    path = Path(file)
+    if "module_" not in path.name or path.name.endswith(_CONFIG):
+        return options
+    for config in sorted(path.parent.glob(f"module_*{_CONFIG}")):
+        dumped = config.name.removesuffix(_CONFIG)
+        # The names of dumps may begin with a time.
+        if path.name.startswith(f"{dumped}.") or f".{dumped}." in path.name:
+            return replace(options, dumped_target=str(config))
+    return options
+
 
 def choose_target(options: CompileOptions) -> targets.TargetSpec:
-    """Return the GPU of the spec file, else the preset of `--target`, else the default; raises UsageError."""
-    path = options.xla_gpu_target_config_filename
+    """Return the GPU of the spec file, else the preset of `--target`, else a dump's GPU, else the default; raises UsageError."""
+    path = _config_file(options)
     if path:
         return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
     return targets.preset(options.target or targets.DEFAULT_TARGET)
@@ -17,5 +43,9 @@ def choose_target(options: CompileOptions) -> targets.TargetSpec:
 
 def target_config(options: CompileOptions) -> str:
     """Return the GPU to compile for as the text proto of an XLA `gpu_target_config`."""
-    path = options.xla_gpu_target_config_filename
+    path = _config_file(options)
     return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))
+
+
+def _config_file(options: CompileOptions) -> str:
+    return options.xla_gpu_target_config_filename or ("" if options.target else options.dumped_target)

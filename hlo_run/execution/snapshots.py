@@ -66,9 +66,10 @@ class Snapshots:
     def _write_unoptimized(self, devices: Sequence[Sequence[tuple[Literal, Shape]]]) -> None:
         name = f"execution_{self._executions:04d}.hlo_unoptimized_snapshot"
         if self._options.xla_dump_hlo_as_text:
-            self._files.file(f"{name}.txt", unoptimized_snapshot(self._module, devices, is_text=True))
+            self._files.file(f"{name}.txt", unoptimized_snapshot(self._module, devices, "text"))
         else:
-            self._files.file(f"{name}.pb", unoptimized_snapshot(self._module, devices, is_text=False))
+            kind = "stream" if self._options.xla_dump_hlo_as_proto else "message"
+            self._files.file(f"{name}.pb", unoptimized_snapshot(self._module, devices, kind))
 
     def _write(self, arguments: Sequence[tuple[Literal, Shape]], result: tuple[Literal, Shape]) -> None:
         name, number = self._module.name, _EXECUTIONS[self._module.name]

@@ -31,11 +31,11 @@ _NAMED_VALUE_BYTES = 56
 _Words: TypeAlias = "ctypes.Array[ctypes.c_uint64]"
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """A refusal, with XLA's message."""
 
 
-class _Plugin:
+class Plugin:
     """The plugin's functions. Each takes a record of 8-byte words, which begins with its size and a null pointer."""
 
     def __init__(self, path: str) -> None:
@@ -46,7 +46,7 @@ class _Plugin:
         size = ctypes.c_uint64.from_address(self._table).value
         major = ctypes.c_int32.from_address(self._table + _MAJOR_OFFSET).value
         if major != 0 or size < _FUNCTIONS_OFFSET + _WORD * (_LAST + 1):
-            raise _Refused(f"{path} has interface {major}, which hlo-run does not know")
+            raise Refused(f"{path} has interface {major}, which hlo-run does not know")
         self._call(_INITIALIZE, self._record())
 
     def topology(self, target: bytes, devices: int) -> int:
@@ -61,7 +61,7 @@ class _Plugin:
         return record[6]
 
     def compile(self, topology: int, module: bytes, options: bytes) -> None:
-        """Compile a serialized HloModuleProto; raises _Refused with XLA's message."""
+        """Compile a serialized HloModuleProto; raises Refused with XLA's message."""
         program = self._record(*self._text(module), *self._text(b"hlo"))
         self._call(_COMPILE, self._record(topology, ctypes.addressof(program), *self._text(options), 0, 0))
 
@@ -73,7 +73,7 @@ class _Plugin:
         self._raw(_ERROR_MESSAGE, message)
         text = ctypes.string_at(message[3], message[4]).decode(errors="replace")
         self._raw(_ERROR_DESTROY, self._record(error))
-        raise _Refused(text)
+        raise Refused(text)
 
     def _raw(self, function: int, record: _Words) -> int:
         address = ctypes.c_uint64.from_address(self._table + _FUNCTIONS_OFFSET + _WORD * function).value
@@ -97,7 +97,7 @@ class _Plugin:
         return ctypes.addressof(buffer), len(data)
 
 
-def _device_counts(text: str) -> tuple[int, int]:
+def device_counts(text: str) -> tuple[int, int]:
     """Return the numbers of replicas and partitions that a module's header has."""
     header = text[: text.find("\n")]
     found = [re.search(rf"\b{name}=(\d+)", header) for name in ("replica_count", "num_partitions")]
@@ -105,7 +105,7 @@ def _device_counts(text: str) -> tuple[int, int]:
     return replicas, partitions
 
 
-def _options(program: Any, replicas: int, partitions: int, is_divided: bool) -> bytes:
+def compile_options(program: Any, replicas: int, partitions: int, is_divided: bool) -> bytes:
     """Return compile options with the entry layouts of `program`; without them XLA uses default layouts."""
     client = importlib.import_module("jaxlib.xla_client")
     options: Any = client.CompileOptions()
@@ -128,11 +128,11 @@ def main() -> int:
         text = sys.stdin.buffer.read().decode()
         hlo = importlib.import_module("jaxlib._hlo")
         module: bytes = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-        xla = _Plugin(plugin)
-        replicas, partitions = _device_counts(text)
-        options = _options(hlo.XlaComputation(module).program_shape(), replicas, partitions, "sharding={" in text)
+        xla = Plugin(plugin)
+        replicas, partitions = device_counts(text)
+        options = compile_options(hlo.XlaComputation(module).program_shape(), replicas, partitions, "sharding={" in text)
         xla.compile(xla.topology(Path(target).read_bytes(), replicas * partitions), module, options)
-    except (_Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
+    except (Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
         sys.stderr.write(f"{error}\n")
         return REFUSED
     return 0

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.formats.proto_literals import literal_of_proto
+from hlo_run.formats.snapshot_stream import read_stream
 from hlo_run.formats.xla import INSTALL_HINT, require
 from hlo_run.hlo.values.literal import Literal
 
@@ -41,7 +42,10 @@ class ProtoContents(Struct, frozen=True):
 
 
 def read_binary(data: bytes, file: str) -> ProtoContents:
-    """Read an HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for other data."""
+    """Read an HloSnapshot, HloUnoptimizedSnapshot (also XLA's stream of one), HloProto or HloModuleProto.
+
+    Raises ParseError for other data.
+    """
     _require_protobuf(file)
     from google.protobuf.message import DecodeError
 
@@ -53,6 +57,9 @@ def read_binary(data: bytes, file: str) -> ProtoContents:
             continue
         if (contents := _contents(message, path)) is not None:
             return contents
+    stream = read_stream(data, types("xla.HloUnoptimizedSnapshot"))
+    if stream is not None and (contents := _contents(stream, ("hlo_module",))) is not None:
+        return contents
     hint = "the file may be cut off, or of another format"
     raise ParseError(f"'{file}' is not an HloSnapshot, HloProto or HloModuleProto", hint=hint)
 

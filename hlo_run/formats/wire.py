@@ -7,21 +7,21 @@ import struct
 
 def varint(number: int, value: int) -> bytes:
     """Return the field `number` of a message with a non-negative integer."""
-    return _base128(number << 3) + _base128(value)
+    return base128(number << 3) + base128(value)
 
 
 def double(number: int, value: float) -> bytes:
     """Return the field `number` of a message with a double."""
-    return _base128(number << 3 | 1) + struct.pack("<d", value)
+    return base128(number << 3 | 1) + struct.pack("<d", value)
 
 
 def delimited(number: int, data: bytes | str) -> bytes:
     """Return the field `number` of a message with a string, bytes or another message."""
     content = data.encode() if isinstance(data, str) else data
-    return _base128(number << 3 | 2) + _base128(len(content)) + content
+    return base128(number << 3 | 2) + base128(len(content)) + content
 
 
-def _base128(value: int) -> bytes:
+def base128(value: int) -> bytes:
     """Return a number in groups of 7 bits, the lowest first."""
     groups = bytearray()
     while value > 0x7F:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from hlo_run.errors import UsageError
 from hlo_run.formats import protos, xla
 from hlo_run.formats.proto_literals import fill_proto
+from hlo_run.formats.snapshot_stream import write_stream
 from hlo_run.formats.wire import delimited
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
@@ -50,15 +51,20 @@ def snapshot(module: HloModule, arguments: Values, result: tuple[Literal, Shape]
     return message.SerializeToString(deterministic=True)
 
 
-def unoptimized_snapshot(module: HloModule, devices: Sequence[Values], is_text: bool) -> bytes:
-    """Return an HloUnoptimizedSnapshot, a module with the arguments of each device. Raises the errors of `snapshot`."""
+def unoptimized_snapshot(module: HloModule, devices: Sequence[Values], kind: str) -> bytes:
+    """Return an HloUnoptimizedSnapshot, a module with the arguments of each device. Raises the errors of `snapshot`.
+
+    `kind`: `message`, `text` (the message in protobuf's text format) or `stream` (XLA's format of `snapshot_stream`).
+    """
     message = protos.message_types("a snapshot")("xla.HloUnoptimizedSnapshot")()
     message.hlo_module.ParseFromString(xla.text_to_proto(module_to_string(module, FULL), module.name))
     for arguments in devices:
         inputs = message.partitions.add()
         for value, shape in arguments:
             fill_proto(inputs.arguments.add(), value, shape)
-    if not is_text:
+    if kind == "stream":
+        return write_stream(message)
+    if kind == "message":
         return message.SerializeToString(deterministic=True)
     from google.protobuf import text_format
 

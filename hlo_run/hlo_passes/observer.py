@@ -42,6 +42,8 @@ THUNKS_AFTER_PASSES = "thunks-after-passes"
 CONSTANTS = ("constants", "constants-with-opt", "constants-ptx")
 # The steps that a fusion pass tried, in order: a note of the module.
 PRIORITY_FUSION_DUMP = "priority-fusion-dump"
+# The frames of the fusion passes, as JSON (`analysis.fusion.fusion_frames`).
+FUSION_FRAMES = "fusion-frames"
 THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
 # The launches as IR, with their kernels.
 GPU_DIALECT = "gpu-dialect"

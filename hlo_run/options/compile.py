@@ -37,6 +37,7 @@ class CompileOptions(XlaFlags):
     xla_gpu_target_config_filename: str = flag(
         "", "Compile for the GPU that this XLA gpu_target_config text proto describes.", "FILE"
     )
+    dumped_target: str = flag("", "The gpu_target_config beside a dumped input file.", hidden=True)
     xla_gpu_cuda_data_dir: str = flag("", "Look for ptxas and libdevice in this CUDA directory first.", "DIR")
     xla_backend_optimization_level: int = flag(3, "Optimise kernels at this LLVM level, 0 to 3.", "N")
     xla_gpu_experimental_pack_dot_operands_along_k_dimension: bool = flag(

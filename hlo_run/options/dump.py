@@ -25,12 +25,16 @@ class DumpOptions:
     )
     xla_dump_hlo_unoptimized_snapshots: bool = flag(
         False,
-        "Write every execution as HloUnoptimizedSnapshot: the module as read and its arguments (.pb, with --xla_dump_hlo_as_text "
-        ".txt), and dump nothing else.",
+        "Write every execution as HloUnoptimizedSnapshot: the module as read and its arguments, and dump nothing else. .pb: a "
+        "message, with --xla_dump_hlo_as_proto XLA's stream for large arguments; with --xla_dump_hlo_as_text .txt.",
     )
     xla_dump_compress_protos: bool = flag(False, "Compress dumped HloProtos with gzip (.hlo.pb.gz).")
     xla_dump_hlo_as_dot: bool = flag(False, "Dump HLO as graphs in DOT.")
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
+    xla_dump_fusion_visualization: bool = flag(
+        False,
+        "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of fusion, each with the instructions around it.",
+    )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"
     )
@@ -39,6 +43,14 @@ class DumpOptions:
     xla_dump_emitter_re: str = flag("", "Dump the IR of kernels before every row if this matches mlir-fusion.", "RE")
     dump_kernel_rows: bool = flag(
         False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
+    )
+    xla_gpu_experimental_dump_fdo_profiles: bool = flag(
+        False, "Write NAME.fdo_profile beside every dump of a module: the module's profile, which is empty here."
+    )
+    xla_gpu_experimental_aot_compiled_thunks: bool = flag(
+        True,
+        "false: dump no gpu_target_config.pbtxt, thunk_metadata and thunk_sequence_after_thunk_passes, as XLA does, which then "
+        "makes thunks only when it loads the executable.",
     )
     xla_dump_max_hlo_modules: int = flag(-1, "Dump at most N modules (-1: all).", "N")
     xla_dump_module_metadata: bool = flag(False, "Dump the passes that ran on a module, with their times.")

@@ -102,4 +102,5 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 OTHER_KERNEL_PASSES: tuple[KernelRow, ...] = (
     KernelRow("recover-exp2", _kernel("kernel_passes.recover_exp2")),
     KernelRow("integer-power", _kernel("kernel_passes.integer_power")),
+    KernelRow("gpu-kernel-outlining", _kernel("kernel_passes.gpu_kernel_outlining")),
 )

@@ -89,5 +89,7 @@ def _known_row(name: str) -> KernelRow:
     row = _row_of(name)
     if row is None:
         close: Sequence[str] = difflib.get_close_matches(name, sorted(_rows()), n=1)
-        raise UsageError(f"Pass {name} not found.", hint=f"did you mean {close[0]}?" if close else ", ".join(sorted(_rows())))
+        raise UsageError(
+            f"INVALID_ARGUMENT: Pass {name} not found.", hint=f"did you mean {close[0]}?" if close else ", ".join(sorted(_rows()))
+        )
     return row

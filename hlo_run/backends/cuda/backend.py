@@ -14,7 +14,7 @@ from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.cuda.run import CudaRun, DeviceState
 from hlo_run.backends.cuda.timing import DeviceTimer, KernelTime, kernel_thunks, touched_bytes
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.profile import Profile
+from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
@@ -26,11 +26,12 @@ _POLL_SECONDS = 1e-4
 class CudaBackend:
     """Opens device 0 and runs executables on it. Loaded kernels are kept between runs."""
 
-    def __init__(self, timeout_seconds: float = 0.0, profile: bool = False) -> None:
+    def __init__(self, timeout_seconds: float = 0.0, profile: bool = False, watch: ThunkObserver | None = None) -> None:
         self._device = Device()
         self._driver = self._device.driver
         self._timeout_seconds = timeout_seconds
         self.profile = Profile() if profile else None
+        self._observer = together(self.profile, watch)
         self._functions: dict[str, Any] = {}
         self.outfeed: list[list[Literal]] = []
         stream = self._driver.Stream()
@@ -72,10 +73,12 @@ class CudaBackend:
             state.memory.hold(executable)
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 state.memory.write(place, data)
-            run = CudaRun(state, executable, seed, self.profile, feeds(0))
+            run = CudaRun(state, executable, seed, self._observer, feeds(0))
             run.run()
             self.outfeed = [run.outfeed]
             self._wait(executable.name)
+            if self._observer is not None:
+                self._observer.end_run()
             return result_literal(executable, state.memory.read)
         except self._driver.Error as error:
             self._forget()

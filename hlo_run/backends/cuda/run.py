@@ -50,7 +50,7 @@ from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
-from hlo_run.backends.profile import Profile
+from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.thunk_values import RngStates, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
@@ -71,10 +71,15 @@ class CudaRun:
     """Runs thunks in order on the stream of `state`."""
 
     def __init__(
-        self, state: DeviceState, executable: Executable, seed: int, profile: Profile | None = None, feed: Feed | None = None
+        self,
+        state: DeviceState,
+        executable: Executable,
+        seed: int,
+        observer: ThunkObserver | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self._state, self._executable, self._seed = state, executable, seed
-        self._driver, self._memory, self._profile = state.driver, state.memory, profile
+        self._driver, self._memory, self._observer = state.driver, state.memory, observer
         self._feed = feed or NO_FEEDS(0)
         self.outfeed: list[Literal] = []
         self._rng_states = RngStates()
@@ -82,17 +87,17 @@ class CudaRun:
 
     def run(self) -> None:
         """Enqueue the executable's thunks. The device may finish later."""
-        if self._profile is not None:
-            self._profile.begin_run()
+        if self._observer is not None:
+            self._observer.begin_run()
         self._sequence(self._executable.thunks)
 
     def _sequence(self, thunks: Sequence[Thunk]) -> None:
         for thunk in thunks:
             begin = time.perf_counter()
             self._thunk(thunk)
-            if self._profile is not None:
+            if self._observer is not None:
                 self._state.stream.synchronize()
-                self._profile.add(thunk, begin)
+                self._observer.add(thunk, begin, self._read)
 
     def _thunk(self, thunk: Thunk) -> None:
         match thunk:
@@ -131,8 +136,8 @@ class CudaRun:
                 assert_never(thunk)
 
     def _command_buffer(self, thunk: CommandBufferThunk) -> None:
-        """Run a command buffer from its graph if it has one. A profiled run times each thunk instead."""
-        if self._profile is not None:
+        """Run a command buffer from its graph if it has one. A run that is observed runs each thunk by itself instead."""
+        if self._observer is not None:
             self._sequence(thunk.thunks)
             return
         work = partial(self._sequence, thunk.thunks)

@@ -25,7 +25,7 @@ from hlo_run.backends.host.team import Team
 from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.profile import Profile
+from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.values.dtype import DTYPES
@@ -44,7 +44,8 @@ class HostBackend:
     A run stops after `timeout_seconds` (0: never). With the check `statistics`, the attribute of that name describes the launches
     of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs long launches and executables that carry
     machine code; the emulator runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
-    float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk.
+    float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk. `watch`
+    is told of every thunk that ran.
     Raises UsageError for an unknown check or engine.
     """
 
@@ -55,6 +56,7 @@ class HostBackend:
         engine: str = "auto",
         in_order: bool = False,
         profile: bool = False,
+        watch: ThunkObserver | None = None,
     ) -> None:
         named = frozenset(checks)
         if unknown := sorted(named - CHECKS - {"all"}):
@@ -67,6 +69,7 @@ class HostBackend:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self.profile = Profile() if profile else None
+        self._observer = together(self.profile, watch)
         self._graphs: dict[tuple[str, str], KernelGraph] = {}
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
@@ -102,7 +105,7 @@ class HostBackend:
         prepared = self._prepared
         if prepared is None or prepared.machine.executable is not executable:
             self._take_code(executable)
-            prepared = self._prepared = Prepared(self, executable, self._checks, self.profile)
+            prepared = self._prepared = Prepared(self, executable, self._checks, self._observer)
         prepared.machine.world.messages = {}
         with calm_blas(), np.errstate(all="ignore"):
             result = prepared.run(arguments, deadline, seed, feeds(0))
@@ -129,7 +132,7 @@ class HostBackend:
             self._take_code(executable)
             world = World(replicas, partitions)
             self._team = [
-                Prepared(self, executable, self._checks, self.profile, world, device) for device in range(len(arguments))
+                Prepared(self, executable, self._checks, self._observer, world, device) for device in range(len(arguments))
             ]
         prepared = self._team
         world = prepared[0].machine.world

@@ -112,8 +112,8 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
 
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
-    """Run steps in order. With a deadline or a profile, look at the clock before each step."""
-    if machine.deadline is None and machine.profile is None:
+    """Run steps in order. With a deadline or an observer, look at the clock before each step."""
+    if machine.deadline is None and machine.observer is None:
         for step in steps:
             step.run()
         return
@@ -121,8 +121,8 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
         machine.check_time(step.thunk.name)
         begin = time.perf_counter()
         step.run()
-        if machine.profile is not None:
-            machine.profile.add(step.thunk, begin)
+        if machine.observer is not None:
+            machine.observer.add(step.thunk, begin, machine.read)
 
 
 def every_step(steps: Iterable[Step]) -> Iterator[Step]:
@@ -180,7 +180,7 @@ class CommandBufferStep(_Nested):
     def run(self) -> None:
         """Replay the recorded calls, or run the steps one by one."""
         machine = self._machine
-        if machine.profile is not None or machine.deadline is not None:
+        if machine.observer is not None or machine.deadline is not None:
             run_steps(machine, self.sequences[0])
             return
         if self._calls is None:

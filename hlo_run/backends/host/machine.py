@@ -22,7 +22,7 @@ from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.variables import variable_regions
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
-from hlo_run.backends.profile import Profile
+from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.thunk_values import RngStates
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
@@ -97,7 +97,7 @@ class Machine:
         launcher: Launcher,
         executable: Executable,
         checks: frozenset[str],
-        profile: Profile | None = None,
+        observer: ThunkObserver | None = None,
         world: World | None = None,
         device: int = 0,
     ) -> None:
@@ -106,7 +106,7 @@ class Machine:
         self.launcher = launcher
         self.executable = executable
         self.checks = checks
-        self.profile = profile
+        self.observer = observer
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
         self.places = [0] * len(executable.allocations)
         """The address of each allocation."""
@@ -134,7 +134,7 @@ class Machine:
     @property
     def may_replace(self) -> bool:
         """True if kernels may be replaced by other code with the same results."""
-        return self.launcher.may_replace and not self.checks and self.profile is None
+        return self.launcher.may_replace and not self.checks and self.observer is None
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -220,8 +220,8 @@ class Machine:
     def start(self, deadline: float | None, seed: int, feed: Feed) -> None:
         """Reset the state of a run: deadline, seed, queues, statistics and random number states."""
         self.deadline, self.seed, self.feed = deadline, seed, feed
-        if self.profile is not None:
-            self.profile.begin_run()
+        if self.observer is not None:
+            self.observer.begin_run()
         self.statistics = []
         self.outfeed = []
         self.rng_states = RngStates()

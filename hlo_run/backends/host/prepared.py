@@ -13,7 +13,7 @@ from hlo_run.backends.host.sort_steps import SortStep
 from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.profile import Profile
+from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.transfer import result_literal
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
@@ -26,11 +26,11 @@ class Prepared:
         launcher: Launcher,
         executable: Executable,
         checks: frozenset[str],
-        profile: Profile | None = None,
+        observer: ThunkObserver | None = None,
         world: World | None = None,
         device: int = 0,
     ) -> None:
-        self.machine = Machine(launcher, executable, checks, profile, world, device)
+        self.machine = Machine(launcher, executable, checks, observer, world, device)
         self._steps = make_steps(self.machine, executable.thunks)
         self._all = list(every_step(self._steps))
         self._touching: dict[int, list[Step]] = {}
@@ -38,7 +38,7 @@ class Prepared:
         self._is_bound = False
         self._has_deadline = False
         self._recording: Recording | None = None
-        self._may_record = not checks and profile is None
+        self._may_record = not checks and observer is None
 
     def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
@@ -51,6 +51,8 @@ class Prepared:
             else:
                 self._recording.run()
             machine.check_result()
+            if machine.observer is not None:
+                machine.observer.end_run()
             return result_literal(machine.executable, machine.read_result)
         finally:
             machine.release_results()

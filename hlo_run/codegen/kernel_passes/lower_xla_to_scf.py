@@ -1,4 +1,4 @@
-"""Lower predicated accesses to `scf.if`, and shuffle_reduce to shuffles and calls of the combiner.
+"""Lower predicated accesses to `scf.if`, shuffle_reduce to shuffles and calls of the combiner, and gpu.all_reduce.
 
     %v = xla_gpu.predicated_extract %t[%i] if %c else %f : tensor<4xf32>
       =>
@@ -11,7 +11,7 @@
 
 Shuffles move 32 bits. Shorter values are extended, longer values are split into words, and complex values are moved by
 parts. The combiner takes this lane's values first. It is called once per distance, so the inliner does not inline it; LLVM
-does.
+does. `dialects/editing/all_reduce.py` shows what becomes of `gpu.all_reduce`, which XLA's emitters do not use.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects import gpu
+from hlo_run.dialects.editing.all_reduce import expand_all_reduces
 from hlo_run.dialects.editing.loops import hand_on_origin
 from hlo_run.dialects.editing.rewriting import replace_op
 from hlo_run.dialects.types import is_complex, is_integer
@@ -42,7 +43,8 @@ class LowerXlaToScf(ModulePass):
     name = "lower-xla-to-scf"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Lower every predicated_extract, predicated_insert and shuffle_reduce."""
+        """Lower every predicated_extract, predicated_insert, shuffle_reduce and gpu.all_reduce."""
+        expand_all_reduces(op)
         for inner in list(op.walk()):
             match inner:
                 case PredicatedExtractOp():

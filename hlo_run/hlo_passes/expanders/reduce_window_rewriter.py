@@ -126,7 +126,8 @@ class _Scan(Struct, frozen=True):
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return the exclusive running reduction."""
         size = x.shape.dims[-1]
-        if size <= self.block:
+        # Blocks of one element would not make the array shorter.
+        if size <= self.block or self.block == 1:
             late = self._window(x, size)
         else:
             edge = (0, 1) if self.is_backward else (1, 0)

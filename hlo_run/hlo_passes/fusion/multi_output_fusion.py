@@ -17,6 +17,7 @@ from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.executed_computations import fusible_computations
+from hlo_run.analysis.fusion.fusion_frames import FusionFrames
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Joined, KeptApart
 from hlo_run.analysis.fusion.fusion_rules import FusionRules
 from hlo_run.analysis.fusion.multi_output_rules import MultiOutputRules
@@ -27,6 +28,7 @@ from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import FUSION_FRAMES
 from hlo_run.target import TargetSpec
 
 
@@ -38,22 +40,35 @@ class MultiOutputFusion(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         steps: list[AnyFusionStep] = []
+        frames = FusionFrames() if any(observer.wants_note(FUSION_FRAMES) for observer in ctx.observers) else None
         for computation in fusible_computations(module):
             is_watched = not all(observer.only_times for observer in ctx.observers)
-            _ComputationFusion(computation, ctx.target, ctx.fuel, steps, is_watched).run()
+            _ComputationFusion(computation, ctx.target, ctx.fuel, steps, is_watched, frames).run()
         for observer in ctx.observers:
             observer.decided(self.name, steps)
+            if frames is not None:
+                observer.note("", FUSION_FRAMES, frames.to_json)
 
 
 class _ComputationFusion:
-    """The fusion of one computation. Unless `is_watched`, a refused step may be recorded with another valid reason."""
+    """The fusion of one computation. Unless `is_watched`, a refused step may be recorded with another valid reason.
+
+    `frames`, if not None, gets what each fusion is about to do and has done.
+    """
 
     def __init__(
-        self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[AnyFusionStep], is_watched: bool
+        self,
+        computation: HloComputation,
+        target: TargetSpec,
+        fuel: Fuel,
+        steps: list[AnyFusionStep],
+        is_watched: bool,
+        frames: FusionFrames | None,
     ) -> None:
         self._fuel = fuel
         self._is_watched = is_watched
         self._steps = steps
+        self._frames = frames
         self._graph = FusionGraph(computation)
         self._facts = Facts()
         self._costs = CostAnalysis(target)
@@ -89,19 +104,26 @@ class _ComputationFusion:
                     if connected is None:
                         connected = self._order.connected(one, siblings[later:])
                     if two in connected:
-                        decision = no("one depends on the other")
+                        decision = no(f"{one.name} and {two.name} are connected")
                 if not decision:
                     self._steps.append(KeptApart(one.name, two.name, decision.reason, node.name))
+                    self._show(f"Not fusing siblings |{one.name}| and |{two.name}| due to: {decision.reason}", one, node)
                 if not decision or not self._fuel.take(MultiOutputFusion.name):
                     later += 1
                     continue
                 kind = "kInput" if "kInput" in (one.kind, two.kind) else one.kind
                 self._order.join(two, one)
+                self._show(f"About to fuse sibling |{two.name}| into sibling |{one.name}| inside multi-output fusion", one, two)
                 self._steps.append(Joined(one.name, one.name, two.name, node.name))
                 readers = self._graph.fuse_sibling(two, one, kind)
+                self._show(f"Fused into |{one.name}| inside multi-output fusion", one)
                 self._changed(one, two, *readers)
                 del siblings[later]
                 connected = None
+
+    def _show(self, label: str, consumer: Node, producer: Node | None = None) -> None:
+        if self._frames is not None:
+            self._frames.add(self._graph.computation.name, label, consumer, producer)
 
     def _is_sibling(self, node: Node) -> bool:
         if not node.users or not self._outputs.is_root(node):
@@ -128,7 +150,11 @@ class _ComputationFusion:
         self._order.join(producer, consumer)
         times = self._times(producer, consumer)
         name = consumer.name
+        self._show(
+            f"About to fuse producer |{producer.name}| into consumer |{name}| inside multi-output fusion", consumer, producer
+        )
         readers = self._graph.fuse_and_return(producer, consumer, kind)
+        self._show(f"Fused into |{consumer.name}| inside multi-output fusion", consumer)
         self._steps.append(Joined(consumer.name, name, producer.name, "", *(time / TICKS_PER_MICROSECOND for time in times)))
         self._changed(producer, consumer, *readers)
 
@@ -141,11 +167,13 @@ class _ComputationFusion:
         decision = self._may_return(producer, consumer)
         if not decision:
             self._steps.append(KeptApart(consumer.name, producer.name, decision.reason))
+            names = f"|{producer.name}| into consumer |{consumer.name}|"
+            self._show(f"Not considering fusion of producer {names} due to: {decision.reason}", consumer, producer)
         return bool(decision)
 
     def _may_return(self, producer: Node, consumer: Node) -> Decision:
         if not self._outputs.is_root(consumer):
-            return no("the consumer cannot return several results")
+            return no("consumer not eligible as multi-output fusion root.")
         for decision in (
             self._outputs.judge_shapes(consumer, producer),
             self._rules.judge_budget(producer, consumer, into_consumer=False),
@@ -153,12 +181,13 @@ class _ComputationFusion:
             if not decision:
                 return decision
         if self._rules.is_too_large(producer, consumer):
-            return no("the fusion would result in an overly large code duplication")
+            return no("will generate too large IR")
         if self._order.reaches_operand(producer, consumer):
-            return no("the consumer also reads the producer through another kernel")
+            return no(f"{producer.name} would introduce a cycle when fused")
         fused, unfused = self._times(producer, consumer)
         if fused > unfused:
-            return no(f"slower: {fused / TICKS_PER_MICROSECOND:.2f} us fused, {unfused / TICKS_PER_MICROSECOND:.2f} us unfused")
+            times = (f"{ticks / TICKS_PER_MICROSECOND:.2f} us" for ticks in (fused, unfused))
+            return no("will execute slower if fused: {} fused, {} unfused".format(*times))
         return YES
 
     def _times(self, producer: Node, consumer: Node) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.executed_computations import fusible_computations
+from hlo_run.analysis.fusion.fusion_frames import FusionFrames
 from hlo_run.analysis.fusion.fusion_process import Fused, FusionStep, Refused, Weighed, process_text
 from hlo_run.analysis.fusion.fusion_rules import FusionRules, is_fusible, is_fusible_bitcast, judge_scatter
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
@@ -32,7 +33,7 @@ from hlo_run.hlo.print_options import SHORT_PARSABLE
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import PRIORITY_FUSION_DUMP
+from hlo_run.hlo_passes.observer import FUSION_FRAMES, PRIORITY_FUSION_DUMP
 from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf
@@ -53,9 +54,13 @@ class PriorityFusion(Struct, frozen=True):
             _fuse_all(module, ctx.target, ctx.fuel, None)
             return
         before = f"{module_to_string(module, SHORT_PARSABLE).rstrip()}\n\n"
-        steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
+        steps: list[FusionStep] = []
+        frames = FusionFrames() if any(observer.wants_note(FUSION_FRAMES) for observer in ctx.observers) else None
+        _fuse_all(module, ctx.target, ctx.fuel, steps, frames)
         for observer in ctx.observers:
             observer.decided(self.name, steps)
+            if frames is not None:
+                observer.note("", FUSION_FRAMES, frames.to_json)
             observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
 
 
@@ -66,9 +71,11 @@ def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> 
     return steps
 
 
-def _fuse_all(module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
+def _fuse_all(
+    module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None, frames: FusionFrames | None = None
+) -> None:
     for computation in fusible_computations(module):
-        _ComputationFusion(computation, target, fuel, steps).run()
+        _ComputationFusion(computation, target, fuel, steps, frames).run()
 
 
 class _Outlook(Struct):
@@ -108,9 +115,19 @@ class _Replaced(Struct, frozen=True):
 
 
 class _ComputationFusion:
-    """The fusion of one computation; tried steps are added to `steps` if it is not None. A step names all users of a producer."""
+    """The fusion of one computation; tried steps are added to `steps` if it is not None. A step names all users of a producer.
 
-    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
+    `frames`, if not None, gets what each fusion is about to do and has done.
+    """
+
+    def __init__(
+        self,
+        computation: HloComputation,
+        target: TargetSpec,
+        fuel: Fuel,
+        steps: list[FusionStep] | None,
+        frames: FusionFrames | None,
+    ) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
         self._costs = CostAnalysis(target)
@@ -119,6 +136,7 @@ class _ComputationFusion:
         self._rules = FusionRules(self._facts, self._costs, self._planner, target)
         self._fuel = fuel
         self._steps = steps
+        self._frames = frames
         self._outlooks: dict[Node, _Outlook] = {}
         self._queue: list[tuple[float, int, Node]] = []
         self._keys: dict[Node, tuple[float, int]] = {}
@@ -292,6 +310,8 @@ class _ComputationFusion:
     def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
         name = user.name
+        if not is_constant:
+            self._show(f"About to fuse |{producer.name}| into |{name}|", user, producer)
         self._costs.absorb(producer, user)
         self._model.absorb(producer, user)
         self._facts.absorb(producer, user, kind)
@@ -306,6 +326,12 @@ class _ComputationFusion:
             outlook.drop(user)
         if self._steps is not None:
             self._steps.append(Fused(user.name, producer.name, name, is_constant))
+        if not is_constant:
+            self._show(f"Fused |{producer.name}| into |{user.name}|", user)
+
+    def _show(self, what: str, user: Node, producer: Node | None = None) -> None:
+        if self._frames is not None:
+            self._frames.add(self._graph.computation.name, f"{what} inside PriorityFusion", user, producer)
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)

@@ -5,7 +5,8 @@
 
 The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
 other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
-as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
+as they are, and users read their results, like parameters, through two bitcasts that later passes remove. XLA's
+`LayoutNormalization`. Needs assigned layouts.
 """
 
 from __future__ import annotations
@@ -71,30 +72,39 @@ class _Normalizer(Struct):
                 self._normal_of[back] = new
                 self.module.replace(instruction, back)
                 replaced.append(instruction)
+            elif instruction.users and instruction.shape.is_array and not instruction.shape.has_default_layout:
+                self._there_and_back(instruction)
         replaced += self._normal_of
         remove_unused(replaced)
 
+    def _there_and_back(self, value: HloInstruction) -> None:
+        """Let the users of a value that stays read it through two bitcasts: to the default layout and back."""
+        editor = Editor(value)
+        users = tuple(value.users)
+        normal = editor.bitcast(value, _normal(value.shape))
+        back = editor.bitcast(normal, value.shape)
+        self._normal_of[back] = normal
+        for user in users:
+            user.replace_operand(value, back)
+
     def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
         """Replace a call if an array of it is not in the default layout; return the instructions that are now unused."""
-        result, workspace = call.shape.tuple_shapes
+        result = call.shape.tuple_shapes[0]
         shapes = [*(operand.shape for operand in call.operands[:2]), result]
         if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
             return []
         editor = Editor(call)
         labels = renumbered(call, [_order(shape) for shape in shapes])
-        inputs = [self._input(editor, operand) for operand in call.operands]
-        made = copy_instruction(call, inputs, Shape.make_tuple((_normal(result), workspace)))
+        # As in XLA, also bitcasts that change nothing.
+        inputs = [editor.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
+        made = copy_instruction(call, inputs, Shape.make_tuple(tuple(map(_normal, call.shape.tuple_shapes))))
         made.attrs["dim_labels"] = labels
         editor.computation.add(made)
-        parts = [editor.element(made, 0), editor.element(made, 1)]
-        back = editor.bitcast(parts[0], result)
-        self._normal_of[back] = parts[0]
-        taken = [user for user in call.users if user.opcode == "get-tuple-element"]
-        for user in taken:
-            self.module.replace(user, back if user.tuple_index == 0 else parts[1])
-        if call.users or call.is_root:
-            self.module.replace(call, editor.tuple([back, parts[1]]))
-        return [*taken, call]
+        parts = [
+            editor.add("bitcast", shape, [editor.element(made, number)]) for number, shape in enumerate(call.shape.tuple_shapes)
+        ]
+        self.module.replace(call, editor.tuple(parts))
+        return [call]
 
     def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
         """Return `value` in the default layout."""

@@ -120,11 +120,17 @@ def _read_state_again(module: HloModule, loop: HloInstruction) -> None:
     if all(value in olds and value.tuple_index == place for place, value in enumerate(root.operands)):
         return
     news = elements(body, parameter)
+    first = {old: news[old.tuple_index] for old in olds}
+    ordered = [i for i in body.instructions if any(before in first for before in i.control_predecessors)]
+    for instruction in ordered:
+        befores = (first.get(before, before) for before in instruction.control_predecessors)
+        instruction.control_predecessors = list(dict.fromkeys(befores))
+    kept = {before for instruction in ordered for before in instruction.control_predecessors}
     for old in olds:
         module.replace(old, news[old.tuple_index])
         body.remove(old)
     for new in news:
-        if not new.users:
+        if not new.users and new not in kept:
             body.remove(new)
 
 

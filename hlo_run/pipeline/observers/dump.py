@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from hlo_run.analysis.fusion.fusion_frames import Frame, frames_from_json
+from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -16,6 +18,7 @@ from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
     CONSTANTS,
     FIRST_AFTER_PARTITIONER,
+    FUSION_FRAMES,
     LLVM_BEFORE_OPTIMIZATIONS,
     MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
@@ -34,6 +37,7 @@ from hlo_run.hlo_passes.replacements import file_name, header
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
+from hlo_run.pipeline.observers.fusion_page import page
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder
@@ -44,6 +48,8 @@ _THUNK_FILES = {
     THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
     THUNK_METADATA: "thunk_metadata.txt",
 }
+# Texts about thunks that are made from the executable, not from the module.
+_AHEAD_OF_TIME = (THUNKS_AFTER_PASSES, THUNK_METADATA, THUNK_METADATA_PROTO)
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
@@ -93,12 +99,18 @@ class DumpObserver(Observer):
         self._llvm_files = 0
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
+        self._has_unused_bodies = False
+        self._frames: dict[str, list[Frame]] = {}
         self._is_scheduled = module.schedule is not None
         self._of_passes = of_passes
 
     def watches(self, level: Level) -> bool:
         """Return True for HLO, and for kernels if their IR is dumped."""
         return level is Level.HLO or self._dumps_rows or self._dumps_logs
+
+    def wants_note(self, title: str) -> bool:
+        """Return True for the frames of the fusion passes, if the flag asks for them."""
+        return title == FUSION_FRAMES and self._dumps_hlo and self._options.xla_dump_fusion_visualization
 
     @property
     def _dumps_logs(self) -> bool:
@@ -141,6 +153,14 @@ class DumpObserver(Observer):
                 if self._dumps_hlo:
                     self._files.text(f"{self._llvm_files - 1}.ptx", step.text())
 
+    def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
+        """Take note if fusions were merged: XLA leaves the bodies of the producers to dce."""
+        made: set[str] = {i.name for c in self._module.computations for i in c.instructions if i.opcode == "fusion"}
+        for step in steps:
+            if isinstance(step, Fused):
+                self._has_unused_bodies |= row == "priority-fusion" and step.producer in made
+                made.add(step.fusion)
+
     def failed(self, step: Step, error: HloRunError) -> None:
         """Write the log of the kernel whose row failed."""
         if step.level is Level.KERNEL:
@@ -159,11 +179,16 @@ class DumpObserver(Observer):
                 self._files.text(f"{self._optimized_name}-{title}.txt", text(), timed=True)
         elif title == MEMORY_USAGE_PROTO and self._options.xla_dump_hlo_as_proto:
             self._proto(f"{self._optimized_name}-{title}", text().encode("latin-1"))
+        elif title in _AHEAD_OF_TIME and not self._options.xla_gpu_experimental_aot_compiled_thunks:
+            pass
         elif title == THUNK_METADATA_PROTO and self._options.xla_dump_hlo_as_proto:
             self._files.file(title, text().encode("latin-1"), timed=True)
         elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
             if self._options.dumps_text:
                 self._files.file("priority_fusion_dump.txt", text())
+        elif title == FUSION_FRAMES:
+            for computation, frames in frames_from_json(text()).items():
+                self._frames.setdefault(computation, []).extend(frames)
         elif title in _THUNK_FILES and (title != THUNK_METADATA or self._options.dumps_text):
             before, self._thunks = self._thunks, text()
             if title != THUNKS_AFTER_PASSES or self._thunks != before:
@@ -188,7 +213,8 @@ class DumpObserver(Observer):
 
     def _finish(self) -> None:
         """Write what XLA writes when all is compiled."""
-        self._files.file("gpu_target_config.pbtxt", to_text_proto(self._target))
+        if self._options.xla_gpu_experimental_aot_compiled_thunks:
+            self._files.file("gpu_target_config.pbtxt", to_text_proto(self._target))
         if not self._is_scheduled:
             self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
         if self._metadata is not None:
@@ -207,6 +233,7 @@ class DumpObserver(Observer):
             self._pass_dumps(self._order.finish())
             if self._dumps_hlo:
                 self._dump_module(self._optimized_name)
+                self._dump_fusions()
             return
         self._pass_dumps(self._order.after_step(step))
 
@@ -227,6 +254,8 @@ class DumpObserver(Observer):
         match name:
             case "sanitize-constant-names":
                 return "constant" in opcodes
+            case "dce":
+                return self._has_unused_bodies
             case "rename-instructions":
                 return opcodes != {"parameter"}
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
@@ -239,6 +268,7 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            self._has_unused_bodies &= dump.after != "dce"
             if (dump.pipeline, dump.after) == (FIRST_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
                 self._dump_module(AFTER_PARTITIONER)
             paths: list[str] = []
@@ -263,6 +293,8 @@ class DumpObserver(Observer):
             paths.append(files.text(f"{name}.txt", self._module_text(), timed=True))
         if options.xla_dump_hlo_as_proto:
             paths.append(self._proto(f"{name}.hlo.pb", self._write_proto(module)))
+        if options.xla_gpu_experimental_dump_fdo_profiles:
+            paths.append(files.file(f"{name}.fdo_profile", "", timed=True))
         if options.xla_dump_hlo_as_url:
             paths.append(files.file(f"{name}.url", _NO_URL))
         if options.xla_dump_hlo_as_dot:
@@ -272,6 +304,14 @@ class DumpObserver(Observer):
             if name == self._optimized_name:
                 paths.append(files.file(f"{name}.top_level.html", html_text(module, name, with_fusions=False), timed=True))
         return [path for path in paths if path]
+
+    def _dump_fusions(self) -> None:
+        """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""
+        for computation in self._module.computations:
+            frames, root = self._frames.get(computation.name, []), computation.root
+            if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):
+                text = page(f"Fusion Explorer: {self._module.name}_{computation.name}", frames)
+                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.html", text.encode())
 
     def _proto(self, name: str, data: bytes) -> str:
         """Write a proto, compressed if the flag asks for it, and return its path."""

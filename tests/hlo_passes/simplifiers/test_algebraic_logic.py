@@ -161,6 +161,8 @@ WITH_LAYOUTS = (
     Case("own precision", P, ROOT + "reduce-precision(p), exponent_bits=8, mantissa_bits=23", "p"),
     Case("less precision", P, ROOT + "reduce-precision(p), exponent_bits=8, mantissa_bits=7", "reduce-precision(p)"),
     Case("bytes", P, "ROOT r = u8[4,4] bitcast-convert(p)", "bitcast<4,4>(p)"),
+    Case("packed", "p=s4[4,2]{1,0:E(4)}", "ROOT r = s8[4] bitcast-convert(p)", "bitcast<4>(p)"),
+    Case("not packed", "p=s4[4,2]", "ROOT r = s8[4] bitcast-convert(p)", "bitcast-convert(p)"),
 )
 
 

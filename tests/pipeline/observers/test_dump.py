@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -66,6 +67,8 @@ def _names(folder: Path) -> set[str]:
         ("--xla_dump_hlo_module_re=nosuch", {"config.pbtxt"}),
         ("--xla_dump_hlo_as_dot", KERNELS | SETTINGS | THUNKS | {f"{name}.dot" for name in HLO}),
         ("--xla_dump_hlo_as_html", KERNELS | SETTINGS | THUNKS | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
+        ("--xla_gpu_experimental_dump_fdo_profiles", DEFAULT | {f"{name}.fdo_profile" for name in HLO}),
+        ("--xla_gpu_experimental_aot_compiled_thunks=false", DEFAULT - {"thunk_metadata.txt", "gpu_target_config.pbtxt"}),
         ("--xla_dump_hlo_as_dot --xla_dump_hlo_as_text", DEFAULT | {f"{name}.dot" for name in HLO}),
         ("--xla_enable_dumping=false", set[str]()),
         ("--xla_dump_max_hlo_modules=0", DEFAULT),
@@ -191,3 +194,30 @@ def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:
     found = _names(_dump(tmp_path, text=MODULE.replace("HloModule small", "HloModule small, is_scheduled=true")))
     assert not {"after_spmd_partitioner.txt", "autotune_results.pbtxt", "config.pbtxt"} & found
     assert "debug_options" in found
+
+
+def test_fusion_visualization(tmp_path: Path) -> None:
+    """Labels recorded from released XLA."""
+    text = """HloModule shown
+less { x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT l = pred[] compare(x, y), direction=LT }
+ENTRY e { a = f32[64,64] parameter(0)
+  t = f32[64,64] transpose(a), dimensions={1,0}
+  b = f32[64,64] exponential(a)
+  c = f32[64,64] add(b, t)
+  ROOT s = f32[64,64] sort(c), dimensions={1}, to_apply=less }
+"""
+    folder = _dump(tmp_path, "--xla_dump_fusion_visualization", text=text)
+    pages = list(folder.glob("*_fusion.html"))
+    assert [page.name for page in pages] == ["e.module_0000.shown._fusion.html"]
+    frames = json.loads(re.findall(r"^const frames = (.*);$", pages[0].read_text(), re.MULTILINE)[0])
+    assert [label for label, *_ in frames] == [
+        "About to fuse |b.1| into |c.1| inside PriorityFusion",
+        "Fused |b.1| into |fusion| inside PriorityFusion",
+        "About to fuse |t.1| into |fusion| inside PriorityFusion",
+        "Fused |t.1| into |fusion| inside PriorityFusion",
+    ]
+    assert frames[0][1:3] == ["c.1", "b.1"]
+    assert {name for name, *_ in frames[0][3]} == {"a", "t.1", "b.1", "c.1", "s.1"}
+    assert frames[3][3][-1][:2] == ["fusion", "f32[64,64]{1,0} fusion kInput of transpose, exponential, add"]

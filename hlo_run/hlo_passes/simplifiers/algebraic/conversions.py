@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.literal import float_info
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 
@@ -109,10 +110,15 @@ def bitcast_convert_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
             if same and "pred" not in (source.element_type, target.element_type)
             else None
         )
-    fits = source.has_default_layout and target.has_default_layout
+    fits = all(shape.has_default_layout and _is_packed(shape) for shape in (source, target))
     return (
         rw.add("bitcast", target, [i.operands[0]]) if fits and "pred" not in (source.element_type, target.element_type) else None
     )
+
+
+def _is_packed(shape: Shape) -> bool:
+    """True if no bits are between the elements."""
+    return shape.dtype.bits >= 8 or (shape.layout is not None and shape.layout.element_size_bits == shape.dtype.bits)
 
 
 RULES: Rules = {
