@@ -101,7 +101,7 @@ class _Reader:
         return mesh
 
     def axes(self, mesh: Mesh) -> DimSharding:
-        """Read `{"x", "y":(1)2, ?}` and a priority, which has no meaning here."""
+        """Read `{"x", "y":(1)2, ?}p1`."""
         self.expect("{")
         refs: list[AxisRef] = []
         is_closed = True
@@ -111,9 +111,10 @@ class _Reader:
             else:
                 refs.append(self._axis(mesh))
             self.take(",")
+        priority: int | None = None
         if self.position < len(self.tokens) and re.fullmatch(r"p\d+", self.tokens[self.position][1]):
-            self.position += 1
-        return DimSharding(tuple(refs), is_closed)
+            priority = int(self.next("word")[1:])
+        return DimSharding(tuple(refs), is_closed, priority)
 
     def _axis(self, mesh: Mesh) -> AxisRef:
         name = self.next("string")

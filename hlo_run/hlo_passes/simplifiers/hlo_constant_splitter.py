@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -24,6 +25,8 @@ class HloConstantSplitter:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
         del ctx
+        if is_annotated(module):  # Shardy splits constants itself
+            return
         for constant in module.instructions_of("constant"):
             computation = constant.parent
             if computation is None or len(constant.users) <= 1:
