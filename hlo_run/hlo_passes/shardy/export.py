@@ -94,6 +94,8 @@ class Export:
                 continue
             names, mesh = manual.get(instruction.parent, ((), None))
             self._give(instruction, names, mesh)
+        for instruction in self._module.instructions_of("while", "conditional"):
+            self._share_states(instruction)
         for computation in {region.call.to_apply: None for region in self._graph.regions}:
             for instruction in computation.instructions:
                 if instruction not in self._graph.values:
@@ -153,21 +155,48 @@ class Export:
         entry = self._module.entry
         root = entry.root
         shapes = [part for _, part in root.shape.leaves()]
+        self._drop_outer_tuple(root)
+        root = entry.root
         made = [hlo_sharding(place.sharding, part, (), None) for place, part in zip(result_places, shapes, strict=True)]
         if root.opcode == "tuple":
             root.attrs["sharding"] = TupleSharding(tuple(made))
             return
-        old = elements_of(as_tiles(root.sharding)) if root.sharding is not None else (REPLICATED,) * len(made)
-        is_same = all(one.is_same(other) for one, other in zip(made, old, strict=True))
-        if is_same and all(place.sharding is not None for place in result_places) == (root.sharding is not None):
+        if all(place.sharding is None for place in result_places):
             return
-        if root.shape.is_tuple:
-            root.attrs["sharding"] = TupleSharding(tuple(made))
+        if root.shape.is_tuple or root.sharding is None:
+            root.attrs["sharding"] = TupleSharding(tuple(made)) if root.shape.is_tuple else made[0]
+            return
+        old = elements_of(as_tiles(root.sharding))
+        if all(one.is_same(other) for one, other in zip(made, old, strict=True)):
             return
         holder = entry.add(HloInstruction("tuple", "tuple", Shape.make_tuple((root.shape,)), [root]))
         holder.attrs["sharding"] = TupleSharding(tuple(old))
         attributes = {"index": 0, "sharding": made[0]}
         entry.add(HloInstruction("get-tuple-element", "get-tuple-element", root.shape, [holder], attributes), is_root=True)
+
+    def _drop_outer_tuple(self, root: HloInstruction) -> None:
+        """Let the entry return a tuple itself where its root puts all its elements together again."""
+        sources = {value.operands[0] for value in root.operands if value.opcode == "get-tuple-element"}
+        if root.opcode != "tuple" or len(sources) != 1 or root.parent is None:
+            return
+        source = next(iter(sources))
+        numbers = [value.tuple_index if value.opcode == "get-tuple-element" else -1 for value in root.operands]
+        if source.shape == root.shape and numbers == list(range(len(numbers))) and source.sharding is None:
+            root.parent.root = source
+
+    def _share_states(self, instruction: HloInstruction) -> None:
+        """Give the state that a loop starts with, and the results of loop bodies and branches, the sharding of the instruction."""
+        sharding = instruction.sharding
+        if sharding is None:
+            return
+        tuples = [instruction.operands[0]] if instruction.opcode == "while" else []
+        if instruction.opcode == "conditional":
+            tuples += [computation.root for computation in instruction.called_computations]
+        elif instruction.opcode == "while":
+            tuples.append(instruction.while_body.root)
+        for value in tuples:
+            if value.opcode == "tuple":
+                value.attrs["sharding"] = sharding
 
     def _write_region(self, region: ManualRegion) -> None:
         """Put the custom calls of manual regions around a manual computation."""

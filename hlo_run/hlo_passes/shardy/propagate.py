@@ -98,7 +98,8 @@ def _directions(node: Node, level: int) -> Directions | None:
         first = Direction.BOTH
     elif opcode in _DYNAMIC:
         first = Direction.FORWARD
-    if level == 0 and any(len(operand.uses) != 1 and operand.dims for operand in node.operands):
+    is_edge = node.instruction is None
+    if level == 0 and not is_edge and any(len(operand.uses) != 1 and operand.dims for operand in node.operands):
         first = Direction.NONE
     if level < 2:
         return (lambda _: first) if first else None
