@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hlo_run.hlo.edit import bypass
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -27,6 +28,7 @@ from hlo_run.hlo_passes.shardy.annotations import (
 )
 from hlo_run.hlo_passes.shardy.axes import sub_axis, total_size
 from hlo_run.hlo_passes.shardy.graph import ManualRegion, Place, Value, ValueGraph
+from hlo_run.hlo_passes.shardy.reshards import Reshards, reshards_of
 
 
 def divisible(sharding: NamedSharding, dims: Sequence[int]) -> NamedSharding:
@@ -85,6 +87,11 @@ class Export:
     def __init__(self, module: HloModule, graph: ValueGraph) -> None:
         self._module = module
         self._graph = graph
+        self._reshards = {
+            node.instruction: found
+            for node in graph.nodes
+            if node.instruction is not None and (found := reshards_of(node)) is not None
+        }
 
     def run(self, result_places: Sequence[Place]) -> None:
         """Edit the module in place."""
@@ -100,6 +107,9 @@ class Export:
             for instruction in computation.instructions:
                 if instruction not in self._graph.values:
                     instruction.attrs.pop("sharding", None)
+        for node in self._graph.nodes:
+            if node.instruction is not None and (found := self._reshards.get(node.instruction)) is not None:
+                self._reshard(node.instruction, found, *manual.get(node.instruction.parent, ((), None)))
         self._give_result(result_places)
         for region in self._graph.regions:
             self._write_region(region)
@@ -132,6 +142,9 @@ class Export:
         instruction.attrs.pop("sharding", None)
         values = self._graph.values[instruction]
         leaves = [value.place.sharding for value in values]
+        if instruction.opcode == "get-tuple-element" and instruction.operands[0].sharding is not None and leaves == [None]:
+            instruction.attrs["sharding"] = REPLICATED
+            return
         if mesh is None and all(leaf is None for leaf in leaves):
             if is_call(instruction, CONSTRAINT):
                 bypass(self._module, instruction)
@@ -141,6 +154,25 @@ class Export:
         instruction.attrs["sharding"] = TupleSharding(tuple(made)) if shape.is_tuple else made[0]
         if is_call(instruction, CONSTRAINT):
             self._as_copy(instruction)
+
+    def _reshard(self, instruction: HloInstruction, found: Reshards, names: tuple[str, ...], mesh: Mesh | None) -> None:
+        """Divide an instruction otherwise than its values, and copy them to and from that division."""
+        parent = instruction.parent
+        assert parent is not None, "the instruction is in a computation"
+        operands = list(instruction.operands)
+        for number, sharding in found.operands.items():
+            attributes = {"sharding": hlo_sharding(closed(sharding), operands[number].shape, names, mesh)}
+            operands[number] = parent.add(
+                HloInstruction("copy", "copy", operands[number].shape, [operands[number]], {**attributes, **_metadata(operands[number])})
+            )
+        instruction.operands = operands
+        if found.result is None:
+            return
+        copy = HloInstruction("copy", "copy", instruction.shape, [], {"sharding": instruction.sharding, **_metadata(instruction)})
+        parent.add(copy)
+        self._module.replace_uses(instruction, copy)
+        copy.operands = [instruction]
+        instruction.attrs["sharding"] = hlo_sharding(closed(found.result), instruction.shape, names, mesh)
 
     def _as_copy(self, constraint: HloInstruction) -> None:
         attributes = {name: value for name, value in constraint.attrs.items() if name in ("sharding", "metadata")}
@@ -301,6 +333,10 @@ def forget_attributes(module: HloModule) -> None:
                 holder.attrs["frontend_attributes"] = FrontendAttributes(kept)
             else:
                 del holder.attrs["frontend_attributes"]
+
+
+def _metadata(like: HloInstruction) -> dict[str, AttributeValue]:
+    return {"metadata": like.attrs["metadata"]} if "metadata" in like.attrs else {}
 
 
 def _joined(local: NamedSharding | None, whole: NamedSharding, manual: frozenset[int]) -> NamedSharding:
