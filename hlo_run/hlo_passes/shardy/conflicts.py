@@ -1,7 +1,6 @@
-"""How the axes along each factor spread to all arrays of an instruction: two strategies that resolve conflicts.
+"""How the axes along each factor spread to all arrays of an instruction, and which axes win where they contradict each other.
 
-The basic one gives a factor the axes on which all arrays agree. The aggressive one gives each array what fits it, and prefers
-factors of larger arrays.
+Each array gets what fits it; factors of larger arrays come first. XLA runs this strategy of Shardy, the aggressive one, alone.
 """
 
 from __future__ import annotations
@@ -35,24 +34,8 @@ class Direction(IntEnum):
 
 # Returns the direction along a factor.
 Directions = Callable[[int], Direction]
-# Spreads the axes of all factors in a projection.
-Strategy = Callable[[Projection, Directions, Sequence[int], Mesh, bool], None]
 
-
-def spread_basic(projection: Projection, directions: Directions, sizes: Sequence[int], mesh: Mesh, is_elementwise: bool) -> None:
-    """Give each factor, in all arrays, the axes that no array contradicts; edits the projection."""
-    del is_elementwise
-    for factor, size in enumerate(sizes):
-        axes = _agreed(projection, factor, directions(factor))
-        if axes:
-            axes = _basic_axes(projection, factor, axes, size, mesh)
-            for array in projection.arrays if axes else ():
-                array.expand(factor, axes)
-
-
-def spread_aggressive(
-    projection: Projection, directions: Directions, sizes: Sequence[int], mesh: Mesh, is_elementwise: bool
-) -> None:
+def spread(projection: Projection, directions: Directions, sizes: Sequence[int], mesh: Mesh, is_elementwise: bool) -> None:
     """Give each array the axes of each factor that do not contradict its own; edits the projection."""
     agreed = [_agreed(projection, factor, directions(factor)) for factor in range(len(sizes))]
     if not any(agreed):
@@ -130,21 +113,6 @@ def _truncated(axes: Axes, compatible: Callable[[AxisRef, int], AxisRef | None],
             return (*axes[:place], kept)
         sharded *= kept.size(mesh)
     return axes
-
-
-def _basic_axes(projection: Projection, factor: int, axes: Axes, size: int, mesh: Mesh) -> Axes:
-    def compatible(ref: AxisRef, sharded: int) -> AxisRef | None:
-        found: AxisRef | None = ref
-        for array in projection.arrays:
-            found = _apart_from_others(found, array.factors, factor, mesh)
-            own = array.factors.get(factor)
-            if found is not None and own is not None:
-                found = _within(found, array, own, sharded, size, mesh)
-            if found is None:
-                return None
-        return found
-
-    return _truncated(axes, compatible, mesh)
 
 
 def _apart_from_others(ref: AxisRef, factors: Mapping[int, FactorSharding], factor: int, mesh: Mesh) -> AxisRef | None:

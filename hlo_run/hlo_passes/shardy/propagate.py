@@ -1,7 +1,6 @@
 """Move shardings between the values of a module until none changes: by the users' priorities, then by kinds of instructions.
 
-Instructions that only move elements come first, then those whose dimensions pass through, then all. For each kind the basic
-strategy runs to its fixpoint, then the aggressive one.
+Instructions that only move elements come first, then those whose dimensions pass through, then all.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.hlo_passes.shardy.annotations import has_axes, is_call, is_open
 from hlo_run.hlo_passes.shardy.axes import Axes
-from hlo_run.hlo_passes.shardy.conflicts import Direction, Directions, Strategy, spread_aggressive, spread_basic
+from hlo_run.hlo_passes.shardy.conflicts import Direction, Directions, spread
 from hlo_run.hlo_passes.shardy.graph import Node, Place, Value, ValueGraph
 from hlo_run.hlo_passes.shardy.projection import project
 from hlo_run.hlo_passes.shardy.rule import pointwise_rule
@@ -55,11 +54,10 @@ class Propagation:
 
     def _by_kind(self) -> None:
         for level in range(_LEVELS):
-            for strategy in (spread_basic, spread_aggressive):
-                self._to_fixpoint(level, strategy)
+            self._to_fixpoint(level)
 
-    def _to_fixpoint(self, level: int, strategy: Strategy) -> None:
-        self._at_results(strategy)
+    def _to_fixpoint(self, level: int) -> None:
+        self._at_results()
         waiting = list(reversed(self.graph.nodes))
         pending = set(waiting)
 
@@ -73,16 +71,16 @@ class Propagation:
             pending.discard(node)
             directions = _directions(node, level)
             if directions is not None:
-                _visit(node, directions, strategy, lambda other, node=node: notify(other) if other is not node else None)
-        self._at_results(strategy)
+                _visit(node, directions, lambda other, node=node: notify(other) if other is not node else None)
+        self._at_results()
 
-    def _at_results(self, strategy: Strategy) -> None:
+    def _at_results(self) -> None:
         """Move shardings between the values of the result and the result itself."""
         for value, place in zip(self.results, self.result_places, strict=True):
             rule = pointwise_rule(value.dims, 1, 1)
             node = Node([value], [Value(value.dims, place)], rule)
             place.readers.pop()
-            _visit(node, lambda _: Direction.BOTH, strategy, lambda _: None)
+            _visit(node, lambda _: Direction.BOTH, lambda _: None)
 
 
 def _directions(node: Node, level: int) -> Directions | None:
@@ -122,7 +120,7 @@ def _union(one: Direction, other: Direction) -> Direction:
     return Direction(one | other)
 
 
-def _visit(node: Node, directions: Directions, strategy: Strategy, notify: Callable[[Node | None], None]) -> None:
+def _visit(node: Node, directions: Directions, notify: Callable[[Node | None], None]) -> None:
     """Move shardings through one node, and notify the nodes that see a change."""
     values = [*node.operands, *node.results]
     old = [value.place.sharding for value in values]
@@ -133,7 +131,7 @@ def _visit(node: Node, directions: Directions, strategy: Strategy, notify: Calla
         return
     rule = node.rule
     allowed = tuple(Direction.NONE if factor in rule.blocked else directions(factor) for factor in range(len(rule.sizes)))
-    seen = (strategy, allowed, tuple(old))
+    seen = (allowed, tuple(old))
     if node.seen is not None and node.seen == seen:
         return
     node.seen = seen
@@ -142,7 +140,7 @@ def _visit(node: Node, directions: Directions, strategy: Strategy, notify: Calla
         return
     count = len(node.operands)
     projection = project(rule, old[:count], old[count:], mesh)
-    strategy(projection, allowed.__getitem__, rule.sizes, mesh, node.is_elementwise)
+    spread(projection, allowed.__getitem__, rule.sizes, mesh, node.is_elementwise)
     mappings = (*rule.operands, *rule.results)
     for value, before, array, mapping in zip(values, old, projection.arrays, mappings, strict=True):
         if not array.is_changed:
