@@ -102,7 +102,6 @@ _TARGETS: dict[str, Callable[[HloInstruction], Rule]] = {
     "QrDecompositionBlock": _qr,
     "ProductOfElementaryHouseholderReflectors": _reflectors,
     "mhlo.topk": top_k,
-    "TopK": top_k,
     "ApproxTopK": _partial_reduce,
     "PartialReduce": _partial_reduce,
 }

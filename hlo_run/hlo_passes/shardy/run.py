@@ -12,6 +12,7 @@ from hlo_run.hlo_passes.shardy.export import Export, close
 from hlo_run.hlo_passes.shardy.graph import Place, ValueGraph
 from hlo_run.hlo_passes.shardy.loops import put_invariants_last
 from hlo_run.hlo_passes.shardy.propagate import Propagation
+from hlo_run.hlo_passes.shardy.round_trip import round_trip
 
 
 def run_shardy(module: HloModule) -> None:
@@ -39,6 +40,7 @@ def run_shardy(module: HloModule) -> None:
     for computation in _control_flow(module):
         merge_constants(computation)
     remove_dead(module)
+    round_trip(module)
 
 
 def _take_results(module: HloModule, annotations: Annotations) -> list[NamedSharding | None]:
