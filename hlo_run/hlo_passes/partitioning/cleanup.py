@@ -13,15 +13,20 @@ _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependenc
 
 
 def clean_up(module: HloModule) -> None:
-    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not."""
-    for computation in [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]:
+    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not.
+
+    As in XLA, reducers of instructions that are merged stay in the module.
+    """
+    computations = [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]
+    for computation in computations:
         for element in computation.post_order():
             if element.opcode == "get-tuple-element" and element.operands[0].opcode == "tuple":
                 module.replace_uses(element, element.operands[0].operands[element.tuple_index])
         _remove_unreached(computation)
+    remove_uncalled(module)
+    for computation in computations:
         _merge_equal(module, computation)
         _remove_unreached(computation)
-    remove_uncalled(module)
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
