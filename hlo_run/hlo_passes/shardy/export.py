@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hlo_run.hlo.edit import bypass
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -103,20 +104,40 @@ class Export:
             self._give(instruction, names, mesh)
         for instruction in self._module.instructions_of("while", "conditional"):
             self._share_states(instruction)
-        for computation in {region.call.to_apply: None for region in self._graph.regions}:
+        for computation, (names, mesh) in manual.items():
             for instruction in computation.instructions:
-                if instruction not in self._graph.values:
-                    instruction.attrs.pop("sharding", None)
+                if instruction.opcode not in CONTROL_FLOW:
+                    for reducer in dict.fromkeys(instruction.called_computations):
+                        self._give_reducer(reducer, names, mesh)
+        self._drop_constraints_of_reducers()
         for node in self._graph.nodes:
             if node.instruction is not None and (found := self._reshards.get(node.instruction)) is not None:
                 self._reshard(node.instruction, found, *manual.get(node.instruction.parent, ((), None)))
         self._give_result(result_places)
-        for region in self._graph.regions:
+        for region in reversed(self._graph.regions):
             self._write_region(region)
         for instruction in list(self._graph.values):
             if instruction.parent is not None and is_call(instruction, BARRIER, GROUP):
                 self._drop(instruction)
         forget_attributes(self._module)
+
+    def _give_reducer(self, reducer: HloComputation, names: tuple[str, ...], mesh: Mesh) -> None:
+        """Give the scalars of a reducer in a manual computation manual shardings; its constraints become copies."""
+        for instruction in reducer.post_order():
+            if instruction.opcode == "parameter" or instruction.shape.is_tuple:
+                continue
+            sharding = hlo_sharding(None, instruction.shape, names, mesh)
+            instruction.attrs["sharding"] = sharding
+            if is_call(instruction, CONSTRAINT):
+                self._as_copy(instruction)
+
+    def _drop_constraints_of_reducers(self) -> None:
+        """Remove the constraints that are left: those of reducers, which divide nothing."""
+        for call in self._module.instructions_of("custom-call"):
+            if is_call(call, CONSTRAINT) and call not in self._graph.values and len(call.operands) == 1:
+                call.attrs.pop("sharding", None)
+                call.attrs.pop("frontend_attributes", None)
+                bypass(self._module, call)
 
     def _manual_axes(self) -> dict[HloComputation, tuple[tuple[str, ...], Mesh]]:
         """Return the names of the manual axes of computations in manual computations, and the mesh."""
@@ -180,7 +201,8 @@ class Export:
         assert constraint.parent is not None
         constraint.parent.add(copy)
         self._module.replace(constraint, copy)
-        self._graph.values[copy] = self._graph.values[constraint]
+        if constraint in self._graph.values:
+            self._graph.values[copy] = self._graph.values[constraint]
 
     def _give_result(self, result_places: Sequence[Place]) -> None:
         """Give the result its shardings; a result of one array that is divided otherwise than its value goes through a tuple."""
@@ -258,6 +280,7 @@ class Export:
             self._replace(region.leave, wholes)
         region.call.attrs.pop("frontend_attributes", None)
         self._give_call(region)
+        region.call.to_apply.name = self._module.unique_computation_name("xla.sdy.inlinable_manual_computation_body")
 
     def _give_call(self, region: ManualRegion) -> None:
         leaves = [local_sharding(whole, _axes_numbers(whole, region.manual)) for whole in self._outside(region)]
