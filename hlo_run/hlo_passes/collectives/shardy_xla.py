@@ -4,8 +4,8 @@
         =>   x = f32[8] parameter(0), sharding={devices=[4]<=[4]}; y = f32[8] tanh(x), sharding={devices=[4]<=[4]}
 
 Constraints become copies with their sharding, manual computations become regions between `SPMDFullToShardShape` and
-`SPMDShardToFullShape`. Values that no loop changes go to the end of its state. A module without annotations, or one that
-`--use_shardy_partitioner=false` leaves to GSPMD, is for `sharding-propagation`. XLA's `ShardyXLA`.
+`SPMDShardToFullShape`. Values that no loop changes go to the end of its state. A module without annotations is for
+`sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's custom calls. XLA's `ShardyXLA`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.shardings.shardy import PREFIX
 from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.shardy.run import run_shardy
@@ -27,10 +29,18 @@ class ShardyXla:
     name: ClassVar[str] = "shardy-xla"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place. Raises Unsupported for annotations that cannot be read or do not fit."""
-        del ctx
+        """Edit `module` in place. Raises Unsupported for annotations that cannot be read, do not fit, or may not be used."""
         if not is_annotated(module):
+            return
+        if not ctx.options.use_shardy_partitioner:
+            _refuse_calls(module)
             return
         flatten_call_graph(module)
         run_shardy(module)
         module.is_propagated = True
+
+
+def _refuse_calls(module: HloModule) -> None:
+    for call in module.instructions_of("custom-call"):
+        if call.custom_call_target.startswith(PREFIX):
+            raise Unsupported(f"{call.custom_call_target} without Shardy", call.where, hint="--use_shardy_partitioner")

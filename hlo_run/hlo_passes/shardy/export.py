@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.shardings import shardy
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, same_for_all
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.shape import Shape
@@ -167,6 +167,8 @@ class Export:
             instruction.attrs["sharding"] = REPLICATED
             return
         if mesh is None and all(leaf is None for leaf in leaves):
+            if instruction.opcode in ("while", "conditional"):
+                instruction.attrs["sharding"] = same_for_all(instruction.shape, REPLICATED)
             if is_call(instruction, CONSTRAINT):
                 bypass(self._module, instruction)
             return

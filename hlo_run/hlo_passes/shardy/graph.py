@@ -242,6 +242,10 @@ class ValueGraph:
         for computation, operand in zip(instruction.called_computations, instruction.operands[1:], strict=True):
             self.values[computation.parameters[0]] = self.values[operand]
             roots.append(self._walk(computation, outer))
+        if instruction.operands[0].shape.element_type == "pred":  # no sharding moves through an if of StableHLO
+            for value in (value for values in roots for value in values):
+                value.uses.append(None)
+            return self._new_values(instruction)
         return [self._edge(list(sources), None) for sources in zip(*roots, strict=True)]
 
     def _manual(self, region: ManualRegion) -> list[Value]:

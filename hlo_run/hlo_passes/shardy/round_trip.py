@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import clone_computation, descending
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.shardings.make import elements_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.shardy.rules import is_elementwise
 
@@ -30,6 +32,23 @@ def round_trip(module: HloModule) -> None:
             del instruction.attrs["algorithm"]
         if instruction.opcode not in _CONTROL_FLOW and instruction.called:
             _own(module, instruction, owned)
+    _descend_results(module.entry)
+
+
+def _descend_results(entry: HloComputation) -> None:
+    """Give the elements of the entry's result descending layouts, by reshapes."""
+    root = entry.root
+    if root.opcode != "tuple":
+        return
+    leaves = elements_of(root.sharding) if root.sharding is not None else ()
+    operands = list(root.operands)
+    for number, value in enumerate(operands):
+        shape = _all_descending(value.shape)
+        if shape == value.shape or not shape.is_array:
+            continue
+        attributes: dict[str, AttributeValue] = {"sharding": leaves[number]} if len(leaves) == len(operands) else {}
+        operands[number] = entry.add(HloInstruction("reshape", "reshape", shape, [value], attributes, where=value.where))
+    root.operands = operands
 
 
 def _laid_out(instruction: HloInstruction) -> Shape:
