@@ -172,11 +172,17 @@ def routed(x: Array, gate: Array, w: Array) -> Array:
     """A mixture of experts by one-hot products, with a loop over the layers and a branch."""
     w = lax.with_sharding_constraint(w, _on(None, "model"))
 
+    def double(v: Array) -> Array:
+        return v * 2
+
+    def lower(v: Array) -> Array:
+        return v - 1
+
     def layer(x: Array, w: Array) -> Any:
         chosen = jax.nn.one_hot(jnp.argmax(x @ gate, -1), 4)
         moved = lax.with_sharding_constraint(jnp.einsum("te,td->etd", chosen, x), _on("model", "data"))
         x = jnp.einsum("te,etd->td", chosen, jnp.tanh(jnp.einsum("etd,edf->etf", moved, w)))
-        return lax.cond(x.sum() > 0, lambda v: v * 2, lambda v: v - 1, x), x.max()
+        return lax.cond(x.sum() > 0, double, lower, x), x.max()
 
     return lax.scan(layer, x, w)[0]
 

@@ -1,11 +1,12 @@
 """Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
 
-    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER... [--devices 8] [--seed 0] [--keep FOLDER] [--shardy]
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep FOLDER]
 
-A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices; a module of
-several partitions keeps its own. --shardy makes shardings of Shardy, over named axes. --keep holds each module with its shardings and XLA's text, and a later run reads them again.
-The script prints how many modules have the text of XLA's `after_spmd_partitioner` dump, whatever the names and channels, and
-how many have the values of the undivided module. Needs `hlo-run[xla-gpu]`.
+A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices: GSPMD's, or
+with --shardy those of Shardy, over named axes. A module of several partitions keeps its own. --keep holds each module with its
+shardings and XLA's text, and a later run reads them again. The script prints how many modules have the text of XLA's
+`after_spmd_partitioner` dump, whatever the names and channels, and how many have the values of the undivided module. Needs
+`hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations

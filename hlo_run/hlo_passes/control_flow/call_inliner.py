@@ -43,7 +43,9 @@ class CallInliner:
         for computation in reversed(_callers_first(module)):
             if is_async_wrapper(computation):
                 continue  # it holds one instruction
-            calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name]
+            calls = [
+                i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name
+            ]
             if self.single_call_site:
                 calls = [call for call in calls if len(call.to_apply.callers) == 1]
             successors = control_successors(computation) if calls else {}

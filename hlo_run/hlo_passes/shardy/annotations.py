@@ -1,4 +1,4 @@
-"""Shardy's annotations of a module: the shardings in its frontend attributes, and the custom calls that stand for Shardy's ops."""
+"""Shardy's annotations of a module: shardings in frontend attributes, and the custom calls that stand for Shardy's ops."""
 
 from __future__ import annotations
 
@@ -102,9 +102,7 @@ def closed(sharding: NamedSharding) -> NamedSharding:
 
 def is_open(sharding: NamedSharding) -> bool:
     """True if the sharding says nothing: all dimensions are open, and no axis has a use."""
-    return not (sharding.replicated or sharding.unreduced) and all(
-        not dim.axes and not dim.is_closed for dim in sharding.dims
-    )
+    return not (sharding.replicated or sharding.unreduced) and all(not dim.axes and not dim.is_closed for dim in sharding.dims)
 
 
 def has_axes(sharding: NamedSharding) -> bool:

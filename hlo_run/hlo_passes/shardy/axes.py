@@ -28,9 +28,7 @@ def contains(outer: AxisRef, inner: AxisRef) -> bool:
         return False
     if outer.next_pre_size is None:
         return True
-    return (
-        inner.next_pre_size is not None and outer.pre_size <= inner.pre_size and inner.next_pre_size <= outer.next_pre_size
-    )
+    return inner.next_pre_size is not None and outer.pre_size <= inner.pre_size and inner.next_pre_size <= outer.next_pre_size
 
 
 def is_prefix(first: AxisRef, second: AxisRef) -> bool:

@@ -35,6 +35,7 @@ class Direction(IntEnum):
 # Returns the direction along a factor.
 Directions = Callable[[int], Direction]
 
+
 def spread(projection: Projection, directions: Directions, sizes: Sequence[int], mesh: Mesh, is_elementwise: bool) -> None:
     """Give each array the axes of each factor that do not contradict its own; edits the projection."""
     agreed = [_agreed(projection, factor, directions(factor)) for factor in range(len(sizes))]
@@ -159,7 +160,9 @@ def _fitting(array: ArrayProjection, factor: int, axes: Axes, size: int, mesh: M
     return _truncated(axes, lambda ref, _: _apart_from_others(ref, array.factors, factor, mesh), mesh)
 
 
-def _preferred(projection: Projection, agreed: Sequence[Axes], sizes: Sequence[int], mesh: Mesh, is_elementwise: bool) -> list[int]:
+def _preferred(
+    projection: Projection, agreed: Sequence[Axes], sizes: Sequence[int], mesh: Mesh, is_elementwise: bool
+) -> list[int]:
     """Return the factors in the order in which arrays get their axes: those from the largest arrays first."""
     source: list[tuple[int, int]] = [(-1, -1)] * len(sizes)
     for number, array in enumerate(projection.arrays):
@@ -173,4 +176,3 @@ def _preferred(projection: Projection, agreed: Sequence[Axes], sizes: Sequence[i
         return -elements, -total_size(agreed[factor], mesh) if is_elementwise else 0, number, factor
 
     return sorted(range(len(sizes)), key=key)
-

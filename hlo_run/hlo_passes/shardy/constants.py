@@ -71,7 +71,9 @@ def merge_constants(computation: HloComputation) -> None:
 
 
 def _key(instruction: HloInstruction) -> object:
-    literal = instruction.attrs.get("literal") if instruction.opcode == "constant" else None
-    data = (literal.dtype.str, literal.tobytes()) if hasattr(literal, "tobytes") else id(literal)
+    data: object = None
+    if instruction.opcode == "constant":
+        literal = instruction.constant_array if instruction.shape.is_array else None
+        data = (literal.dtype.str, literal.tobytes()) if literal is not None else id(instruction)
     sharding, attributes = instruction.sharding, instruction.frontend_attributes
     return instruction.opcode, instruction.shape, data, instruction.operands, sharding, attributes

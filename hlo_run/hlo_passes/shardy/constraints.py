@@ -37,9 +37,7 @@ def open_in_loops(module: HloModule, given: Given, changing: dict[HloInstruction
                 start.parent.remove(start)
 
 
-def add_constraint(
-    computation: HloComputation, value: HloInstruction, sharding: NamedSharding, given: Given
-) -> HloInstruction:
+def add_constraint(computation: HloComputation, value: HloInstruction, sharding: NamedSharding, given: Given) -> HloInstruction:
     """Add a constraint of a value."""
     attributes = {"custom_call_target": CONSTRAINT, "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),))}
     if "metadata" in value.attrs:

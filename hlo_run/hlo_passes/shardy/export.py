@@ -74,9 +74,7 @@ def close(graph: ValueGraph, parameters: Sequence[Value], results: Sequence[Valu
             place, target = node.results[0].place, node.results[0]
             if place.sharding is not None:
                 place.sharding = divisible(place.sharding, target.dims)
-    places = dict.fromkeys(
-        [*(value.place for group in graph.values.values() for value in group), *result_places]
-    )
+    places = dict.fromkeys([*(value.place for group in graph.values.values() for value in group), *result_places])
     for place in places:
         if place.sharding is not None:
             place.sharding = closed(place.sharding)
@@ -111,8 +109,10 @@ class Export:
                         self._give_reducer(reducer, names, mesh)
         self._drop_constraints_of_reducers()
         for node in self._graph.nodes:
-            if node.instruction is not None and (found := self._reshards.get(node.instruction)) is not None:
-                self._reshard(node.instruction, found, *manual.get(node.instruction.parent, ((), None)))
+            instruction = node.instruction
+            if instruction is not None and instruction.parent is not None and instruction in self._reshards:
+                names, mesh = manual.get(instruction.parent, ((), None))
+                self._reshard(instruction, self._reshards[instruction], names, mesh)
         self._give_result(result_places)
         for region in reversed(self._graph.regions):
             self._write_region(region)
@@ -186,7 +186,9 @@ class Export:
         for number, sharding in found.operands.items():
             attributes = {"sharding": hlo_sharding(closed(sharding), operands[number].shape, names, mesh)}
             operands[number] = parent.add(
-                HloInstruction("copy", "copy", operands[number].shape, [operands[number]], {**attributes, **_metadata(operands[number])})
+                HloInstruction(
+                    "copy", "copy", operands[number].shape, [operands[number]], {**attributes, **_metadata(operands[number])}
+                )
             )
         instruction.operands = operands
         if found.result is None:
@@ -241,7 +243,7 @@ class Export:
             root.parent.root = source
 
     def _share_states(self, instruction: HloInstruction) -> None:
-        """Give the state that a loop starts with, and the results of loop bodies and branches, the sharding of the instruction."""
+        """Give a loop's initial state, and the results of loop bodies and branches, the sharding of the instruction."""
         sharding = instruction.sharding
         if sharding is None:
             return
@@ -304,7 +306,13 @@ class Export:
         return [sharding for sharding in found if sharding is not None]
 
     def _add(
-        self, like: HloInstruction, target: str, shape: Shape, operand: HloInstruction, sharding: NamedSharding, names: tuple[str, ...]
+        self,
+        like: HloInstruction,
+        target: str,
+        shape: Shape,
+        operand: HloInstruction,
+        sharding: NamedSharding,
+        names: tuple[str, ...],
     ) -> HloInstruction:
         assert like.parent is not None
         attributes = {"sharding": hlo_sharding(closed(sharding), shape, names, sharding.mesh)}
@@ -374,4 +382,3 @@ def _array_shapes(shape: Shape) -> Sequence[Shape]:
 
 def _axes_numbers(sharding: NamedSharding, names: Sequence[str]) -> frozenset[int]:
     return frozenset(number for number, (name, _) in enumerate(sharding.mesh.axes) if name in names)
-

@@ -95,9 +95,7 @@ def _element_of(value: HloInstruction, parameter: HloInstruction) -> int | None:
     return value.tuple_index if is_element else None
 
 
-def _in_order_of_use(
-    computations: list[HloComputation], invariant: set[int], changing: dict[HloInstruction, int]
-) -> list[int]:
+def _in_order_of_use(computations: list[HloComputation], invariant: set[int], changing: dict[HloInstruction, int]) -> list[int]:
     """Return the invariant elements in the order of their first uses; loops inside come before what they start with."""
     found: dict[int, None] = {}
     for computation in computations:

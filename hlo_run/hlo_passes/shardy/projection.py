@@ -122,7 +122,9 @@ class _Supply:
         return found
 
 
-def _array(mapping: Mapping, sharding: NamedSharding | None, sizes: Sequence[int], mesh: Mesh, is_closed: bool) -> ArrayProjection:
+def _array(
+    mapping: Mapping, sharding: NamedSharding | None, sizes: Sequence[int], mesh: Mesh, is_closed: bool
+) -> ArrayProjection:
     factors: dict[int, FactorSharding] = {}
     for dim, numbers in enumerate(mapping):
         given = sharding.dims[dim] if sharding is not None else DimSharding((), is_closed)

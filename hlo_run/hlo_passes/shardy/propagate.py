@@ -24,7 +24,7 @@ _LEVELS = 5
 
 @dataclass
 class Propagation:
-    """The propagation over one graph; `results` are the values of the entry's result, and `result_places` their shardings there."""
+    """The propagation over one graph; `results` are the values of the entry's result, `result_places` their shardings there."""
 
     graph: ValueGraph
     results: list[Value]

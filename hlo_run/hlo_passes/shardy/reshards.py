@@ -75,7 +75,11 @@ def _common_axes(rule: Rule, projection: Projection, sizes: Sequence[int], mesh:
         return compatible
     found: list[Axes] = [()] * len(rule.sizes)
     candidates: dict[tuple[int, Axes], int] = {}
-    pairs = [(factor, own.axes, size) for array, size in zip(projection.arrays, sizes, strict=True) for factor, own in array.factors.items()]
+    pairs = [
+        (factor, own.axes, size)
+        for array, size in zip(projection.arrays, sizes, strict=True)
+        for factor, own in array.factors.items()
+    ]
     for factor, axes, _ in pairs:
         for count in range(1, len(axes) + 1):
             candidates[factor, axes[:count]] = 0
@@ -199,4 +203,3 @@ def _conflict(
                 return None
             found = factor
     return (found, reduced) if found is not None else None
-

@@ -44,8 +44,16 @@ CASES = {
     "broadcast": ("f32[8]", "f32[4,8] broadcast(p0), dimensions={1}", "([j])->([i, j]) {i=4, j=8}"),
     "slice": ("f32[8,4]", "f32[6,4] slice(p0), slice={[0:6], [0:4]}", "([i, j])->([i, j]) {i=8, j=4} permutation={i}"),
     "pad": ("f32[8,4] f32[]", "f32[10,4] pad(p0, p1), padding=1_1x0_0", "([i, j], [])->([i, j]) {i=8, j=4} permutation={i}"),
-    "concatenate": ("f32[4] f32[6]", "f32[10] concatenate(p0, p1), dimensions={0}", "([i], [i])->([i]) {i=10} need_replication={i}"),
-    "reduce": ("f32[4,8] f32[]", "f32[8] reduce(p0, p1), dimensions={0}, to_apply=a", "([i, j], [])->([j]) {i=4, j=8} reduction={i}"),
+    "concatenate": (
+        "f32[4] f32[6]",
+        "f32[10] concatenate(p0, p1), dimensions={0}",
+        "([i], [i])->([i]) {i=10} need_replication={i}",
+    ),
+    "reduce": (
+        "f32[4,8] f32[]",
+        "f32[8] reduce(p0, p1), dimensions={0}, to_apply=a",
+        "([i, j], [])->([j]) {i=4, j=8} reduction={i}",
+    ),
     "reduce-window": (
         "f32[4,8] f32[]",
         "f32[4,4] reduce-window(p0, p1), window={size=1x2 stride=1x2}, to_apply=a",
@@ -78,7 +86,11 @@ CASES = {
         "f32[2,8,5] convolution(p0, p1), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         "([i, j, k], [m, k, l])->([i, j, l]) {i=2, j=8, k=3, l=5, m=1} reduction={k} permutation={j}",
     ),
-    "sort": ("f32[4,8]", "f32[4,8] sort(p0), dimensions={1}, to_apply=less", "([i, j])->([i, j]) {i=4, j=8} need_replication={j}"),
+    "sort": (
+        "f32[4,8]",
+        "f32[4,8] sort(p0), dimensions={1}, to_apply=less",
+        "([i, j])->([i, j]) {i=4, j=8} need_replication={j}",
+    ),
     "fft": (
         "f32[4,8]",
         "c64[4,5] fft(p0), fft_type=RFFT, fft_length={8}",
