@@ -1,6 +1,6 @@
 """Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
 
-    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep FOLDER]
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep DIR]
 
 A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices: GSPMD's, or
 with --shardy those of Shardy, over named axes. A module of several partitions keeps its own. --keep holds each module with its

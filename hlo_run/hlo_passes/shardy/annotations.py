@@ -60,7 +60,9 @@ class Annotations:
             found *= count
         if len(found) != count:
             raise Unsupported(f"{name} has {len(found)} shardings for {count} arrays", instruction.where)
-        return tuple(_without_axes_of_one(leaf) for leaf in found)
+        if name != shardy.SHARDING and any(leaf.unreduced for leaf in found):
+            raise Unsupported(f"{name} with unreduced axes", instruction.where)
+        return tuple(_plain(leaf) for leaf in found)
 
     def manual_axes(self, instruction: HloInstruction) -> tuple[str, ...]:
         """Return the manual axes of a custom call at the border of a manual computation. Raises Unsupported without them."""
@@ -73,16 +75,17 @@ class Annotations:
             raise Unsupported(str(error), instruction.where) from error
 
 
-def _without_axes_of_one(sharding: NamedSharding) -> NamedSharding:
+def _plain(sharding: NamedSharding) -> NamedSharding:
+    """Return the sharding without axes of one device, and without unreduced axes: every device has the whole sum."""
     mesh = sharding.mesh
-    if all(size > 1 for _, size in mesh.axes):
+    if all(size > 1 for _, size in mesh.axes) and not sharding.unreduced:
         return sharding
 
     def kept(axes: Axes) -> Axes:
         return tuple(ref for ref in axes if ref.size(mesh) > 1)
 
     dims = [DimSharding(kept(dim.axes), dim.is_closed, dim.priority) for dim in sharding.dims]
-    return NamedSharding(mesh, tuple(dims), kept(sharding.replicated), kept(sharding.unreduced))
+    return NamedSharding(mesh, tuple(dims), kept(sharding.replicated))
 
 
 def with_dims(sharding: NamedSharding, dims: Sequence[DimSharding]) -> NamedSharding:

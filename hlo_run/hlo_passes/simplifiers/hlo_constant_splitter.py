@@ -24,9 +24,10 @@ class HloConstantSplitter:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        if is_annotated(module) and ctx.options.use_shardy_partitioner:  # Shardy splits constants itself
-            return
-        for constant in module.instructions_of("constant"):
+        constants = module.instructions_of("constant")
+        if constants and ctx.options.use_shardy_partitioner and is_annotated(module):
+            return  # Shardy splits constants itself
+        for constant in constants:
             computation = constant.parent
             if computation is None or len(constant.users) <= 1:
                 continue
