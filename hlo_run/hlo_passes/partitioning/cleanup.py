@@ -8,6 +8,7 @@ from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
+from hlo_run.hlo.values.sharding import Sharding
 
 _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
 
@@ -30,16 +31,22 @@ def clean_up(module: HloModule) -> None:
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
+    """Merge equal instructions, unless they stand for instructions with different shardings."""
     keys = ValueKeys(False)
-    first: dict[Hashable, HloInstruction] = {}
+    first: dict[Hashable, list[tuple[HloInstruction, Sharding | None]]] = {}
     numbers: dict[HloInstruction, int] = {}
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
         is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
-        same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
-        if same is not instruction:
+        sharding = instruction.sharding if instruction.opcode != "constant" else None
+        instruction.attrs.pop("sharding", None)
+        known = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), [])
+        same = next((old for old, other in known if sharding is None or other is None or other == sharding), None)
+        if same is None:
+            known.append((instruction, sharding))
+        else:
             module.replace_uses(instruction, same)
 
 
