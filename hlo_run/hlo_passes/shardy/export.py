@@ -221,16 +221,35 @@ class Export:
             return
         if all(place.sharding is None for place in result_places):
             return
-        if root.shape.is_tuple or root.sharding is None:
+        if root.sharding is None:
             root.attrs["sharding"] = TupleSharding(tuple(made)) if root.shape.is_tuple else made[0]
             return
         old = elements_of(as_tiles(root.sharding))
         if all(one.is_same(other) for one, other in zip(made, old, strict=True)):
             return
+        if root.shape.is_tuple:
+            self._divide_elements(root, old, made)
+            return
         holder = entry.add(HloInstruction("tuple", "tuple", Shape.make_tuple((root.shape,)), [root]))
         holder.attrs["sharding"] = TupleSharding(tuple(old))
         attributes = {"index": 0, "sharding": made[0]}
         entry.add(HloInstruction("get-tuple-element", "get-tuple-element", root.shape, [holder], attributes), is_root=True)
+
+    def _divide_elements(self, root: HloInstruction, old: Sequence[SingleSharding], made: Sequence[SingleSharding]) -> None:
+        """Return a tuple of the elements of the root, whose result is divided otherwise."""
+        if any(shape.is_tuple for shape in root.shape.tuple_shapes):
+            root.attrs["sharding"] = TupleSharding(tuple(made))
+            return
+        elements = [
+            self._module.entry.add(
+                HloInstruction(
+                    "get-tuple-element", "get-tuple-element", shape, [root], {"index": number, "sharding": old[number]}
+                )
+            )
+            for number, shape in enumerate(root.shape.tuple_shapes)
+        ]
+        attributes: dict[str, AttributeValue] = {"sharding": TupleSharding(tuple(made))}
+        self._module.entry.add(HloInstruction("tuple", "tuple", root.shape, elements, attributes), is_root=True)
 
     def _drop_outer_tuple(self, root: HloInstruction) -> None:
         """Let the entry return a tuple itself where its root puts all its elements together again."""
