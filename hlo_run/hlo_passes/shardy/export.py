@@ -240,14 +240,11 @@ class Export:
         if any(shape.is_tuple for shape in root.shape.tuple_shapes):
             root.attrs["sharding"] = TupleSharding(tuple(made))
             return
-        elements = [
-            self._module.entry.add(
-                HloInstruction(
-                    "get-tuple-element", "get-tuple-element", shape, [root], {"index": number, "sharding": old[number]}
-                )
-            )
-            for number, shape in enumerate(root.shape.tuple_shapes)
-        ]
+        elements: list[HloInstruction] = []
+        for number, shape in enumerate(root.shape.tuple_shapes):
+            of_element: dict[str, AttributeValue] = {"index": number, "sharding": old[number]}
+            made_element = HloInstruction("get-tuple-element", "get-tuple-element", shape, [root], of_element)
+            elements.append(self._module.entry.add(made_element))
         attributes: dict[str, AttributeValue] = {"sharding": TupleSharding(tuple(made))}
         self._module.entry.add(HloInstruction("tuple", "tuple", root.shape, elements, attributes), is_root=True)
 
