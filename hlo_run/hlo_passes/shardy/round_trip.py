@@ -15,7 +15,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.shardy.rules import is_elementwise
 
 # Their layouts are part of what they do.
-_KEEPS_LAYOUT = frozenset(["constant", "custom-call", "infeed", "outfeed", "bitcast"])
+_KEEPS_LAYOUT = frozenset(["constant", "custom-call", "infeed", "outfeed"])
 _CONTROL_FLOW = ("while", "conditional", "call", "fusion")
 
 
@@ -23,8 +23,10 @@ def round_trip(module: HloModule) -> None:
     """Edit the module in place."""
     owned: set[HloComputation] = set()
     in_order = [instruction for computation in module.computations for instruction in computation.post_order()]
+    # The meaning of a bitcast depends on the layouts around it.
+    has_bitcasts = any(instruction.opcode == "bitcast" for instruction in in_order)
     for instruction in in_order:
-        if instruction.opcode not in _KEEPS_LAYOUT:
+        if instruction.opcode not in _KEEPS_LAYOUT and not has_bitcasts:
             shape = _laid_out(instruction)
             if shape != instruction.shape:
                 instruction.shape = shape
