@@ -83,7 +83,7 @@ for file in files:
     try:
         module = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
         counts = device_counts(text)
-        options = compile_options(hlo.XlaComputation(module).program_shape(), *counts, "sharding={" in text)
+        options = compile_options(hlo.XlaComputation(module).program_shape(), *counts, "sharding={" in text, "xla.sdy." in text)
         xla.compile(xla.topology(Path(target).read_bytes(), counts[0] * counts[1]), module, options)
     except (Refused, RuntimeError, ValueError) as error:
         print("REFUSED", file, str(error).replace(chr(10), " ")[:300], flush=True)

@@ -117,7 +117,78 @@ def perm(x: Array, w: Array) -> Any:
     return lax.with_sharding_constraint(x @ w, _on("b", "a", mesh=_SHUFFLED)).sum(0), jnp.sort(x, axis=1)
 
 
+def megatron(x: Array, norm: Array, qkv: Array, out: Array, up: Array, down: Array) -> Array:
+    """A transformer block whose heads and hidden units are divided by model, and its sequence by model between the products."""
+    normed = lax.with_sharding_constraint(x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * norm, _on("data", "model"))
+    q, k, v = jnp.einsum("bsd,cdhe->cbhse", normed, qkv)
+    scores = jnp.where(jnp.tril(jnp.ones((8, 8), bool)), jnp.einsum("bhse,bhte->bhst", q, k) / 2.0, -1e9)
+    mixed = jnp.einsum("bhst,bhte->bhse", jax.nn.softmax(scores), v)
+    x = x + lax.with_sharding_constraint(jnp.einsum("bhse,hed->bsd", mixed, out), _on("data", "model"))
+    return x + jax.nn.gelu(x @ up) @ down
+
+
+def fsdp(up: Array, down: Array, x: Array) -> Any:
+    """Weights divided over all devices, and gathered for each product; the gradients are divided again."""
+
+    def loss(up: Array, down: Array) -> Array:
+        up, down = (lax.with_sharding_constraint(w, _on()) for w in (up, down))
+        return (lax.with_sharding_constraint(jax.nn.silu(x @ up) @ down, _on(("data", "model"))) ** 2).sum()
+
+    return jax.grad(loss, (0, 1))(up, down)
+
+
+def experts(x: Array, w: Array) -> Array:
+    """A mixture of experts by hand: tokens go to the devices of their experts and back by all-to-all."""
+
+    def local(x: Array, w: Array) -> Array:
+        sent = lax.all_to_all(x.reshape(4, 4, 8), "model", 0, 0)
+        made = jnp.einsum("ted,df->tef", sent, w[0])
+        return lax.all_to_all(made, "model", 0, 0).reshape(16, 8)
+
+    spec = P(("data", "model"))
+    return jax.shard_map(local, mesh=_MESH, in_specs=(spec, P("model")), out_specs=spec)(x, w)
+
+
+def pipeline(x: Array, w: Array) -> Array:
+    """Four stages, between which a collective permute moves the activations; each device returns its own."""
+
+    def stages(x: Array, w: Array) -> Array:
+        for _ in range(4):
+            x = lax.ppermute(jnp.tanh(x @ w[0]), "model", [(n, (n + 1) % 4) for n in range(4)])
+        return x
+
+    specs = P("data", None), P("model")
+    return jax.shard_map(stages, mesh=_MESH, in_specs=specs, out_specs=P(("data", "model")), check_vma=False)(x, w)
+
+
+def image(x: Array, kernel: Array) -> Array:
+    """Two convolutions of an image that is divided along its height, and a sum over windows."""
+    for _ in range(2):
+        x = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def routed(x: Array, gate: Array, w: Array) -> Array:
+    """A mixture of experts by one-hot products, with a loop over the layers and a branch."""
+    w = lax.with_sharding_constraint(w, _on(None, "model"))
+
+    def double(v: Array) -> Array:
+        return v * 2
+
+    def lower(v: Array) -> Array:
+        return v - 1
+
+    def layer(x: Array, w: Array) -> Any:
+        chosen = jax.nn.one_hot(jnp.argmax(x @ gate, -1), 4)
+        moved = lax.with_sharding_constraint(jnp.einsum("te,td->etd", chosen, x), _on("model", "data"))
+        x = jnp.einsum("te,etd->td", chosen, jnp.tanh(jnp.einsum("etd,edf->etf", moved, w)))
+        return lax.cond(x.sum() > 0, double, lower, x), x.max()
+
+    return lax.scan(layer, x, w)[0]
+
+
 _HEADS = _on(None, "model")
+_FLAT = _on(("data", "model"))
 # Each: (function, shardings of the arguments, shardings of the result, shapes of the arguments).
 PROGRAMS: tuple[tuple[Any, Any, Any, tuple[tuple[int, ...], ...]], ...] = (
     (mlp, (_on("data", None), _on(None, "model"), _on("model", None)), _on("data", None), ((16, 32), (32, 64), (64, 32))),
@@ -139,6 +210,17 @@ PROGRAMS: tuple[tuple[Any, Any, Any, tuple[tuple[int, ...], ...]], ...] = (
         (None, _on("data"), _on("model")),
         ((16, 32), (32, 8), (24, 16), (24, 8)),
     ),
+    (
+        megatron,
+        (_on("data"), _on(), _on(None, None, "model"), _on("model"), _on(None, "model"), _on("model")),
+        _on("data"),
+        ((2, 8, 16), (16,), (3, 16, 4, 4), (4, 4, 16), (16, 32), (32, 16)),
+    ),
+    (fsdp, (_FLAT, _FLAT, _FLAT), (_FLAT, _FLAT), ((16, 32), (32, 8), (24, 16))),
+    (experts, (_FLAT, _on("model")), _FLAT, ((128, 8), (4, 8, 8))),
+    (pipeline, None, None, ((8, 6), (4, 6, 6))),
+    (image, (_on("data", "model"), _on()), _on("data", "model"), ((2, 16, 8, 3), (3, 3, 3, 3))),
+    (routed, (_on("data"), _on(), _on(None, "model")), _on("data"), ((16, 8), (8, 4), (2, 4, 8, 8))),
     (perm, (_on("a", mesh=_SHUFFLED), _on(None, "b", mesh=_SHUFFLED)), None, ((12, 8), (8, 10))),
 )
 

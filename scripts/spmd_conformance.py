@@ -1,11 +1,12 @@
 """Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
 
-    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER... [--devices 8] [--seed 0] [--keep FOLDER]
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep DIR]
 
-A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices; a module of
-several partitions keeps its own. --keep holds each module with its shardings and XLA's text, and a later run reads them again.
-The script prints how many modules have the text of XLA's `after_spmd_partitioner` dump, whatever the names and channels, and
-how many have the values of the undivided module. Needs `hlo-run[xla-gpu]`.
+A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices: GSPMD's, or
+with --shardy those of Shardy, over named axes. A module of several partitions keeps its own. --keep holds each module with its
+shardings and XLA's text, and a later run reads them again. The script prints how many modules have the text of XLA's
+`after_spmd_partitioner` dump, whatever the names and channels, and how many have the values of the undivided module. Needs
+`hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from hlo_run.cli import run
 from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
 from hlo_run.hlo.fingerprint import module_fingerprint
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
 from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
+from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
@@ -91,6 +94,65 @@ def annotate(module: HloModule, devices: int, seed: str) -> bool:
     return divided > 0
 
 
+def annotate_for_shardy(module: HloModule, devices: int, seed: str) -> bool:
+    """Give the module partitions and random shardings of Shardy. Returns False if none divides anything."""
+    rng = random.Random(seed)
+    half = devices // 2
+    meshes = [(("a", devices),), (("a", 2), ("b", half)), (("a", half), ("b", 2)), (("a", 2), ("b", 2), ("c", devices // 4))]
+    mesh = rng.choice([mesh for mesh in meshes if all(size > 1 for _, size in mesh)])
+    is_even = rng.random() < 0.8
+    module.attrs.pop("entry_computation_layout", None)
+    divided = 0
+    for parameter in module.entry.parameters:
+        if parameter.shape.is_array and (rng.random() < 0.85 or not divided):
+            text, uses_axes = random_axes(rng, parameter.shape, dict(mesh), is_even)
+            parameter.attrs["frontend_attributes"] = _attributes(("xla.sdy.sharding", f"#sdy.sharding<@mesh, {text}>"))
+            divided += uses_axes
+    _annotate_results(module, rng, dict(mesh))
+    axes = ", ".join(f'"{name}"={size}' for name, size in mesh)
+    module.attrs["frontend_attributes"] = _attributes(("xla.sdy.meshes", f"{{mesh = #sdy.mesh<[{axes}]>}}"))
+    module.attrs["num_partitions"] = devices
+    return divided > 0
+
+
+def _attributes(*entries: tuple[str, str]) -> FrontendAttributes:
+    return FrontendAttributes(entries)
+
+
+def random_axes(rng: random.Random, shape: Shape, mesh: dict[str, int], is_even: bool) -> tuple[str, bool]:
+    """Return the dimensions of a sharding, as Shardy prints them, and whether they use an axis."""
+    counts = [1] * shape.rank
+    axes: list[list[str]] = [[] for _ in counts]
+    for name, size in mesh.items():
+        places = [d for d, extent in enumerate(shape.dims) if extent >= 2 and not (is_even and extent % (counts[d] * size))]
+        if places and rng.random() < 0.7:
+            dim = rng.choice(places)
+            counts[dim] *= size
+            axes[dim].append(f'"{name}"')
+    dims = ["{" + ", ".join([*group, *(["?"] if rng.random() < 0.15 else [])]) + "}" for group in axes]
+    return "[" + ", ".join(dims) + "]", any(axes)
+
+
+def _annotate_results(module: HloModule, rng: random.Random, mesh: dict[str, int]) -> None:
+    """Give some results of the entry the custom call that JAX makes of `out_shardings`."""
+    root = module.entry.root
+    values = root.operands if root.opcode == "tuple" else (root,)
+    made: list[HloInstruction] = []
+    for value in values:
+        if not value.shape.is_array or rng.random() < 0.5:
+            made.append(value)
+            continue
+        text, _ = random_axes(rng, value.shape, mesh, is_even=True)
+        attributes = _attributes(("xla.sdy.sharding", f"#sdy.sharding_per_value<[<@mesh, {text}>]>"))
+        target = {"custom_call_target": "xla.sdy.FuncResultSharding", "custom_call_has_side_effect": True}
+        call = HloInstruction("result", "custom-call", value.shape, [value], {**target, "frontend_attributes": attributes})
+        made.append(module.entry.add(call))
+    if root.opcode == "tuple":
+        root.operands = made
+    else:
+        module.entry.root = made[0]
+
+
 def text_of_xla(text: str, name: str) -> str:
     """Return XLA:GPU's module after its partitioner. Raises an HloRunError if XLA does not compile it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +193,7 @@ def has_same_values(text: str) -> bool:
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
     ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    ShardyXla().apply(ctx, module)
     ShardingPropagation().apply(ctx, module)
     SpmdPartitioning().apply(ctx, module)
     divided = module.divided
@@ -153,14 +216,15 @@ def _is_near(expected: Value, found: Value) -> bool:
     return bool(np.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE * most, equal_nan=True))
 
 
-def pairs_of(files: list[Path], devices: int, seed: int, folder: Path) -> list[Path]:
+def pairs_of(files: list[Path], devices: int, seed: int, folder: Path, is_shardy: bool) -> list[Path]:
     """Write each module with its shardings, and XLA's text next to it; return the files of those that XLA compiles."""
     found: list[Path] = []
     for file in files:
         module = hlo_run.parse(file.read_text())
         if int(module.attrs.get("replica_count", 1)) != 1:
             continue
-        if module.attrs.get("num_partitions", 1) == 1 and not annotate(module, devices, f"{file.name}:{seed}"):
+        make = annotate_for_shardy if is_shardy else annotate
+        if module.attrs.get("num_partitions", 1) == 1 and not make(module, devices, f"{file.name}:{seed}"):
             continue
         target = folder / file.name
         expected = target.with_suffix(_DUMPED)
@@ -180,13 +244,14 @@ def main() -> int:
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--devices", type=int, default=8, help="partitions of a module that has one (a power of two)")
     parser.add_argument("--seed", type=int, default=0, help="of the random shardings")
+    parser.add_argument("--shardy", action="store_true", help="random shardings of Shardy")
     parser.add_argument("--keep", type=Path, help="a folder for the modules with their shardings, and XLA's texts")
     arguments = parser.parse_args()
     files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = pairs_of(files, arguments.devices, arguments.seed, folder)
+        pairs = pairs_of(files, arguments.devices, arguments.seed, folder, arguments.shardy)
         texts, values = 0, 0
         for file in pairs:
             ours = our_text(file)

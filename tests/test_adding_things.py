@@ -175,8 +175,9 @@ EMITTER = (
         '''"""The emitter for a lone negation, which is a loop of another name."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis

@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
         garbage_collection
-        errors cache interrupts loading version whole_files
+        errors cache interrupts loading records version whole_files
         containment
         options target artifact custom_calls indexing parallel
         hlo.values
@@ -28,7 +28,8 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
-        hlo_passes hlo_passes.code_motion hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation hlo_passes.subgraphs
+        hlo_passes hlo_passes.subgraphs
+        hlo_passes.code_motion hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation hlo_passes.shardy
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
@@ -206,7 +207,7 @@ def _passes(folder: str) -> list[Path]:
 
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
-    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "code_motion", "precision", "propagation", "partitioning")
+    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "code_motion", "precision", "propagation", "partitioning", "shardy")
     for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."
         for path in _passes(folder):

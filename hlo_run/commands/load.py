@@ -134,9 +134,9 @@ def _resume(task: Task, dump: KernelIr) -> None:
     if (optimized := None if dump.target else optimized_module(dump.file, dump.module)) is not None:
         # XLA's own module: our passes could form other fusions.
         module = optimized
-        task.options = options = replace(options, xla_disable_all_hlo_passes=True)
+        task.options = options = dataclasses.replace(options, xla_disable_all_hlo_passes=True)
     if not module.exists():
         hint = f"give the HLO file with --kernel_ir_file={dump.file}, or compile only the kernel with --stage=ptx"
         raise UsageError(f"'{dump.file}' is kernel IR, and the file of its module, '{module}', does not exist", hint=hint)
     task.file = str(module)
-    task.options = replace(options, input_format="hlo")
+    task.options = dataclasses.replace(options, input_format="hlo")

@@ -105,7 +105,7 @@ def device_counts(text: str) -> tuple[int, int]:
     return replicas, partitions
 
 
-def compile_options(program: Any, replicas: int, partitions: int, is_divided: bool) -> bytes:
+def compile_options(program: Any, replicas: int, partitions: int, is_divided: bool, is_shardy: bool) -> bytes:
     """Return compile options with the entry layouts of `program`; without them XLA uses default layouts."""
     client = importlib.import_module("jaxlib.xla_client")
     options: Any = client.CompileOptions()
@@ -115,7 +115,7 @@ def compile_options(program: Any, replicas: int, partitions: int, is_divided: bo
     if replicas * partitions > 1:
         build.num_replicas, build.num_partitions = replicas, partitions
         build.use_spmd_partitioning = is_divided
-        build.use_shardy_partitioner = False
+        build.use_shardy_partitioner = is_shardy
         devices = importlib.import_module("numpy").arange(replicas * partitions).reshape(replicas, partitions)
         build.device_assignment = client.DeviceAssignment.create(devices)
     return options.SerializeAsString()
@@ -130,7 +130,9 @@ def main() -> int:
         module: bytes = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
         xla = Plugin(plugin)
         replicas, partitions = device_counts(text)
-        options = compile_options(hlo.XlaComputation(module).program_shape(), replicas, partitions, "sharding={" in text)
+        is_shardy = "xla.sdy." in text
+        is_divided = is_shardy or "sharding={" in text
+        options = compile_options(hlo.XlaComputation(module).program_shape(), replicas, partitions, is_divided, is_shardy)
         xla.compile(xla.topology(Path(target).read_bytes(), replicas * partitions), module, options)
     except (Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
         sys.stderr.write(f"{error}\n")

@@ -427,7 +427,8 @@ class HloModule:
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
     the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
-    `divided` says how arguments and result are divided, once the module is that of one partition. `settled` is the state of
+    `divided` says how arguments and result are divided, once the module is that of one partition. `is_propagated` is True once
+    the shardings are final. `settled` is the state of
     `hlo/unchanged.py`.
     """
 
@@ -442,6 +443,7 @@ class HloModule:
     has_default_entry_layout: bool = False
     convention: CallingConvention | None = field(default=None, repr=False, compare=False)
     divided: DividedEntry | None = field(default=None, repr=False, compare=False)
+    is_propagated: bool = field(default=False, repr=False, compare=False)
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -543,7 +545,7 @@ class HloModule:
         copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
         copy.convention = self.convention
-        copy.divided = self.divided
+        copy.divided, copy.is_propagated = self.divided, self.is_propagated
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

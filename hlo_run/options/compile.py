@@ -55,6 +55,11 @@ class CompileOptions(XlaFlags):
         "The module is the result of partitioning: mark its parameters and result as manually sharded, and run no HLO passes "
         "(--xla_disable_all_hlo_passes).",
     )
+    use_shardy_partitioner: bool = flag(
+        True,
+        "Propagate the shardings of modules with Shardy's attributes by Shardy's rules. false: by GSPMD's, which refuses "
+        "Shardy's custom calls.",
+    )
     xla_disable_all_hlo_passes: bool = flag(False, "Run only the HLO rows that --list_passes marks required.")
     xla_disable_hlo_passes: str = flag("", "Skip these HLO rows of --list_passes (comma-separated).", "ROWS")
     xla_enable_hlo_passes_only: str = flag("", "Run only these HLO rows (comma-separated) and the required ones.", "ROWS")

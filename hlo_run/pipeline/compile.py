@@ -38,7 +38,6 @@ from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
-from hlo_run.pipeline.llvm_ahead import llvm_ahead
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
@@ -193,6 +192,8 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     workers = 1 if is_limited else min(wanted, len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
         return _compile_in_processes(ctx, requests, workers)
+    from hlo_run.pipeline.llvm_ahead import llvm_ahead
+
     with llvm_ahead(ctx):
         return _compile_in_turn(ctx, requests)
 

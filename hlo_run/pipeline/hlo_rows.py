@@ -83,6 +83,12 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
             HloRow("shardy-xla", _pass("collectives.shardy_xla")),
             HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
             HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
+            # Bodies of Shardy's manual computations; XLA runs `call-inliner` here for them alone.
+            HloRow(
+                "call-inliner",
+                _pass("control_flow.call_inliner", only="inlinable_manual_computation_body"),
+                for_opcodes=("call",),
+            ),
         ),
         for_partitions=True,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hlo_run.hlo.shardings.make import as_tiles
-from hlo_run.hlo.shardings.shardy import inside, read_manual_axes, read_meshes, read_shardings
+from hlo_run.hlo.shardings.shardy import read_manual_axes, read_meshes, read_shardings
 
 MESHES = read_meshes(
     '{mesh = #sdy.mesh<["x"=4, "y"=2]>, other = #sdy.mesh<["x"=2], device_ids=[1, 0]>, one = #sdy.mesh<[], device_ids=[3]>}'
@@ -38,13 +38,10 @@ def test_shardings(text: str, expected: str) -> None:
     assert str(as_tiles(found)) == expected
 
 
-def test_manual_axes_divide_the_devices_into_groups() -> None:
-    (found,) = read_shardings('#sdy.sharding_per_value<[<@mesh, [{"x"}, {"y"}]>]>', MESHES)
-    assert (
-        str(as_tiles(inside(found, read_manual_axes('#sdy<manual_axes{"x"}>'))))
-        == "{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dims={manual}}"
-    )
-    assert str(as_tiles(inside(found, read_manual_axes('#sdy<manual_axes{"x", "y"}>')))) == "{manual}"
+def test_manual_axes_and_priorities() -> None:
+    assert read_manual_axes('#sdy<manual_axes{"x", "y"}>') == ("x", "y")
+    (found,) = read_shardings('#sdy.sharding<@mesh, [{"x"}p2, {?}]>', MESHES)
+    assert [dim.priority for dim in found.dims] == [2, None]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class _Reader:
         return mesh
 
     def axes(self, mesh: Mesh) -> DimSharding:
-        """Read `{"x", "y":(1)2, ?}` and a priority, which has no meaning here."""
+        """Read `{"x", "y":(1)2, ?}p1`."""
         self.expect("{")
         refs: list[AxisRef] = []
         is_closed = True
@@ -111,9 +111,10 @@ class _Reader:
             else:
                 refs.append(self._axis(mesh))
             self.take(",")
+        priority: int | None = None
         if self.position < len(self.tokens) and re.fullmatch(r"p\d+", self.tokens[self.position][1]):
-            self.position += 1
-        return DimSharding(tuple(refs), is_closed)
+            priority = int(self.next("word")[1:])
+        return DimSharding(tuple(refs), is_closed, priority)
 
     def _axis(self, mesh: Mesh) -> AxisRef:
         name = self.next("string")
@@ -203,29 +204,3 @@ def read_manual_axes(text: str) -> tuple[str, ...]:
     reader.expect(">")
     reader.end()
     return tuple(names)
-
-
-def axes_named(mesh: Mesh, names: tuple[str, ...]) -> tuple[AxisRef, ...]:
-    """Return the axes of the mesh with these names, in the order of the mesh."""
-    return tuple(AxisRef(number) for number, (name, _) in enumerate(mesh.axes) if name in names)
-
-
-def inside(sharding: NamedSharding, manual: tuple[str, ...]) -> NamedSharding:
-    """Return the sharding of a device's part in a region where the axes `manual` are manual: the other axes divide it."""
-    named = axes_named(sharding.mesh, manual)
-    numbers = {ref.axis for ref in named}
-    dims = [DimSharding(tuple(r for r in dim.axes if r.axis not in numbers), dim.is_closed) for dim in sharding.dims]
-    replicated, unreduced = (
-        tuple(r for r in axes if r.axis not in numbers) for axes in (sharding.replicated, sharding.unreduced)
-    )
-    return NamedSharding(sharding.mesh, tuple(dims), replicated, unreduced, named, sharding.metadata)
-
-
-def all_open(mesh: Mesh, rank: int, manual: tuple[str, ...]) -> NamedSharding:
-    """Return a sharding of an array of this rank that has manual axes, and leaves all its dimensions to the compiler."""
-    return NamedSharding(mesh, (DimSharding((), is_closed=False),) * rank, manual=axes_named(mesh, manual))
-
-
-def open_dims(sharding: NamedSharding) -> tuple[int, ...]:
-    """Return the dimensions that may be divided further, ascending."""
-    return tuple(number for number, dim in enumerate(sharding.dims) if not dim.is_closed)

@@ -105,10 +105,14 @@ class SingleSharding(Struct, frozen=True):
 
 
 class DimSharding(Struct, frozen=True):
-    """The axes that shard one dimension of an array; more may be added if it is not closed."""
+    """The axes that shard one dimension of an array; more may be added if it is not closed.
+
+    Shardy propagates dimensions of a lower `priority` first; None means 0.
+    """
 
     axes: tuple[AxisRef, ...] = ()
     is_closed: bool = True
+    priority: int | None = None
 
     def text(self, mesh: Mesh) -> str:
         """Return `{'x', 'y', ?}`: the axes from major to minor, and `?` unless the dimension is closed."""

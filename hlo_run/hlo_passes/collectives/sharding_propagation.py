@@ -36,7 +36,7 @@ class ShardingPropagation(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        if not any(i.sharding is not None for i in module.instructions):
+        if module.is_propagated or not any(i.sharding is not None for i in module.instructions):
             return
         flags = tuple(module.attrs.get("allow_spmd_sharding_propagation_to_output") or (False,))
         to_output = flags if self.to_output is None else (self.to_output,)

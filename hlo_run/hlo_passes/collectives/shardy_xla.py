@@ -1,11 +1,11 @@
-"""Import Shardy's annotations as shardings of HLO, which `sharding-propagation` then moves to all instructions.
+"""Propagate Shardy's annotations by Shardy's rules, and write them as shardings of HLO for `spmd-partitioning`.
 
-    x = f32[8] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"a\\"}]>"}
-        =>   x = f32[8] parameter(0), sharding={mesh['a'=4], [{'a'}]}
+    x = f32[8] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"a\\"}]>"}; y = f32[8] tanh(x)
+        =>   x = f32[8] parameter(0), sharding={devices=[4]<=[4]}; y = f32[8] tanh(x), sharding={devices=[4]<=[4]}
 
-Constraints become custom calls `Sharding`, manual computations become regions between `SPMDFullToShardShape` and
-`SPMDShardToFullShape`, and the custom calls of results give the root its sharding. Open dimensions stay open. Priorities,
-barriers and sharding groups are dropped. XLA's `ShardyXLA` also propagates, by Shardy's own rules.
+Constraints become copies with their sharding, manual computations become regions between `SPMDFullToShardShape` and
+`SPMDShardToFullShape`. Values that no loop changes go to the end of its state. A module without annotations is for
+`sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's custom calls. XLA's `ShardyXLA`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.shardings.shardy import PREFIX
 from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.propagation.shardy_import import TO_GLOBAL, TO_LOCAL, ShardyImport, meshes_of
+from hlo_run.hlo_passes.shardy.run import run_shardy
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
 
@@ -27,10 +29,18 @@ class ShardyXla(Struct, frozen=True):
     name: ClassVar[str] = "shardy-xla"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place. Raises Unsupported for annotations that cannot be read or do not fit."""
-        del ctx
+        """Edit `module` in place. Raises Unsupported for annotations that cannot be read, do not fit, or may not be used."""
         if not is_annotated(module):
             return
-        if any(call.custom_call_target in (TO_LOCAL, TO_GLOBAL) for call in module.instructions_of("custom-call")):
-            flatten_call_graph(module)
-        ShardyImport(module, meshes_of(module)).run()
+        if not ctx.options.use_shardy_partitioner:
+            _refuse_calls(module)
+            return
+        flatten_call_graph(module)
+        run_shardy(module)
+        module.is_propagated = True
+
+
+def _refuse_calls(module: HloModule) -> None:
+    for call in module.instructions_of("custom-call"):
+        if call.custom_call_target.startswith(PREFIX):
+            raise Unsupported(f"{call.custom_call_target} without Shardy", call.where, hint="--use_shardy_partitioner")

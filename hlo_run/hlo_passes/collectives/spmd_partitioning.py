@@ -59,6 +59,7 @@ class SpmdPartitioning(Struct, frozen=True):
             if sharding is not None:
                 made = partition_computation(module, computation, sharding, replicas, partitions, channels)
                 _put(module, computation, made)
+        clean_up(module)
         for instruction in module.instructions:
             if instruction.opcode not in _KEEPS_SHARDING:
                 instruction.attrs.pop("sharding", None)
@@ -66,7 +67,6 @@ class SpmdPartitioning(Struct, frozen=True):
             if sharding is not None:
                 parameter.attrs["sharding"] = sharding
         _fit_layout(module)
-        clean_up(module)
         module.divided = divided
 
 

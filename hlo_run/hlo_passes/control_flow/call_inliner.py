@@ -23,11 +23,15 @@ from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_cal
 
 
 class CallInliner(Struct, frozen=True):
-    """The pass; see the module's docstring. With `single_call_site` a computation that several calls share stays."""
+    """The pass; see the module's docstring. With `single_call_site` a computation that several calls share stays.
+
+    `only` limits it to computations whose names contain this text.
+    """
 
     name: ClassVar[str] = "call-inliner"
 
     single_call_site: bool = False
+    only: str = ""
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, innermost calls first."""
@@ -39,7 +43,9 @@ class CallInliner(Struct, frozen=True):
         for computation in reversed(_callers_first(module)):
             if is_async_wrapper(computation):
                 continue  # it holds one instruction
-            calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i)]
+            calls = [
+                i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name
+            ]
             if self.single_call_site:
                 calls = [call for call in calls if len(call.to_apply.callers) == 1]
             successors = control_successors(computation) if calls else {}

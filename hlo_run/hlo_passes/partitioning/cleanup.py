@@ -8,33 +8,45 @@ from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
+from hlo_run.hlo.values.sharding import Sharding
 
 _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
 
 
 def clean_up(module: HloModule) -> None:
-    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not."""
-    for computation in [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]:
+    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not.
+
+    As in XLA, reducers of instructions that are merged stay in the module.
+    """
+    computations = [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]
+    for computation in computations:
         for element in computation.post_order():
             if element.opcode == "get-tuple-element" and element.operands[0].opcode == "tuple":
                 module.replace_uses(element, element.operands[0].operands[element.tuple_index])
         _remove_unreached(computation)
+    remove_uncalled(module)
+    for computation in computations:
         _merge_equal(module, computation)
         _remove_unreached(computation)
-    remove_uncalled(module)
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
+    """Merge equal instructions, unless they stand for instructions with different shardings."""
     keys = ValueKeys(False)
-    first: dict[Hashable, HloInstruction] = {}
+    first: dict[Hashable, list[tuple[HloInstruction, Sharding | None]]] = {}
     numbers: dict[HloInstruction, int] = {}
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
         is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
-        same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
-        if same is not instruction:
+        sharding = instruction.sharding if instruction.opcode != "constant" else None
+        instruction.attrs.pop("sharding", None)
+        known = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), [])
+        same = next((old for old, other in known if sharding is None or other is None or other == sharding), None)
+        if same is None:
+            known.append((instruction, sharding))
+        else:
             module.replace_uses(instruction, same)
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -23,8 +24,10 @@ class HloConstantSplitter(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        del ctx
-        for constant in module.instructions_of("constant"):
+        constants = module.instructions_of("constant")
+        if constants and ctx.options.use_shardy_partitioner and is_annotated(module):
+            return  # Shardy splits constants itself
+        for constant in constants:
             computation = constant.parent
             if computation is None or len(constant.users) <= 1:
                 continue

@@ -12,17 +12,23 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import hlo_run
+from hlo_run.backends.tiles import join_results, split_arguments
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
 from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.target import DEFAULT_TARGET, preset
 
 FOLDER = Path(__file__).parents[2] / "data" / "shardy_programs"
+# Those that run on Host, in kernels; the others only in the reference, which is faster.
+ON_HOST = ["constraint", "mlp", "nested", "partial_manual", "perm", "pipeline", "scan", "shard_map", "train", "uneven"]
 NAMES = sorted(path.stem for path in FOLDER.glob("*.hlo"))
 
 
@@ -38,8 +44,28 @@ def _check(name: str, run: Callable[..., Any]) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+def _run_divided(module: HloModule, *arguments: NDArray[Any]) -> list[Any]:
+    """Divide a program, and run it in the reference."""
+    _divide(module)
+    divided = module.divided
+    assert divided is not None
+    parts = split_arguments(divided, [list(arguments)] * 8, 8)
+    return list(join_results(divided, Reference(module).run(parts, 1, 8, 42), 8))
+
+
+def _divide(module: HloModule) -> None:
+    context = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    for step in (ShardyXla(), ShardingPropagation(), SpmdPartitioning()):
+        step.apply(context, module)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_divided_program_has_the_values_of_jax(name: str) -> None:
+    _check(name, _run_divided)
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_the_divided_program_has_the_values_of_jax_in_kernels(name: str) -> None:
     _check(name, partial(hlo_run.run, platform="Host"))
 
 
@@ -52,8 +78,6 @@ def test_the_reference_has_the_values_of_jax(name: str) -> None:
 def test_a_device_gets_its_part_of_an_argument(name: str, shape: tuple[int, ...]) -> None:
     module = hlo_run.load(str(FOLDER / f"{name}.hlo"))
     assert is_annotated(module)
-    context = PassContext(preset(DEFAULT_TARGET), CompileOptions())
-    for step in (ShardyXla(), ShardingPropagation(), SpmdPartitioning()):
-        step.apply(context, module)
+    _divide(module)
     assert module.entry.parameters[0].shape.dims == shape
     assert not is_annotated(module)

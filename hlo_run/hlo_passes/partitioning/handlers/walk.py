@@ -34,6 +34,9 @@ def partition_computation(
         builder.origin = instruction
         parts[instruction] = _visit(state, instruction, parts)
         _keep_order(instruction, parts)
+        made = parts[instruction].hlo
+        if made.opcode == instruction.opcode:
+            made.attrs["sharding"] = instruction.sharding  # equal instructions with other shardings are not merged
         builder.origin = None
     builder.computation.root = parts[computation.root].reshard(root_sharding).hlo
     return builder.computation

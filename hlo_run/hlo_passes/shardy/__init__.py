@@ -1,0 +1,1 @@
+"""The propagation of shardings by Shardy's rules; `shardy-xla` runs it."""

@@ -1,0 +1,79 @@
+"""Constants and broadcasts of scalars: each user gets its own before the propagation, and equal ones are merged after it."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo_passes.shardy.annotations import GROUP, is_call
+from hlo_run.hlo_passes.shardy.rules import is_elementwise
+
+_KEEPS_CONSTANTS = frozenset(["broadcast", "reshape", "slice"])
+
+
+def split_constants(computation: HloComputation) -> None:
+    """Give each use of a value that constants alone determine, or of a broadcast of a scalar, a copy of its own.
+
+    Scalars stay shared, as they are not divided.
+    """
+    constant: dict[HloInstruction, None] = {}
+    expanded: dict[HloInstruction, None] = {}
+    for instruction in computation.post_order():
+        if is_call(instruction, GROUP):
+            continue
+        if _is_constant(instruction, constant):
+            constant[instruction] = None
+        elif instruction.opcode == "broadcast" and instruction.operands[0].shape.rank == 0:
+            expanded[instruction] = None
+        else:
+            operands = [
+                _copy(computation, operand, {}) if operand in constant or operand in expanded else operand
+                for operand in instruction.operands
+            ]
+            if any(new is not old for new, old in zip(operands, instruction.operands, strict=True)):
+                instruction.operands = operands
+    for unused in (*expanded, *reversed(constant)):
+        if not unused.users and not unused.is_root:
+            computation.remove(unused)
+
+
+def _is_constant(instruction: HloInstruction, constant: dict[HloInstruction, None]) -> bool:
+    if instruction.opcode in ("constant", "iota"):
+        return instruction.shape.is_array
+    keeps = instruction.opcode in _KEEPS_CONSTANTS or (is_elementwise(instruction) and instruction.opcode != "custom-call")
+    is_pure = keeps or is_call(instruction, "Sharding")
+    return is_pure and bool(instruction.operands) and all(operand in constant for operand in instruction.operands)
+
+
+def _copy(computation: HloComputation, old: HloInstruction, made: dict[HloInstruction, HloInstruction]) -> HloInstruction:
+    """Return a copy of a value and of all that it depends on, except scalars and parameters."""
+    if (old.shape.is_array and old.shape.rank == 0) or old.opcode == "parameter":
+        return old
+    if old not in made:
+        new = copy_instruction(old, [_copy(computation, operand, made) for operand in old.operands])
+        made[old] = computation.add(new)
+        for user in list(old.users):
+            if is_call(user, GROUP):
+                computation.add(copy_instruction(user, [new]))
+    return made[old]
+
+
+def merge_constants(computation: HloComputation) -> None:
+    """Merge equal constants, then equal broadcasts of scalars; equal ones have the same attributes, shardings among them."""
+    first: dict[object, HloInstruction] = {}
+    for instruction in computation.post_order():
+        is_expanded = instruction.opcode == "broadcast" and instruction.operands[0].shape.rank == 0
+        if instruction.opcode != "constant" and not is_expanded:
+            continue
+        kept = first.setdefault(_key(instruction), instruction)
+        if kept is not instruction and not instruction.is_root and computation.module is not None:
+            computation.module.replace_uses(instruction, kept)
+            computation.remove(instruction)
+
+
+def _key(instruction: HloInstruction) -> object:
+    data: object = None
+    if instruction.opcode == "constant":
+        literal = instruction.constant_array if instruction.shape.is_array else None
+        data = (literal.dtype.str, literal.tobytes()) if literal is not None else id(instruction)
+    sharding, attributes = instruction.sharding, instruction.frontend_attributes
+    return instruction.opcode, instruction.shape, data, instruction.operands, sharding, attributes
