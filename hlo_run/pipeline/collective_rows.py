@@ -1,0 +1,75 @@
+"""Rows of the HLO table: passes over collectives."""
+
+from __future__ import annotations
+
+from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
+from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
+
+_REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
+
+_SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
+
+COLLECTIVE_OPTIMIZATIONS = HloGroup(
+    "collective-optimizations",
+    (
+        HloRow(
+            "all-reduce-simplifier",
+            _pass(f"{_REDUCE}.all_reduce_simplifier"),
+            for_opcodes=("all-reduce", "all-gather", "reduce-scatter"),
+        ),
+        HloRow("all-reduce-folder", _pass(f"{_REDUCE}.all_reduce_folder"), for_opcodes=("all-reduce",)),
+        HloRow("all-reduce-splitter", _pass(f"{_REDUCE}.all_reduce_splitter"), for_opcodes=("all-reduce",)),
+        HloRow("all-gather-optimizer", _pass(f"{_GATHER}.all_gather_optimizer"), for_opcodes=("all-gather",)),
+        HloRow(
+            "all-gather-dynamic-slice-simplifier",
+            _pass(f"{_GATHER}.all_gather_dynamic_slice_simplifier"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "all-gather-to-collective-permute-simplifier",
+            _pass(f"{_GATHER}.all_gather_to_collective_permute_simplifier"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "all-reduce-reassociate",
+            _pass(f"{_REDUCE}.all_reduce_reassociate", promotes=lambda c: c.options.xla_gpu_enable_reassociation_for_converted_ar),
+            for_opcodes=("all-reduce",),
+        ),
+        HloRow("reduce-scatter-reassociate", _pass(f"{_REDUCE}.reduce_scatter_reassociate"), for_opcodes=("reduce-scatter",)),
+        HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
+        HloRow("dce", _pass("simplifiers.dce")),
+        HloRow("algsimp", _pass("simplifiers.algsimp")),
+        HloRow("reduce-scatter-creator", _pass(f"{_REDUCE}.reduce_scatter_creator"), for_opcodes=("all-reduce",)),
+        HloRow("all-gather-bcast-reorder", _pass(f"{_GATHER}.all_gather_broadcast_reorder"), for_opcodes=("all-gather",)),
+        HloRow(
+            "all-gather-remove-degenerate-dims",
+            _pass(f"{_GATHER}.all_gather_remove_degenerate_dims"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow("all-reduce-promotion", _pass(f"{_REDUCE}.all_reduce_promotion"), for_opcodes=("all-reduce", "reduce-scatter")),
+        HloRow("dce", _pass("simplifiers.dce")),
+        HloRow(
+            "while-loop-trip-count-annotator",
+            _pass("control_flow.while_loop_trip_count_annotator"),
+            for_opcodes=("while",),
+        ),
+    ),
+)
+
+COMBINERS: tuple[HloRow, ...] = (
+    HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
+    HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),
+    HloRow("gpu-reduce-scatter-combiner", _pass("collectives.combiners.reduce_scatter_combiner"), for_opcodes=("reduce-scatter",)),
+    HloRow(
+        "collective-permute-combiner",
+        _pass("collectives.combiners.collective_permute_combiner"),
+        for_opcodes=("collective-permute",),
+    ),
+    HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+)
+
+GATHER_MAJOR_DIMENSION = HloRow(
+    "all-gather-major-dimension-rewriter",
+    _pass(f"{_GATHER}.all_gather_major_dimension_rewriter"),
+    for_opcodes=("all-gather",),
+)
