@@ -73,3 +73,7 @@ GATHER_MAJOR_DIMENSION = HloRow(
     _pass(f"{_GATHER}.all_gather_major_dimension_rewriter"),
     for_opcodes=("all-gather",),
 )
+
+SUB_BYTE_COLLECTIVES = HloRow(
+    "sub-byte-collective-normalization", _pass("collectives.sub_byte_collective_normalization"), for_opcodes=_SENT
+)

@@ -11,7 +11,12 @@ from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.pipeline.collective_rows import COLLECTIVE_OPTIMIZATIONS, COMBINERS, GATHER_MAJOR_DIMENSION
+from hlo_run.pipeline.collective_rows import (
+    COLLECTIVE_OPTIMIZATIONS,
+    COMBINERS,
+    GATHER_MAJOR_DIMENSION,
+    SUB_BYTE_COLLECTIVES,
+)
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
@@ -290,6 +295,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
+            SUB_BYTE_COLLECTIVES,
             HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow(
                 "cublas-gemm-broadcast-folding-rewriter",
