@@ -21,7 +21,9 @@ class CollectiveFlags:
         _MOST_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
     )
     xla_gpu_reduce_scatter_combine_threshold_bytes: int = flag(
-        _MOST_BYTES, "gpu-reduce-scatter-combiner: combine reduce-scatters with results of at most N bytes together (0: none).", "N"
+        _MOST_BYTES,
+        "gpu-reduce-scatter-combiner: combine reduce-scatters with results of at most N bytes together (0: none).",
+        "N",
     )
     xla_gpu_collective_permute_combine_threshold_bytes: int = flag(
         _MOST_BYTES,

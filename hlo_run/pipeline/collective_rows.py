@@ -32,7 +32,9 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         ),
         HloRow(
             "all-reduce-reassociate",
-            _pass(f"{_REDUCE}.all_reduce_reassociate", promotes=lambda c: c.options.xla_gpu_enable_reassociation_for_converted_ar),
+            _pass(
+                f"{_REDUCE}.all_reduce_reassociate", promotes=lambda c: c.options.xla_gpu_enable_reassociation_for_converted_ar
+            ),
             for_opcodes=("all-reduce",),
         ),
         HloRow("reduce-scatter-reassociate", _pass(f"{_REDUCE}.reduce_scatter_reassociate"), for_opcodes=("reduce-scatter",)),
@@ -59,7 +61,9 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
 COMBINERS: tuple[HloRow, ...] = (
     HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
     HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),
-    HloRow("gpu-reduce-scatter-combiner", _pass("collectives.combiners.reduce_scatter_combiner"), for_opcodes=("reduce-scatter",)),
+    HloRow(
+        "gpu-reduce-scatter-combiner", _pass("collectives.combiners.reduce_scatter_combiner"), for_opcodes=("reduce-scatter",)
+    ),
     HloRow(
         "collective-permute-combiner",
         _pass("collectives.combiners.collective_permute_combiner"),

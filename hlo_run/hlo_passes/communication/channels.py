@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 
 def free_channels(module: HloModule) -> Iterator[int]:
     """Return the channel numbers after the largest one of the module, which is 0 without channels."""
-    return count(max((i.channel_id or 0 for c in module.computations for i in c.instructions), default=0) + 1)
+    yield from count(max((i.channel_id or 0 for c in module.computations for i in c.instructions), default=0) + 1)
 
 
 def pins_layouts(module: HloModule, *opcodes: str) -> bool:

@@ -79,7 +79,9 @@ def _combine(module: HloModule, group: Sequence[HloInstruction]) -> None:
     editor, computation = Editor(first), first.parent
     assert computation is not None, "the collectives are in a computation"
     swaps = [None if dim is None or i.dimensions == (dim,) else (dim, i.dimensions[0]) for i in group]
-    operands = [editor.bitcast(o, _swapped(o.shape, s)) if s else o for i, s in zip(group, swaps, strict=True) for o in i.operands]
+    operands = [
+        editor.bitcast(o, _swapped(o.shape, s)) if s else o for i, s in zip(group, swaps, strict=True) for o in i.operands
+    ]
     shapes = tuple(_swapped(i.shape, s) if s else i.shape for i, s in zip(group, swaps, strict=True))
     attributes = {name: value for name, value in first.attrs.items() if name not in ("constrain_layout", "sharding")}
     if dim is not None:

@@ -49,5 +49,6 @@ def _gather_result(module: HloModule, instruction: HloInstruction) -> None:
     attributes = {name: value for name, value in one.attrs.items() if name not in ("constrain_layout", "metadata")}
     made = editor.add("all-gather", one.shape, [combined], **attributes)
     module.replace(instruction, made)
+    computation = editor.computation
     for gone in (instruction, one, two):
-        editor.computation.remove(gone)
+        computation.remove(gone)

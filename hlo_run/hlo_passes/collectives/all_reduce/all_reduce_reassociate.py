@@ -53,7 +53,9 @@ class AllReduceReassociate:
         sizes = math.prod(one.shape.dims) + (math.prod(two.shape.dims) if two is not one else 0)
         if sizes < math.prod(instruction.shape.dims):
             return
-        converts = [o for o in instruction.operands if o.opcode == "convert" and len(o.users) == 1 and o.operands[0] in (one, two)]
+        converts = [
+            o for o in instruction.operands if o.opcode == "convert" and len(o.users) == 1 and o.operands[0] in (one, two)
+        ]
         if converts:
             types = {convert.operands[0].shape.element_type for convert in converts}
             keeps = all(keeps_values(c.operands[0].shape.dtype, c.shape.dtype) for c in converts)
@@ -99,9 +101,7 @@ def _join_plain(module: HloModule, instruction: HloInstruction, one: HloInstruct
     _remove(one, two)
 
 
-def _join_converted(
-    module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction
-) -> None:
+def _join_converted(module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction) -> None:
     if not _is_same_reduction(one, two, kind, ignores_type=True):
         return
     assert instruction.parent is not None, "it is in a computation"

@@ -42,9 +42,7 @@ class AllReduceSplitter:
             _split(module, reduce, partitions, others)
 
 
-def _split(
-    module: HloModule, reduce: HloInstruction, partitions: int, others: set[tuple[tuple[int, ...], ...]]
-) -> None:
+def _split(module: HloModule, reduce: HloInstruction, partitions: int, others: set[tuple[tuple[int, ...], ...]]) -> None:
     (shard,) = reduce.users
     groups = reduce.replica_groups.groups()
     if shard.opcode != "dynamic-slice" or shard.operands[0] is not reduce or len(shard.users) > 1:

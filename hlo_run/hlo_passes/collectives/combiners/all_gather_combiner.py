@@ -40,5 +40,7 @@ class AllGatherCombiner:
             )
 
         if not pins_layouts(module, "all-gather"):
-            limits = Limits(options.xla_gpu_all_gather_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count)
+            limits = Limits(
+                options.xla_gpu_all_gather_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
+            )
             combine_all(module, "all-gather", key, limits)

@@ -29,7 +29,9 @@ class AllReduceCombiner:
         """Edit in place."""
         options = ctx.options
         if not pins_layouts(module, "all-reduce"):
-            limits = Limits(options.xla_gpu_all_reduce_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count)
+            limits = Limits(
+                options.xla_gpu_all_reduce_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
+            )
             combine_all(module, "all-reduce", _key, limits)
 
 
