@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import SIDE_EFFECT
-from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
 
 ShapeIndex = tuple[int, ...]
 Groups = Sequence[Sequence[int]]

@@ -168,9 +168,7 @@ def _have_one_source(difference: HloInstruction) -> bool:
 def _source(value: HloInstruction) -> HloInstruction:
     """Look through instructions that do not change a number: reshapes, wider integers, clamps of what is in their limits."""
     while True:
-        if value.opcode in _SAME_VALUE:
-            value = value.operands[0]
-        elif value.opcode == "convert" and _widens(value):
+        if value.opcode in _SAME_VALUE or (value.opcode == "convert" and _widens(value)):
             value = value.operands[0]
         elif value.opcode == "clamp":
             low, high = scalar_constant(value.operands[0]), scalar_constant(value.operands[2])

@@ -2,7 +2,7 @@
 
     c = f32[4,8]{0,1} copy(f32[4,8]{1,0} x)
     g = f32[4,32]{0,1} all-gather(c), dimensions={1}
-    o = f32[4,32]{1,0} copy(g)                     =>   f32[16,8]{1,0} all-gather(x), dimensions={0}, one copy between two bitcasts
+    o = f32[4,32]{1,0} copy(g)          =>   f32[16,8]{1,0} all-gather(x), dimensions={0}, then one copy between two bitcasts
 
 XLA's `AllGatherMajorDimensionRewriter`.
 """

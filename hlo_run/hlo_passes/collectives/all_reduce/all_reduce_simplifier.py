@@ -1,7 +1,7 @@
 """Remove all-reduces of one device, or of a value that all replicas have.
 
     r = f32[8] all-reduce(x), replica_groups={{0},{1}}      =>   r = x
-    r = f32[8] all-reduce(c), to_apply=add                  =>   r = f32[8] multiply(c, broadcast(2))     c is the same on 2 replicas
+    r = f32[8] all-reduce(c), to_apply=add                  =>   r = f32[8] multiply(c, broadcast(2))     c is equal on 2 replicas
 
 Also removes all-gathers and reduce-scatters whose result has the shape of the operand. XLA's `AllReduceSimplifier`.
 """
