@@ -38,6 +38,11 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             for_opcodes=("all-reduce",),
         ),
         HloRow("reduce-scatter-reassociate", _pass(f"{_REDUCE}.reduce_scatter_reassociate"), for_opcodes=("reduce-scatter",)),
+        HloRow(
+            "while-loop-all-reduce-code-motion",
+            _pass("collectives.while_loop_all_reduce_code_motion"),
+            for_opcodes=("while",),
+        ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
         HloRow("algsimp", _pass("simplifiers.algsimp")),
