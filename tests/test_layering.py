@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
         hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
-        hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
+        hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
         codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
         backends backends.host.ptx backends.host.numerics pipeline.observers

@@ -40,3 +40,15 @@ class CollectiveFlags:
     xla_gpu_enable_reassociation_for_converted_ar: bool = flag(
         True, "all-reduce-reassociate: add converted values before they are reduced, in the wider type."
     )
+    xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
+        False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
+    )
+    xla_gpu_enable_pipelined_p2p: bool = flag(
+        False, "collective-permute-cycle-decomposer: split collective-permutes of the threshold's size whose pairs form a cycle."
+    )
+    xla_gpu_collective_permute_decomposer_threshold: int = flag(
+        (1 << 63) - 1, "collective-permute-cycle-decomposer: split values of N bytes or more.", "N"
+    )
+    xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
+        0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"
+    )

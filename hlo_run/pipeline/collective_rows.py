@@ -13,12 +13,23 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
     "collective-optimizations",
     (
         HloRow(
+            "ragged-all-to-all-canonicalizer",
+            _pass("collectives.exchange.ragged_all_to_all_canonicalizer"),
+            for_opcodes=("ragged-all-to-all",),
+        ),
+        HloRow(
             "all-reduce-simplifier",
             _pass(f"{_REDUCE}.all_reduce_simplifier"),
             for_opcodes=("all-reduce", "all-gather", "reduce-scatter"),
         ),
         HloRow("all-reduce-folder", _pass(f"{_REDUCE}.all_reduce_folder"), for_opcodes=("all-reduce",)),
         HloRow("all-reduce-splitter", _pass(f"{_REDUCE}.all_reduce_splitter"), for_opcodes=("all-reduce",)),
+        HloRow(
+            "all-reduce-decomposer",
+            _pass(f"{_REDUCE}.all_reduce_decomposer"),
+            for_opcodes=("all-reduce",),
+            when=lambda c: c.options.xla_gpu_unsupported_enable_all_reduce_decomposer,
+        ),
         HloRow("all-gather-optimizer", _pass(f"{_GATHER}.all_gather_optimizer"), for_opcodes=("all-gather",)),
         HloRow(
             "all-gather-dynamic-slice-simplifier",
@@ -45,6 +56,15 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
+        HloRow(
+            "collective-permute-cycle-decomposer",
+            _pass(
+                "collectives.exchange.collective_permute_cycle_decomposer",
+                threshold_in_bytes=lambda c: c.options.xla_gpu_collective_permute_decomposer_threshold,
+            ),
+            for_opcodes=("collective-permute",),
+            when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
+        ),
         HloRow("algsimp", _pass("simplifiers.algsimp")),
         HloRow("reduce-scatter-creator", _pass(f"{_REDUCE}.reduce_scatter_creator"), for_opcodes=("all-reduce",)),
         HloRow("all-gather-bcast-reorder", _pass(f"{_GATHER}.all_gather_broadcast_reorder"), for_opcodes=("all-gather",)),
@@ -52,6 +72,15 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             "all-gather-remove-degenerate-dims",
             _pass(f"{_GATHER}.all_gather_remove_degenerate_dims"),
             for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "schedule-aware-collective-cse",
+            _pass(
+                "collectives.schedule_aware_collective_cse",
+                distance_threshold=lambda c: c.options.xla_gpu_experimental_collective_cse_distance_threshold,
+            ),
+            for_opcodes=("all-gather", "all-reduce", "collective-permute"),
+            when=lambda c: c.options.xla_gpu_experimental_collective_cse_distance_threshold > 0,
         ),
         HloRow("all-reduce-promotion", _pass(f"{_REDUCE}.all_reduce_promotion"), for_opcodes=("all-reduce", "reduce-scatter")),
         HloRow("dce", _pass("simplifiers.dce")),
