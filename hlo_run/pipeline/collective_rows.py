@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
 _REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
+
+
+def _promotes(c: PassContext) -> bool:
+    return c.options.xla_gpu_enable_reassociation_for_converted_ar
+
+
+def _permute_threshold(c: PassContext) -> int:
+    return c.options.xla_gpu_collective_permute_decomposer_threshold
+
+
+def _cse_distance(c: PassContext) -> int:
+    return c.options.xla_gpu_experimental_collective_cse_distance_threshold
+
 
 _SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
@@ -43,16 +57,14 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         ),
         HloRow(
             "all-reduce-reassociate",
-            _pass(
-                f"{_REDUCE}.all_reduce_reassociate", promotes=lambda c: c.options.xla_gpu_enable_reassociation_for_converted_ar
-            ),
+            _pass(f"{_REDUCE}.all_reduce_reassociate", promotes=_promotes),
             for_opcodes=("all-reduce",),
         ),
         HloRow("reduce-scatter-reassociate", _pass(f"{_REDUCE}.reduce_scatter_reassociate"), for_opcodes=("reduce-scatter",)),
         HloRow(
             "while-loop-all-reduce-code-motion",
             _pass("collectives.while_loop_all_reduce_code_motion"),
-            for_opcodes=("while",),
+            for_opcodes=("while", "all-reduce"),
         ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
@@ -60,7 +72,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             "collective-permute-cycle-decomposer",
             _pass(
                 "collectives.exchange.collective_permute_cycle_decomposer",
-                threshold_in_bytes=lambda c: c.options.xla_gpu_collective_permute_decomposer_threshold,
+                threshold_in_bytes=_permute_threshold,
             ),
             for_opcodes=("collective-permute",),
             when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
@@ -77,7 +89,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             "schedule-aware-collective-cse",
             _pass(
                 "collectives.schedule_aware_collective_cse",
-                distance_threshold=lambda c: c.options.xla_gpu_experimental_collective_cse_distance_threshold,
+                distance_threshold=_cse_distance,
             ),
             for_opcodes=("all-gather", "all-reduce", "collective-permute"),
             when=lambda c: c.options.xla_gpu_experimental_collective_cse_distance_threshold > 0,

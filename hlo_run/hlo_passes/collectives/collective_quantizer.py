@@ -100,8 +100,11 @@ def _path_to_widening(value: HloInstruction, seen: set[HloInstruction]) -> list[
         operands = {value.operands[0]: None}
     elif len(value.operands) != 1 and value.opcode != "multiply":
         return []
-    found = next((path for operand in operands if (path := _path_to_widening(operand, seen))), [])
-    return [value, *found] if found else []
+    for operand in operands:
+        found = _path_to_widening(operand, seen)
+        if found:
+            return [value, *found]
+    return []
 
 
 def _scale_of(binary: HloInstruction, value: HloInstruction) -> HloInstruction | None:
@@ -163,8 +166,9 @@ def _add(
 
 def _with_views(value: HloInstruction, views: Sequence[HloInstruction]) -> HloInstruction:
     assert value.parent is not None, "it is in a computation"
+    computation = value.parent
     for view in views:
-        value = value.parent.add(copy_instruction(view, [value], view.shape.with_element_type(value.shape.element_type)))
+        value = computation.add(copy_instruction(view, [value], view.shape.with_element_type(value.shape.element_type)))
     return value
 
 

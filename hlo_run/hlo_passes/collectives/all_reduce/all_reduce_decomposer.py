@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hlo_run.analysis.simple_reducer import identity_of
 from hlo_run.hlo.edit import Editor
@@ -43,8 +43,11 @@ class AllReduceDecomposer:
 def _gathered(reduce: HloInstruction) -> HloInstruction:
     editor, (value,) = Editor(reduce, derives=False), reduce.operands
     one = editor.reshape(value, (1, *value.shape.dims))
-    attributes = {name: value for name, value in reduce.attrs.items() if name not in ("sharding", "metadata", "mode")}
+    attributes: dict[str, Any] = {
+        name: value for name, value in reduce.attrs.items() if name not in ("sharding", "metadata", "mode")
+    }
+    attributes["dimensions"] = (0,)
     shape = replace(one.shape, dims=(group_size(reduce), *value.shape.dims))
-    gathered = editor.add("all-gather", shape, [one], **{**attributes, "dimensions": (0,)})
+    gathered = editor.add("all-gather", shape, [one], **attributes)
     init = editor.constant(identity_of(reduce.to_apply.root.opcode, value.shape.element_type), value.shape.element_type)
     return editor.add("reduce", reduce.shape, [gathered, init], dict(reduce.called), dimensions=(0,))

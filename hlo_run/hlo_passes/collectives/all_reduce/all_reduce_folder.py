@@ -10,7 +10,7 @@ Each device's value must count once. XLA's `AllReduceFolder`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
@@ -42,7 +42,7 @@ class AllReduceFolder:
             groups = _folded(first.replica_groups.groups(), second.replica_groups.groups())
             if groups is None:
                 continue
-            attributes = {**dict(first.attrs.items()), "replica_groups": ReplicaGroups(groups)}
+            attributes: dict[str, Any] = {**dict(first.attrs.items()), "replica_groups": ReplicaGroups(groups)}
             made = Editor(first, derives=False).add("all-reduce", first.shape, first.operands, dict(first.called), **attributes)
             move_to_channel(made, channels)
             module.replace_uses(second, made)

@@ -13,7 +13,7 @@ combined with it. XLA's `AllReduceSplitter`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -66,7 +66,11 @@ def _split(module: HloModule, reduce: HloInstruction, partitions: int, others: s
         return
     channels = free_channels(module)
     reduce.attrs["channel_id"] = next(channels)
-    attributes = {**dict(reduce.attrs.items()), "replica_groups": ReplicaGroups(across), "channel_id": next(channels)}
+    attributes: dict[str, Any] = {
+        **dict(reduce.attrs.items()),
+        "replica_groups": ReplicaGroups(across),
+        "channel_id": next(channels),
+    }
     users, was_root = list(shard.users), shard.is_root
     made = Editor(reduce, derives=False).add("all-reduce", shard.shape, [shard], dict(reduce.called), **attributes)
     for user in users:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -45,13 +45,8 @@ def _scatter(module: HloModule, reduce: HloInstruction, shard: OwnShard, channel
         dims[shard.dim] = size * shard.count
         value = editor.slice(value, [0] * len(dims), dims)
     dims[shard.dim] = size
-    scatter = editor.add(
-        "reduce-scatter",
-        replace(reduce.shape, dims=tuple(dims)),
-        [value],
-        dict(reduce.called),
-        **{**dict(reduce.attrs.items()), "dimensions": (shard.dim,)},
-    )
+    attributes: dict[str, Any] = {**dict(reduce.attrs.items()), "dimensions": (shard.dim,)}
+    scatter = editor.add("reduce-scatter", replace(reduce.shape, dims=tuple(dims)), [value], dict(reduce.called), **attributes)
     move_to_channel(scatter, channels)
     result = scatter
     if shard.slice.operands[0] is not reduce:
