@@ -156,8 +156,12 @@ def _asked(row: _Row, name: str, made: str) -> str:
 
 
 def flags_of(row: _Row) -> tuple[str, ...]:
-    """Return the flags that the fixture of the case's test sets."""
-    return FLAGS.get(Path(row["file"]).name, ())
+    """Return the flags that the fixture of the case's test sets, and the threshold of a combiner of collectives."""
+    flags = FLAGS.get(Path(row["file"]).name, ())
+    if found := re.search(r"Gpu(\w+)Combiner\(default_threshold_bytes,(\d+)", row["options"]):
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", found[1]).lower()
+        flags = (*flags, f"--xla_gpu_{kind}_combine_threshold_bytes={found[2]}")
+    return flags
 
 
 def optimized(file: str, passes: str, compact: bool = False, more: Sequence[str] = ()) -> tuple[int, str]:

@@ -109,7 +109,9 @@ def _swapped(shape: Shape, dims: tuple[int, int]) -> Shape:
     return replace(shape, dims=tuple(shape.dims[d] for d in order), layout=layout)
 
 
-def combiner_key(instruction: HloInstruction) -> str:
-    """Return the name that a framework gave the collectives that may be combined with each other, or ""."""
+def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
+    """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
     attributes = instruction.frontend_attributes
-    return "" if attributes is None else attributes.get("combiner_key") or ""
+    name = "" if attributes is None else attributes.get("combiner_key") or ""
+    config = str(instruction.attrs.get("backend_config") or "")
+    return name, '"is_pipelined":true' in config.replace(" ", "")
