@@ -207,11 +207,15 @@ def _asked(row: _Row, name: str, made: str) -> str:
 
 
 def flags_of(row: _Row) -> tuple[str, ...]:
-    """Return the flags that the fixture of the case's test sets."""
+    """Return the flags that the fixture of the case's test sets, and the threshold of a combiner of collectives."""
     if Path(row["file"]).name == _LEVELS_FILE:
         level = next((n for n, tests in _LEVELS.items() if any(fnmatch.fnmatch(row["test"], t) for t in tests)), 1)
         return (f"--xla_recognize_reduction_optimization_level={level - row['case'].endswith('_2')}",)
-    return FLAGS.get(Path(row["file"]).name, ())
+    flags = FLAGS.get(Path(row["file"]).name, ())
+    if found := re.search(r"Gpu(\w+)Combiner\(default_threshold_bytes,(\d+)", row["options"]):
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", found[1]).lower()
+        flags = (*flags, f"--xla_gpu_{kind}_combine_threshold_bytes={found[2]}")
+    return flags
 
 
 def optimized(file: str, passes: str, compact: bool = False, more: Sequence[str] = ()) -> tuple[int, str]:

@@ -1,12 +1,14 @@
 """Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
 
     python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep DIR]
+        [--stage partitioned|collectives|fusion|combined] [--every N]
 
 A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices: GSPMD's, or
 with --shardy those of Shardy, over named axes. A module of several partitions keeps its own. --keep holds each module with its
-shardings and XLA's text, and a later run reads them again. The script prints how many modules have the text of XLA's
-`after_spmd_partitioner` dump, whatever the names and channels, and how many have the values of the undivided module. Needs
-`hlo-run[xla-gpu]`.
+shardings and XLA's text, and a later run reads them again.
+The script prints how many modules have XLA's text after a stage, whatever the names and channels, and how many have the values
+of the undivided module there. The stages are the `after_spmd_partitioner` dump, the end of XLA's pipeline
+`collective-optimizations`, the module before the fusion passes, and the one with combined collectives. Needs `hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
-_DUMPED = ".after_spmd_partitioner.txt"
+# By stage: our `--stage`, and XLA's dump.
+_STAGES = {
+    "partitioned": ("after_spmd_partitioner", "*.after_spmd_partitioner.txt"),
+    "collectives": ("while-loop-trip-count-annotator", "*.conv_canonicalization.after_pipeline-start.*.txt"),
+    "fusion": ("rename-instructions", "*.fusion.after_pipeline-start.*.txt"),
+    "combined": ("all-reduce-contiguous", "*.async-collective-conversion.after_pipeline-start.*.txt"),
+}
 _REPLICATED = SingleSharding("replicated")
 # Sums are made in another order.
 _TOLERANCE = 2e-2
@@ -153,21 +161,27 @@ def _annotate_results(module: HloModule, rng: random.Random, mesh: dict[str, int
         module.entry.root = made[0]
 
 
-def text_of_xla(text: str, name: str) -> str:
-    """Return XLA:GPU's module after its partitioner. Raises an HloRunError if XLA does not compile it."""
+def write_texts_of_xla(text: str, file: Path) -> None:
+    """Write XLA:GPU's module after each stage beside a file, or empty files if XLA does not compile it."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_large_constants", "--xla_dump_hlo_pass_re=spmd"]
-        with contextlib.suppress(HloRunError):  # the dump is there even if a later step fails
-            write_dumps(text, name, to_text_proto(preset(DEFAULT_TARGET)), flags, None, Path(folder), limit_seconds=200)
-        found = sorted(Path(folder).glob(f"*{_DUMPED}"))
-        return found[0].read_text() if found else ""
+        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_large_constants", "--xla_dump_hlo_pass_re=.*"]
+        with contextlib.suppress(HloRunError):  # the first dumps are there even if a later step fails
+            write_dumps(text, file.name, to_text_proto(preset(DEFAULT_TARGET)), flags, None, Path(folder), limit_seconds=200)
+        for stage, (_, pattern) in _STAGES.items():
+            found = sorted(Path(folder).glob(pattern))
+            dumped_file(file, stage).write_text(found[0].read_text() if found else "")
 
 
-def our_text(file: Path) -> str:
-    """Return our module after the partitioner, or "" after an error."""
+def dumped_file(file: Path, stage: str) -> Path:
+    """Return the file with XLA's module after a stage."""
+    return file.with_suffix(f".{stage}.txt")
+
+
+def our_text(file: Path, stage: str = "partitioned") -> str:
+    """Return our module after a stage, or "" after an error."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        code = run([str(file), "--stage=after_spmd_partitioner", "--cache=off", "--xla_dump_large_constants"])
+        code = run([str(file), f"--stage={_STAGES[stage][0]}", "--cache=off", "--xla_dump_large_constants"])
     return "" if code else out.getvalue()
 
 
@@ -186,8 +200,11 @@ def _canonical(text: str) -> str:
     return module_fingerprint(module)
 
 
-def has_same_values(text: str) -> bool:
-    """True if the devices' tiles of the result, joined, are the result of the undivided module."""
+def has_same_values(text: str, later: str = "") -> bool:
+    """True if the devices' tiles of the result, joined, are the result of the undivided module.
+
+    `later` is the text of the divided module after more passes, whose values are taken instead of those after the partitioner.
+    """
     whole, module = (hlo_run.parse(text, verified=False) for _ in range(2))
     count = int(module.attrs.get("num_partitions", 1))
     arguments = make_fake_arguments(whole, RandomEngine(1))
@@ -199,6 +216,7 @@ def has_same_values(text: str) -> bool:
     divided = module.divided
     if divided is None:
         return True
+    module = hlo_run.parse(later, verified=False) if later else module
     results = Reference(module).run(split_arguments(divided, [arguments] * count, count), 1, count, 42)
     return all(_is_near(expected, result) for result in join_results(divided, results, count))
 
@@ -216,8 +234,8 @@ def _is_near(expected: Value, found: Value) -> bool:
     return bool(np.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE * most, equal_nan=True))
 
 
-def pairs_of(files: list[Path], devices: int, seed: int, folder: Path, is_shardy: bool) -> list[Path]:
-    """Write each module with its shardings, and XLA's text next to it; return the files of those that XLA compiles."""
+def pairs_of(files: list[Path], devices: int, seed: int, folder: Path, stage: str, is_shardy: bool) -> list[Path]:
+    """Write each module with its shardings, and XLA's texts next to it; return the files of those that XLA compiles."""
     found: list[Path] = []
     for file in files:
         module = hlo_run.parse(file.read_text())
@@ -227,11 +245,10 @@ def pairs_of(files: list[Path], devices: int, seed: int, folder: Path, is_shardy
         if module.attrs.get("num_partitions", 1) == 1 and not make(module, devices, f"{file.name}:{seed}"):
             continue
         target = folder / file.name
-        expected = target.with_suffix(_DUMPED)
-        if not expected.exists():
+        if not dumped_file(target, stage).exists():
             target.write_text(module.to_string())
-            expected.write_text(text_of_xla(target.read_text(), file.name))
-        if expected.read_text():
+            write_texts_of_xla(target.read_text(), target)
+        if dumped_file(target, stage).read_text():
             found.append(target)
         else:
             print(f"{file.name}: XLA refuses it", file=sys.stderr)
@@ -246,18 +263,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random shardings")
     parser.add_argument("--shardy", action="store_true", help="random shardings of Shardy")
     parser.add_argument("--keep", type=Path, help="a folder for the modules with their shardings, and XLA's texts")
+    parser.add_argument("--stage", choices=sorted(_STAGES), default="partitioned", help="where the modules are compared")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth module only")
     arguments = parser.parse_args()
-    files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
+    files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])][
+        :: arguments.every
+    ]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = pairs_of(files, arguments.devices, arguments.seed, folder, arguments.shardy)
+        pairs = pairs_of(files, arguments.devices, arguments.seed, folder, arguments.stage, arguments.shardy)
         texts, values = 0, 0
         for file in pairs:
-            ours = our_text(file)
-            is_equal = bool(ours) and has_same_text(ours, file.with_suffix(_DUMPED).read_text())
+            ours = our_text(file, arguments.stage)
+            is_equal = bool(ours) and has_same_text(ours, dumped_file(file, arguments.stage).read_text())
             try:
-                is_right = has_same_values(file.read_text())
+                is_right = has_same_values(file.read_text(), "" if arguments.stage == "partitioned" else ours)
             except HloRunError as error:
                 print(f"{file.name}: {error.message}", file=sys.stderr)
                 is_right = False

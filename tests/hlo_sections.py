@@ -2,8 +2,8 @@
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table, or passes outside of the pipeline; none: only parse and print; a
 pass's options are in braces), `--stage=NAME` and any other flag of the command line, `--twice` (a second run must change
-nothing). `// NUMERIC: reference` evaluates the section before and after its rows and compares; `// NUMERIC: host` runs it on
-Host as well.
+nothing). `// NUMERIC: reference` evaluates the section before and after its rows and compares, on each device of several;
+`// NUMERIC: host` runs it on Host as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.compare.findings import Findings
 from hlo_run.reference.compare.report import report
-from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.evaluate import Reference, evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
 
@@ -110,6 +110,10 @@ def _run_rows(module: HloModule, options: Options) -> str:
 
 
 def _compare(original: HloModule, edited: HloModule, options: Options, on_host: bool) -> None:
+    replicas, partitions = (int(original.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    if replicas * partitions > 1:
+        _compare_devices(original, edited, replicas, partitions)
+        return
     arguments = make_fake_arguments(original, 1)
     expected = evaluate(original, arguments)
     results = [("after the rows", evaluate(edited, arguments))]
@@ -120,3 +124,16 @@ def _compare(original: HloModule, edited: HloModule, options: Options, on_host: 
     for name, actual in results:
         for index, comparison in disagreements(expected, actual, original.entry.root.shape):
             raise SectionFailure(f"{name}, result {list(index)}: {comparison.report()}")
+
+
+def _compare_devices(original: HloModule, edited: HloModule, replicas: int, partitions: int) -> None:
+    """Compare what each device computes. The devices get different arguments, except for replicated parameters."""
+    arguments = [make_fake_arguments(original, device + 1) for device in range(replicas * partitions)]
+    for number, parameter in enumerate(original.entry.parameters):
+        if parameter.attrs.get("parameter_replication") or parameter.attrs.get("sharding"):
+            for own in arguments:
+                own[number] = arguments[0][number]
+    runs = [Reference(module).run(arguments, replicas, partitions) for module in (original, edited)]
+    for device, (expected, actual) in enumerate(zip(*runs, strict=True)):
+        for index, comparison in disagreements(expected, actual, original.entry.root.shape):
+            raise SectionFailure(f"device {device}, result {list(index)}: {comparison.report()}")

@@ -29,11 +29,13 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
         hlo_passes hlo_passes.subgraphs
-        hlo_passes.code_motion hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation hlo_passes.shardy
+        hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
+        hlo_passes.shardy
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
-        hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
+        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
+        hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
         codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
         backends backends.host.ptx backends.host.numerics pipeline.observers
@@ -207,7 +209,8 @@ def _passes(folder: str) -> list[Path]:
 
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
-    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "code_motion", "precision", "propagation", "partitioning", "shardy")
+    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
+    steps = (*steps, "partitioning", "shardy")
     for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."
         for path in _passes(folder):

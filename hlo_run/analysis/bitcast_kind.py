@@ -35,8 +35,8 @@ def reshape_is_bitcast(source: Shape, target: Shape) -> bool:
 def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the minor-to-major order in which `source` reshaped to `dims` keeps its bytes, None if no such order exists.
 
-    The order is unique but for dimensions of size 1. If the reshape only inserts or deletes some, the others stay beside the same
-    dimensions; inserted ones are where they are in the default layout. XLA's `AlignLayouts`.
+    The order is unique but for dimensions of size 1. Each is next to the following larger dimension, on its major side; the last
+    ones are minor. XLA's `AlignLayouts`.
     """
     groups = common_groups(source.dims, dims)
     order = physical_dims(source)
@@ -47,31 +47,15 @@ def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | Non
         if any(place[b] != place[a] + 1 for a, b in pairwise(ours)):
             return None
         starts.append((place[ours[0]], theirs))
-    major_to_minor = [dim for _, theirs in sorted(starts) for dim in theirs]
-    if major_to_minor == sorted(major_to_minor):
-        return tuple(reversed(range(len(dims))))
-    kept = _kept_dims(source.dims, dims)
-    if kept is not None:
-        major_to_minor = [kept[dim] for dim in reversed(source.minor_to_major) if dim in kept]
-    placed, rest = set(major_to_minor), iter(major_to_minor)
-    return tuple(reversed([next(rest) if dim in placed else dim for dim in range(len(dims))]))
-
-
-def _kept_dims(one: tuple[int, ...], two: tuple[int, ...]) -> dict[int, int] | None:
-    """Return which dimension of `two` is which of `one`, if a reshape only inserts or deletes dimensions of size 1; else None."""
-    found: dict[int, int] = {}
-    i = j = 0
-    while i < len(one) or j < len(two):
-        if i < len(one) and j < len(two) and one[i] == two[j]:
-            found[i] = j
-            i, j = i + 1, j + 1
-        elif j < len(two) and two[j] == 1:
-            j += 1
-        elif i < len(one) and one[i] == 1:
-            i += 1
-        else:
-            return None
-    return found
+    major_to_minor: list[int] = []
+    for _, theirs in sorted(starts):
+        for dim in theirs:
+            first = dim
+            while first and dims[first - 1] == 1:
+                first -= 1
+            major_to_minor += range(first, dim + 1)
+    rest = (dim for dim in range(len(dims)) if dim not in set(major_to_minor))
+    return tuple(reversed((*major_to_minor, *rest)))
 
 
 def common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

@@ -34,6 +34,13 @@ def is_identity(value: HloInstruction, opcode: str) -> bool:
             return not dtype.is_complex and float(number) == _limit(dtype.name, opcode == "maximum")
 
 
+def identity_of(opcode: str, element_type: str) -> float:
+    """Return the identity of add, multiply, minimum, maximum, and, or (the last two of preds) for a type."""
+    if opcode in ("and", "or"):
+        return float(opcode == "and")
+    return _limit(element_type, opcode == "maximum") if opcode in ("minimum", "maximum") else float(opcode == "multiply")
+
+
 def _limit(element_type: str, lowest: bool) -> float:
     """Return the smallest or largest value of a type."""
     dtype = DTYPES[element_type]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TypeVar
-
-from msgspec.structs import replace
 
 from hlo_run import target as targets
 from hlo_run.options import CompileOptions
@@ -29,7 +28,7 @@ def with_dumped_target(options: OptionsT, file: str) -> OptionsT:
         dumped = config.name.removesuffix(_CONFIG)
         # The names of dumps may begin with a time.
         if path.name.startswith(f"{dumped}.") or f".{dumped}." in path.name:
-            return replace(options, dumped_target=str(config))
+            return dataclasses.replace(options, dumped_target=str(config))
     return options
 
 

@@ -221,10 +221,13 @@ def has_side_effect(instruction: HloInstruction) -> bool:
         return bool(instruction.attrs.get("custom_call_has_side_effect", False))
     if instruction.opcode in CONTROL_FLOW:
         return any(has_side_effect(inner) for c in instruction.called_computations for inner in c.instructions)
-    # On a channel it may meet an instruction of another program; a layout that is pinned is one for others to rely on.
-    return instruction.opcode in _COLLECTIVES and (
-        "channel_id" in instruction.attrs or bool(instruction.attrs.get("constrain_layout", False))
-    )
+    if instruction.opcode not in _COLLECTIVES:
+        return False
+    # On a channel it may meet an instruction of another program, but not of a partition, which runs the same one. A layout that
+    # is pinned is one for others to rely on.
+    module = instruction.parent.module if instruction.parent is not None else None
+    is_partitioned = module is not None and module.attrs.get("num_partitions", 1) != 1
+    return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 
 def is_removable(instruction: HloInstruction) -> bool:

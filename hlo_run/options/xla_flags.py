@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlo_run.errors import UsageError
+from hlo_run.options.collective_flags import CollectiveFlags
 from hlo_run.options.flag import flag
 
 # The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
@@ -19,7 +20,7 @@ _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANU
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
-class XlaFlags:
+class XlaFlags(CollectiveFlags):
     """The flags of DebugOptions that change what single passes do. All have XLA's defaults."""
 
     xla_gpu_dot_merger_threshold_mb: int = flag(64, "dot-merger: leave products of more than N MiB alone.", "N")

@@ -11,6 +11,12 @@ from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pipeline.collective_rows import (
+    COLLECTIVE_OPTIMIZATIONS,
+    COMBINERS,
+    GATHER_MAJOR_DIMENSION,
+    SUB_BYTE_COLLECTIVES,
+)
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
@@ -183,16 +189,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
         ),
     ),
-    HloGroup(
-        "collective-optimizations",
-        (
-            HloRow(
-                "while-loop-trip-count-annotator",
-                _pass("control_flow.while_loop_trip_count_annotator"),
-                for_opcodes=("while",),
-            ),
-        ),
-    ),
+    COLLECTIVE_OPTIMIZATIONS,
     HloGroup(
         "conv_canonicalization",
         (
@@ -233,6 +230,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
             HloRow("optimize_input_output_buffer_alias", _pass("memory.optimize_input_output_buffer_alias")),
+            GATHER_MAJOR_DIMENSION,
         ),
     ),
     HloGroup(
@@ -297,6 +295,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
+            SUB_BYTE_COLLECTIVES,
             HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow(
                 "cublas-gemm-broadcast-folding-rewriter",
@@ -358,6 +357,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            *COMBINERS,
             *_LOOP_UNROLLING,
         ),
     ),

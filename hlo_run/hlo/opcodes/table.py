@@ -115,9 +115,9 @@ async-update | - | async_execution_thread calls | forwards{{}}
 async-done | 1 | async_execution_thread calls | async_done forwards{{1}}
 
 [collective]
-all-reduce | - | {_GROUPS} mode to_apply!
+all-reduce | - | {_GROUPS} mode to_apply! | keeps_layout
 all-reduce-start | - | {_GROUPS} mode to_apply! | side_effect async_start
-reduce-scatter | - | {_GROUPS} mode dimensions! to_apply!
+reduce-scatter | - | {_GROUPS} mode dimensions! to_apply! | keeps_layout
 all-gather | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids | keeps_layout
 all-gather-start | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids | side_effect async_start
 all-to-all | - | channel_id replica_groups constrain_layout dimensions | keeps_layout

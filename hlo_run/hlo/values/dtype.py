@@ -153,3 +153,35 @@ DTYPES: dict[str, DType] = {
         _row("c128", 18, "complex", 128, np.complex128),
     )
 }
+
+
+def keeps_values(before: DType, after: DType) -> bool:
+    """True if a conversion from `before` to `after` changes no number."""
+    if before.name == after.name:
+        return True
+    if after.name == "f8e8m0fnu" or before.name == "pred" or after.name == "pred":
+        return before.name == "pred" and after.name != "f8e8m0fnu"
+    if after.is_complex:
+        part = DTYPES["f32" if after.name == "c64" else "f64"]
+        return keeps_values(DTYPES["f32" if before.name == "c64" else "f64"] if before.is_complex else before, part)
+    if before.is_complex or (before.is_float and not after.is_float):
+        return False
+    if before.is_float:
+        return _keeps_floats(before.float_format, after.float_format)
+    significant = before.bits - before.is_signed
+    if after.is_float:
+        largest = after.float_format
+        return significant <= largest.mantissa_bits + 1 and before.bits - 1 < largest.max_exponent
+    return not (before.is_signed and after.is_unsigned) and significant <= after.bits - after.is_signed
+
+
+def _keeps_floats(before: FloatFormat, after: FloatFormat) -> bool:
+    return (
+        before.mantissa_bits <= after.mantissa_bits
+        and before.exponent_bits <= after.exponent_bits
+        and (before.special != "ieee" or after.special == "ieee")
+        and (before.special == "finite" or after.special != "finite")
+        and (before.special in ("fnuz", "exponent") or after.special not in ("fnuz", "exponent"))
+        and before.step >= after.step
+        and before.max_exponent <= after.max_exponent
+    )

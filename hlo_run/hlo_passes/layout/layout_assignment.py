@@ -42,7 +42,7 @@ from hlo_run.target import TargetSpec
 
 # Opcodes without a kernel of ours, and those that communicate: their operands and results have default layouts.
 _DEFAULT = (
-    COLLECTIVE
+    (COLLECTIVE - KEEPS_LAYOUT)
     | ASYNC_START
     | ASYNC_DONE
     | SIDE_EFFECT
@@ -143,7 +143,9 @@ def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: Call
 def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassContext) -> None:
     """Pin the layouts that an instruction requires whatever is around it; arrays with dynamic sizes may have any layout."""
     opcode = instruction.opcode
-    if opcode in _DEFAULT or opcode in _AS_WRITTEN:
+    if opcode in COLLECTIVE and opcode in KEEPS_LAYOUT and instruction.shape.is_array and len(instruction.operands) == 1:
+        _pin_collective(layouts, instruction)
+    elif opcode in _DEFAULT or opcode in COLLECTIVE or opcode in _AS_WRITTEN:
         for number, operand in enumerate(instruction.operands):
             leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
             if opcode in _AS_WRITTEN:
@@ -161,6 +163,17 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassConte
         _pin_columns(layouts, instruction)
     elif opcode == "transpose":
         _pin_transposed_dot(layouts, instruction)
+
+
+def _pin_collective(layouts: LayoutPropagation, collective: HloInstruction) -> None:
+    """Pin the dimension that is gathered, scattered or exchanged as the major one: then each device's part is contiguous."""
+    dimensions = collective.attrs.get("dimensions")
+    shape = collective.shape
+    if collective.attrs.get("constrain_layout", False):
+        layouts.pin_value((collective, ()), shape.minor_to_major)
+    elif dimensions:
+        major: int = dimensions[0]
+        layouts.pin_value((collective, ()), (*(dim for dim in shape.minor_to_major if dim != major), major))
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tuple[list[Order], Order]) -> None:
@@ -342,7 +355,8 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
             if user.opcode == "conditional" and number and operand.users == [user]:
                 _copy_in_branch(user.called_computations[number - 1], operand.shape, wanted)
             else:
-                operands[number] = _relaid(operand, (), wanted, copies)
+                # A collective has a copy of its own, as in XLA: all-gather-major-dimension-rewriter asks for copies of one use.
+                operands[number] = _relaid(operand, (), wanted, {} if user.opcode in COLLECTIVE else copies)
         if operands != list(user.operands):
             user.operands = operands
     root = layouts.computation.root

@@ -40,6 +40,9 @@ class LayoutNormalization(Struct, frozen=True):
         del ctx
         for computation in executed_computations(module):
             _Normalizer(module).run(computation)
+        for instruction in module.instructions_of("bitcast", "transpose"):
+            # XLA loses the shardings of copied parameters in this pass. They mean nothing once the module is divided.
+            instruction.attrs.pop("sharding", None)
 
 
 def _order(shape: Shape) -> list[int]:

@@ -106,8 +106,26 @@ CASES = (
     Case(
         "slice twice",
         "p=f32[20]",
-        "x = f32[6] slice(p), slice={[3:20:3]}; ROOT r = f32[2] slice(x), slice={[1:5:2]}",
+        "x = f32[6] slice(p), slice={[3:9]}; ROOT r = f32[2] slice(x), slice={[1:3]}",
         "slice<2>(p)",
+    ),
+    Case(
+        "bitcast of broadcast",
+        "p=f32[4]",
+        "b = f32[3,4] broadcast(p), dimensions={1}; ROOT r = f32[4,3]{0,1} bitcast(b)",
+        "broadcast<4,3>(p)",
+    ),
+    Case(
+        "bitcast of broadcast in another order",
+        "p=f32[3,4]",
+        "b = f32[3,2,4] broadcast(p), dimensions={0,2}; ROOT r = f32[4,2,3]{0,1,2} bitcast(b)",
+        "bitcast<4,2,3>(broadcast<3,2,4>(p))",
+    ),
+    Case(
+        "strided slice of slice",
+        "p=f32[20]",
+        "x = f32[6] slice(p), slice={[3:9]}; ROOT r = f32[3] slice(x), slice={[1:6:2]}",
+        "slice<3>(slice<6>(p))",
     ),
     Case(
         "slice of splat", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[2] slice(x), slice={[1:3]}", "broadcast<2>(s)"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import DEVICE_ID
 from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
@@ -18,6 +19,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     lowest_and_highest,
     splat_value,
 )
+from hlo_run.ops.groups import device_counts
 
 
 def power_of_small_number(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -138,6 +140,16 @@ def clamp_of_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return value if value.opcode == "clamp" and value.operands[0] is low and value.operands[2] is high else None
 
 
+def clamp_of_device_number(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """clamp(0, partition-id, 7) => partition-id if the module has at most 8 partitions; also for replica-id."""
+    del rw
+    low, value, high = i.operands
+    if value.opcode not in DEVICE_ID or low.opcode != "constant" or high.opcode != "constant" or int(low.constant_array) != 0:
+        return None
+    count = device_counts(value)[value.opcode == "partition-id"]
+    return value if 1 < count <= int(high.constant_array) + 1 else None
+
+
 def reduce_to_own_precision(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce-precision(f32 A), exponent_bits=8, mantissa_bits=23 => A."""
     form = i.shape.dtype.float_format
@@ -161,7 +173,7 @@ _EXTREMA = (
     extremum_of_flat_functions,
 )
 RULES: Rules = {
-    "clamp": (clamp_of_clamped,),
+    "clamp": (clamp_of_clamped, clamp_of_device_number),
     "exponential": (exponential_of_zero,),
     "log": (log_of_power, log_of_root),
     "maximum": _EXTREMA,

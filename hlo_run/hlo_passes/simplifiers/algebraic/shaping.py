@@ -272,6 +272,21 @@ def bitcast_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     return rw.spread(scalar, i.shape) if same_type and inner.opcode == "broadcast" and scalar is not None else None
 
 
+def bitcast_of_ordered_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """bitcast(broadcast(A)) => broadcast(A), if the bitcast only transposes and the dimensions of A keep their order."""
+    inner = i.operands[0]
+    if inner.opcode != "broadcast" or inner.shape.rank != i.shape.rank or not inner.dimensions:
+        return None
+    before, after = inner.shape.minor_to_major, i.shape.minor_to_major
+    place = dict(zip(before, after, strict=True))
+    if any(inner.shape.dims[dim] != i.shape.dims[place[dim]] for dim in before):
+        return None
+    dimensions = tuple(place[dim] for dim in inner.dimensions)
+    if list(inner.dimensions) != sorted(inner.dimensions) or list(dimensions) != sorted(dimensions):
+        return None
+    return rw.add("broadcast", i.shape, inner.operands, dimensions=dimensions)
+
+
 _ELEMENTWISE = ELEMENTWISE - {"copy", "map"}
 # These permute the elements of their operand.
 _MOVES = frozenset(("reshape", "reverse", "transpose"))
@@ -284,7 +299,7 @@ _BROADCAST = (
     broadcast_twice,
 )
 RULES: Rules = {
-    "bitcast": (bitcast_twice_to_own_shape, to_own_shape, reshape_twice, bitcast_of_broadcast),
+    "bitcast": (bitcast_twice_to_own_shape, to_own_shape, reshape_twice, bitcast_of_broadcast, bitcast_of_ordered_broadcast),
     "broadcast": _BROADCAST,
     "constant": (constant_of_one_value, constant_that_counts),
     "copy": (reshape_twice, to_own_shape),

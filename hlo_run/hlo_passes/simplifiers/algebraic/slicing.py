@@ -19,16 +19,13 @@ def _takes_all(i: HloInstruction) -> bool:
 
 
 def slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(slice(A)) => slice(A)."""
+    """slice(slice(A)) => slice(A), without strides."""
     inner = i.operands[0]
-    if inner.opcode != "slice":
+    if inner.opcode != "slice" or any(stride != 1 for _, _, stride in (*i.slice_ranges, *inner.slice_ranges)):
         return None
-    ranges: list[tuple[int, int, int]] = []
-    for (start, limit, stride), (first, _, step) in zip(i.slice_ranges, inner.slice_ranges, strict=True):
-        count = -(-(limit - start) // stride) if limit > start else 0
-        begin = first + start * step
-        ranges.append((begin, begin + max((count - 1) * stride * step + 1, 0) if count else begin, stride * step))
-    return rw.add("slice", i.shape, inner.operands, slice=tuple(ranges))
+    firsts = [first for first, _, _ in inner.slice_ranges]
+    ranges = tuple((first + start, first + limit, 1) for (start, limit, _), first in zip(i.slice_ranges, firsts, strict=True))
+    return rw.add("slice", i.shape, inner.operands, slice=ranges)
 
 
 def slice_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

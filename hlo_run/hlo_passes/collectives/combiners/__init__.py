@@ -1,0 +1,1 @@
+"""Passes that join several collectives into one."""

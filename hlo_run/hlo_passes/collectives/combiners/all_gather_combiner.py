@@ -1,0 +1,46 @@
+"""Gather several values by one all-gather.
+
+    a = f32[8] all-gather(x), dimensions={0}
+    b = f32[6] all-gather(y), dimensions={0}    =>   (f32[8], f32[6]) all-gather(x, y), dimensions={0}
+
+Values that are gathered along another dimension than most get it by a bitcast. XLA's `GpuAllGatherCombiner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import ClassVar
+
+from msgspec import Struct
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.communication.channels import pins_layouts
+from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+class AllGatherCombiner(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "gpu-all-gather-combiner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        options = ctx.options
+        by_dim = options.xla_gpu_enable_all_gather_combine_by_dim
+
+        def key(gather: HloInstruction) -> Hashable:
+            dim = gather.dimensions if by_dim else ()
+            return (
+                dim,
+                gather.channel_id is not None,
+                gather.use_global_device_ids,
+                gather.replica_groups.groups(),
+                combiner_key(gather),
+            )
+
+        if not pins_layouts(module, "all-gather"):
+            limits = Limits(
+                options.xla_gpu_all_gather_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
+            )
+            combine_all(module, "all-gather", key, limits)

@@ -1,0 +1,42 @@
+"""Reduce and scatter several values by one reduce-scatter.
+
+    a = f32[2] reduce-scatter(x), dimensions={0}, to_apply=add
+    b = f32[3] reduce-scatter(y), dimensions={0}, to_apply=add
+        =>   (f32[2], f32[3]) reduce-scatter(x, y), dimensions={0}, to_apply=add
+
+Values that are scattered along another dimension than most get it by a bitcast. XLA's `GpuReduceScatterCombiner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import ClassVar
+
+from msgspec import Struct
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.communication.channels import pins_layouts
+from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reduction_key
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+class ReduceScatterCombiner(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "gpu-reduce-scatter-combiner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        options = ctx.options
+        by_dim = options.xla_gpu_enable_reduce_scatter_combine_by_dim
+
+        def key(scatter: HloInstruction) -> Hashable | None:
+            found = reduction_key(scatter)
+            if found is None or not kind_of_reducer(scatter.to_apply):
+                return None
+            return found, scatter.dimensions if by_dim else (), combiner_key(scatter)
+
+        if not pins_layouts(module, "reduce-scatter"):
+            size = options.xla_gpu_reduce_scatter_combine_threshold_bytes
+            combine_all(module, "reduce-scatter", key, Limits(size, options.xla_gpu_collective_combine_threshold_count))

@@ -1,0 +1,1 @@
+"""Passes over exchanges between devices: ragged-all-to-alls and collective-permutes."""

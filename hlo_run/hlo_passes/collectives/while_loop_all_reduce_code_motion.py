@@ -1,0 +1,264 @@
+"""Reduce a sum that a loop accumulates once after the loop, not in every iteration.
+
+    body: r = f32[8] all-reduce(x), to_apply=add                 body: s = f32[8] add(x, element 1 of the state)
+          s = f32[8] add(r, element 1 of the state)         =>   b = element 1 of while(.., zeros)
+    b = element 1 of while(.., init)                             b' = f32[8] add(init, f32[8] all-reduce(b))
+
+Between the all-reduce and the sum there may be conversions, reshapes, transposes, slices, and selects of the value or zero by a
+predicate that the devices of a group share. The sum may be added to a slice of the state that all devices update alike. Nothing
+else may read that element of the state. XLA's `WhileLoopAllReduceCodeMotion` for all-reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from msgspec import Struct
+
+from hlo_run.analysis.replication import Replication
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.groups import FLATTENED, REPLICAS, device_counts, group_mode
+
+# Whether a value is the same on the devices of each group of an all-reduce.
+_IsSame = Callable[[HloInstruction, HloInstruction], bool]
+_VIEWS = ("bitcast", "convert", "reshape", "transpose")
+_TYPES = frozenset("bf16 f16 f32 f64 s8 s16 s32 s64 u8 u16 u32 u64".split())
+
+
+class _Accumulation(Struct, frozen=True):
+    """A sum that becomes element `number` of the state, with the slice of the state that it is added to, if it is one."""
+
+    sum: HloInstruction
+    number: int
+    read: HloInstruction | None
+    update: HloInstruction | None
+
+
+class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "while-loop-all-reduce-code-motion"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        bodies = dict.fromkeys(loop.while_body for loop in module.instructions_of("while"))
+        reduces = [r for r in module.instructions_of("all-reduce") if r.parent in bodies]
+        if not reduces or pins_layouts(module, "all-reduce"):
+            return
+        is_same = _sameness(module)
+        for body in _callees_first(module):
+            if body in bodies:
+                _move_out(module, body, is_same)
+
+
+def _callees_first(module: HloModule) -> list[HloComputation]:
+    done: dict[HloComputation, None] = {}
+
+    def visit(computation: HloComputation) -> None:
+        for instruction in computation.instructions:
+            for called in instruction.called_computations:
+                if called not in done:
+                    visit(called)
+        done.setdefault(computation)
+
+    visit(module.entry)
+    return list(done)
+
+
+def _sameness(module: HloModule) -> _IsSame:
+    counts = (int(module.attrs.get("replica_count", 1)), int(module.attrs.get("num_partitions", 1)))
+    found = [
+        Replication(module, across_partitions=bool(axis), in_groups=True) if count > 1 else None
+        for axis, count in enumerate(counts)
+    ]
+
+    def is_same(reduce: HloInstruction, value: HloInstruction) -> bool:
+        mode, groups = group_mode(reduce), reduce.replica_groups.groups()
+        replicas, partitions = device_counts(reduce)
+        if mode == REPLICAS:
+            asked = ((found[0], groups),)
+        elif mode == FLATTENED and 1 in (replicas, partitions):
+            asked = ((found[replicas == 1], groups),)
+        else:
+            asked = ((found[0], groups if mode != FLATTENED else ()), (found[1], ()))
+        return all(analysis is None or analysis.is_same(value, own) for analysis, own in asked)
+
+    return is_same
+
+
+def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None:
+    loops = [caller for caller in body.callers if caller.opcode == "while" and caller.while_body is body]
+    if len(loops) != len(body.callers) or body.root.opcode != "tuple" or any(x.operands[0].opcode != "tuple" for x in loops):
+        return
+    moved: dict[HloInstruction, list[_Accumulation]] = {}
+    for reduce in body.post_order():
+        if reduce.opcode == "all-reduce" and (found := _accumulations(reduce, body, is_same)):
+            read = {a.number for a in found}
+            conditions = [user for loop in loops for user in loop.while_condition.parameters[0].users]
+            if all(user.opcode == "get-tuple-element" and user.tuple_index not in read for user in conditions):
+                moved[reduce] = found
+    numbers = [a.number for found in moved.values() for a in found]
+    if not moved or len(set(numbers)) < len(numbers):
+        return
+    for loop in loops:
+        _reduce_after(module, loop, moved)
+    for reduce in moved:
+        module.replace_uses(reduce, reduce.operands[0])
+        body.remove(reduce)
+
+
+def _accumulations(reduce: HloInstruction, body: HloComputation, is_same: _IsSame) -> list[_Accumulation] | None:
+    """Return the sums in which the result ends, or None if it has another use."""
+    if not reduce.shape.is_array or reduce.shape.element_type not in _TYPES or kind_of_reducer(reduce.to_apply) != "sum":
+        return None
+    found: list[_Accumulation] = []
+    waiting = [reduce]
+    for value in waiting:  # grows while we walk
+        for user in value.users:
+            if user.opcode in (*_VIEWS, "slice") or _keeps_or_drops(user, value, reduce, is_same):
+                waiting.append(user)
+                continue
+            accumulation = _accumulation(user, value, body) if user.opcode == "add" else None
+            if accumulation is None or not _indices_are_same(accumulation, reduce, is_same):
+                return None
+            found.append(accumulation)
+        if value.is_root:
+            return None
+    if any(_is_read_elsewhere(accumulation, reduce, body, is_same) for accumulation in found):
+        return None
+    return found
+
+
+def _keeps_or_drops(user: HloInstruction, value: HloInstruction, reduce: HloInstruction, is_same: _IsSame) -> bool:
+    """True for a select of the value or zero."""
+    if user.opcode != "select" or user.operands[0] is value:
+        return False
+    one, two = user.operands[1:]
+    other = two if one is value else one
+    return one is not two and _is_zero(other) and is_same(reduce, user.operands[0])
+
+
+def _is_zero(value: HloInstruction) -> bool:
+    if value.opcode == "broadcast":
+        return _is_zero(value.operands[0])
+    return value.opcode == "constant" and not value.shape.dims and not value.constant_array[()]
+
+
+def _accumulation(add: HloInstruction, value: HloInstruction, body: HloComputation) -> _Accumulation | None:
+    one, two = add.operands
+    buffer = two if one is value else one
+    if one is two:
+        return None
+    origin, result = _origin(buffer, body), _element_of_result(add, body)
+    if origin is None or result is None or origin[0] != result[0]:
+        return None
+    read, update = origin[1], result[1]
+    if (read is None) != (update is None):
+        return None
+    if read is not None and update is not None and read.operands[1:] != update.operands[2:]:
+        return None
+    return _Accumulation(add, result[0], read, update)
+
+
+def _origin(buffer: HloInstruction, body: HloComputation) -> tuple[int, HloInstruction | None] | None:
+    """Return the element of the state that a value is, in another form, and the dynamic-slice that reads a part of it."""
+    number: int | None = None
+    read: HloInstruction | None = None
+    while buffer.opcode != "parameter":
+        if buffer.opcode == "get-tuple-element" and number is None:
+            number = buffer.tuple_index
+        elif buffer.opcode == "dynamic-slice" and read is None:
+            read = buffer
+        elif buffer.opcode not in _VIEWS:
+            return None
+        buffer = buffer.operands[0]
+    return None if number is None or buffer is not body.parameters[0] else (number, read)
+
+
+def _element_of_result(value: HloInstruction, body: HloComputation) -> tuple[int, HloInstruction | None] | None:
+    """Return the element of the body's result that a value becomes, its only use, and the update that writes it."""
+    update: HloInstruction | None = None
+    while True:
+        (user, *others) = value.users or [None]
+        if user is None or others or value.is_root:
+            return None
+        if user is body.root and user.operands.count(value) == 1:
+            return user.operands.index(value), update
+        if user.opcode == "dynamic-update-slice" and update is None and user.operands[1] is value:
+            update = user
+        elif user.opcode not in _VIEWS:
+            return None
+        value = user
+
+
+def _indices_are_same(accumulation: _Accumulation, reduce: HloInstruction, is_same: _IsSame) -> bool:
+    update = accumulation.update
+    return update is None or all(is_same(reduce, index) for index in update.operands[2:])
+
+
+def _is_read_elsewhere(accumulation: _Accumulation, reduce: HloInstruction, body: HloComputation, is_same: _IsSame) -> bool:
+    """True if something else than the sum reads the element of the state."""
+    state = body.parameters[0]
+    if any(user.opcode != "get-tuple-element" for user in state.users):
+        return True
+    waiting = [user for user in state.users if user.tuple_index == accumulation.number]
+    own = (accumulation.sum, accumulation.read, accumulation.update)
+    for value in waiting:  # grows while we walk
+        for user in value.users:
+            if user.opcode in _VIEWS or _keeps_or_drops(user, value, reduce, is_same):
+                waiting.append(user)
+            elif user not in own:
+                return True
+    return False
+
+
+def _reduce_after(module: HloModule, loop: HloInstruction, moved: dict[HloInstruction, list[_Accumulation]]) -> None:
+    """Let a loop begin with zeros, and add the reduced sums to the values that it began with."""
+    editor = Editor(loop)
+    init = loop.operands[0]
+    olds = {a.number: init.operands[a.number] for found in moved.values() for a in found}
+    zeros = {n: editor.constant(np.zeros(old.shape.dims), old.shape.element_type) for n, old in olds.items()}
+    users, was_root = list(loop.users), loop.is_root
+    loop.operands = [editor.tuple([zeros.get(n, value) for n, value in enumerate(init.operands)])]
+    elements = {n: editor.element(loop, n) for n in range(len(init.operands))}
+    for reduce, found in moved.items():
+        for accumulation in found:
+            n = accumulation.number
+            elements[n] = editor.binary("add", olds[n], _reduced(module, editor, reduce, elements[n]))
+    _use_elements(loop, users, was_root, [elements[n] for n in range(len(elements))], editor)
+    if not init.users and not init.is_root and init.parent is not None:
+        init.parent.remove(init)
+
+
+def _reduced(module: HloModule, editor: Editor, reduce: HloInstruction, total: HloInstruction) -> HloInstruction:
+    value = editor.convert(total, reduce.shape.element_type)
+    attributes = {name: value for name, value in reduce.attrs.items() if name != "sharding"}
+    made = editor.add("all-reduce", value.shape, [value], dict(reduce.called), **attributes)
+    move_to_channel(made, free_channels(module))
+    return editor.convert(made, total.shape.element_type)
+
+
+def _use_elements(
+    loop: HloInstruction, users: Sequence[HloInstruction], was_root: bool, elements: Sequence[HloInstruction], editor: Editor
+) -> None:
+    """Let the loop's users read the new elements."""
+    whole = [user for user in users if user.opcode != "get-tuple-element"]
+    computation = editor.computation
+    if whole or was_root:
+        state = editor.tuple(elements)
+        for user in whole:
+            user.replace_operand(loop, state)
+        if was_root:
+            computation.root = state
+    assert computation.module is not None, "the computation is in a module"
+    for user in users:
+        if user.opcode == "get-tuple-element":
+            computation.module.replace_uses(user, elements[user.tuple_index])
+            computation.remove(user)

@@ -1,0 +1,118 @@
+"""Replace collectives of one kind by one with several operands.
+
+XLA's rule: walk in post-order and take instructions with the key of the first one, until a threshold is passed or the next one
+depends on one that was taken. Combine these, and begin again with the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Layout, Shape
+
+Key = Callable[[HloInstruction], "Hashable | None"]
+
+
+class Limits(Struct, frozen=True):
+    """The most bytes of results, and the most collectives, that one collective replaces. Zero: combine none."""
+
+    bytes: int
+    count: int
+
+
+def combine_all(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
+    """Combine collectives whose keys are equal; those with the key None stay."""
+    if limits.bytes <= 0 or limits.count <= 0:
+        return
+    for computation in list(dict.fromkeys(i.parent for i in module.instructions_of(opcode))):
+        if computation is not None:
+            _combine_in(module, computation, opcode, key, limits)
+
+
+def _combine_in(module: HloModule, computation: HloComputation, opcode: str, key: Key, limits: Limits) -> None:
+    left = {i: found for i in computation.instructions if i.opcode == opcode and (found := key(i)) is not None}
+    while left:
+        group = _next_group(computation.post_order(), left, limits)
+        if len(group) > 1:
+            _combine(module, group)
+
+
+def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hashable], limits: Limits) -> list[HloInstruction]:
+    """Return the next group, and remove from `left` what is in it or is never combined."""
+    group: list[HloInstruction] = []
+    wanted: Hashable = None
+    size = 0
+    after: set[HloInstruction] = set()
+    for instruction in order:
+        if any(before in after for before in (*instruction.operands, *instruction.control_predecessors)):
+            after.add(instruction)
+        if instruction not in left:
+            continue
+        if not group:
+            wanted = left[instruction]
+        if left[instruction] != wanted:
+            continue
+        own = instruction.shape.size_bytes if instruction.shape.is_array else 0
+        if len(instruction.operands) != 1 or own > limits.bytes:
+            del left[instruction]
+            continue
+        if size + own > limits.bytes or instruction in after:
+            break
+        group.append(instruction)
+        after.add(instruction)
+        size += own
+        del left[instruction]
+        if len(group) >= limits.count:
+            break
+    return group
+
+
+def _combine(module: HloModule, group: Sequence[HloInstruction]) -> None:
+    """Replace the collectives by elements of one; those along another dimension than most get it by bitcasts."""
+    first = group[0]
+    dim = _usual_dim(group) if "dimensions" in first.attrs else None
+    editor, computation = Editor(first), first.parent
+    assert computation is not None, "the collectives are in a computation"
+    swaps = [None if dim is None or i.dimensions == (dim,) else (dim, i.dimensions[0]) for i in group]
+    operands = [
+        editor.bitcast(o, _swapped(o.shape, s)) if s else o for i, s in zip(group, swaps, strict=True) for o in i.operands
+    ]
+    shapes = tuple(_swapped(i.shape, s) if s else i.shape for i, s in zip(group, swaps, strict=True))
+    attributes = {name: value for name, value in first.attrs.items() if name not in ("constrain_layout", "sharding")}
+    if dim is not None:
+        attributes["dimensions"] = (dim,)
+    made = editor.add(first.opcode, Shape.make_tuple(shapes), operands, dict(first.called), **attributes)
+    for number, (old, swap) in enumerate(zip(group, swaps, strict=True)):
+        element = Editor(old).element(made, number)
+        module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
+        computation.remove(old)
+
+
+def _usual_dim(group: Sequence[HloInstruction]) -> int:
+    """Return the dimension of most collectives, the first of several, or 0 if some array lacks it."""
+    counts = Counter(i.dimensions[0] for i in group)
+    dim = max(sorted(counts), key=counts.__getitem__)
+    return dim if all(dim < i.shape.rank for i in group) else 0
+
+
+def _swapped(shape: Shape, dims: tuple[int, int]) -> Shape:
+    """Return the shape with two dimensions swapped, and the layout that leaves the bytes where they are."""
+    names = {dims[0]: dims[1], dims[1]: dims[0]}
+    order = [names.get(d, d) for d in range(shape.rank)]
+    extra = shape.layout.extra if shape.layout else ""
+    layout = Layout(tuple(names.get(d, d) for d in shape.minor_to_major), extra)
+    return replace(shape, dims=tuple(shape.dims[d] for d in order), layout=layout)
+
+
+def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
+    """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
+    attributes = instruction.frontend_attributes
+    name = "" if attributes is None else attributes.get("combiner_key") or ""
+    config = str(instruction.attrs.get("backend_config") or "")
+    return name, '"is_pipelined":true' in config.replace(" ", "")

@@ -1,0 +1,54 @@
+"""XLA's flags that act in passes over collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.options.flag import flag
+
+_MOST_BYTES = 30 * 1024 * 1024 + 7
+
+
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
+@dataclass(frozen=True, repr=False, eq=False)
+class CollectiveFlags:
+    """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
+
+    xla_gpu_all_gather_combine_threshold_bytes: int = flag(
+        _MOST_BYTES, "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).", "N"
+    )
+    xla_gpu_all_reduce_combine_threshold_bytes: int = flag(
+        _MOST_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
+    )
+    xla_gpu_reduce_scatter_combine_threshold_bytes: int = flag(
+        _MOST_BYTES,
+        "gpu-reduce-scatter-combiner: combine reduce-scatters with results of at most N bytes together (0: none).",
+        "N",
+    )
+    xla_gpu_collective_permute_combine_threshold_bytes: int = flag(
+        _MOST_BYTES,
+        "collective-permute-combiner: combine collective-permutes with results of at most N bytes together (0: none).",
+        "N",
+    )
+    xla_gpu_collective_combine_threshold_count: int = flag(2048, "Combine at most N collectives into one.", "N")
+    xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
+        False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."
+    )
+    xla_gpu_enable_reduce_scatter_combine_by_dim: bool = flag(
+        False, "gpu-reduce-scatter-combiner: combine only reduce-scatters along one dimension."
+    )
+    xla_gpu_enable_reassociation_for_converted_ar: bool = flag(
+        True, "all-reduce-reassociate: add converted values before they are reduced, in the wider type."
+    )
+    xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
+        False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
+    )
+    xla_gpu_enable_pipelined_p2p: bool = flag(
+        False, "collective-permute-cycle-decomposer: split collective-permutes of the threshold's size whose pairs form a cycle."
+    )
+    xla_gpu_collective_permute_decomposer_threshold: int = flag(
+        (1 << 63) - 1, "collective-permute-cycle-decomposer: split values of N bytes or more.", "N"
+    )
+    xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
+        0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"
+    )

@@ -1,0 +1,129 @@
+"""Rows of the HLO table: passes over collectives."""
+
+from __future__ import annotations
+
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
+from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
+
+_REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
+
+
+def _promotes(c: PassContext) -> bool:
+    return c.options.xla_gpu_enable_reassociation_for_converted_ar
+
+
+def _permute_threshold(c: PassContext) -> int:
+    return c.options.xla_gpu_collective_permute_decomposer_threshold
+
+
+def _cse_distance(c: PassContext) -> int:
+    return c.options.xla_gpu_experimental_collective_cse_distance_threshold
+
+
+_SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
+
+COLLECTIVE_OPTIMIZATIONS = HloGroup(
+    "collective-optimizations",
+    (
+        HloRow(
+            "ragged-all-to-all-canonicalizer",
+            _pass("collectives.exchange.ragged_all_to_all_canonicalizer"),
+            for_opcodes=("ragged-all-to-all",),
+        ),
+        HloRow(
+            "all-reduce-simplifier",
+            _pass(f"{_REDUCE}.all_reduce_simplifier"),
+            for_opcodes=("all-reduce", "all-gather", "reduce-scatter"),
+        ),
+        HloRow("all-reduce-folder", _pass(f"{_REDUCE}.all_reduce_folder"), for_opcodes=("all-reduce",)),
+        HloRow("all-reduce-splitter", _pass(f"{_REDUCE}.all_reduce_splitter"), for_opcodes=("all-reduce",)),
+        HloRow(
+            "all-reduce-decomposer",
+            _pass(f"{_REDUCE}.all_reduce_decomposer"),
+            for_opcodes=("all-reduce",),
+            when=lambda c: c.options.xla_gpu_unsupported_enable_all_reduce_decomposer,
+        ),
+        HloRow("all-gather-optimizer", _pass(f"{_GATHER}.all_gather_optimizer"), for_opcodes=("all-gather",)),
+        HloRow(
+            "all-gather-dynamic-slice-simplifier",
+            _pass(f"{_GATHER}.all_gather_dynamic_slice_simplifier"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "all-gather-to-collective-permute-simplifier",
+            _pass(f"{_GATHER}.all_gather_to_collective_permute_simplifier"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "all-reduce-reassociate",
+            _pass(f"{_REDUCE}.all_reduce_reassociate", promotes=_promotes),
+            for_opcodes=("all-reduce",),
+        ),
+        HloRow("reduce-scatter-reassociate", _pass(f"{_REDUCE}.reduce_scatter_reassociate"), for_opcodes=("reduce-scatter",)),
+        HloRow(
+            "while-loop-all-reduce-code-motion",
+            _pass("collectives.while_loop_all_reduce_code_motion"),
+            for_opcodes=("while", "all-reduce"),
+        ),
+        HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
+        HloRow("dce", _pass("simplifiers.dce")),
+        HloRow(
+            "collective-permute-cycle-decomposer",
+            _pass(
+                "collectives.exchange.collective_permute_cycle_decomposer",
+                threshold_in_bytes=_permute_threshold,
+            ),
+            for_opcodes=("collective-permute",),
+            when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
+        ),
+        HloRow("algsimp", _pass("simplifiers.algsimp")),
+        HloRow("reduce-scatter-creator", _pass(f"{_REDUCE}.reduce_scatter_creator"), for_opcodes=("all-reduce",)),
+        HloRow("all-gather-bcast-reorder", _pass(f"{_GATHER}.all_gather_broadcast_reorder"), for_opcodes=("all-gather",)),
+        HloRow(
+            "all-gather-remove-degenerate-dims",
+            _pass(f"{_GATHER}.all_gather_remove_degenerate_dims"),
+            for_opcodes=("all-gather",),
+        ),
+        HloRow(
+            "schedule-aware-collective-cse",
+            _pass(
+                "collectives.schedule_aware_collective_cse",
+                distance_threshold=_cse_distance,
+            ),
+            for_opcodes=("all-gather", "all-reduce", "collective-permute"),
+            when=lambda c: c.options.xla_gpu_experimental_collective_cse_distance_threshold > 0,
+        ),
+        HloRow("all-reduce-promotion", _pass(f"{_REDUCE}.all_reduce_promotion"), for_opcodes=("all-reduce", "reduce-scatter")),
+        HloRow("dce", _pass("simplifiers.dce")),
+        HloRow(
+            "while-loop-trip-count-annotator",
+            _pass("control_flow.while_loop_trip_count_annotator"),
+            for_opcodes=("while",),
+        ),
+    ),
+)
+
+COMBINERS: tuple[HloRow, ...] = (
+    HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
+    HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),
+    HloRow(
+        "gpu-reduce-scatter-combiner", _pass("collectives.combiners.reduce_scatter_combiner"), for_opcodes=("reduce-scatter",)
+    ),
+    HloRow(
+        "collective-permute-combiner",
+        _pass("collectives.combiners.collective_permute_combiner"),
+        for_opcodes=("collective-permute",),
+    ),
+    HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+)
+
+GATHER_MAJOR_DIMENSION = HloRow(
+    "all-gather-major-dimension-rewriter",
+    _pass(f"{_GATHER}.all_gather_major_dimension_rewriter"),
+    for_opcodes=("all-gather",),
+)
+
+SUB_BYTE_COLLECTIVES = HloRow(
+    "sub-byte-collective-normalization", _pass("collectives.sub_byte_collective_normalization"), for_opcodes=_SENT
+)
