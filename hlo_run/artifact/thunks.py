@@ -193,6 +193,27 @@ class CommandBufferThunk(Nesting):
     kind: Literal["kCommandBuffer"] = "kCommandBuffer"
 
 
+@dataclass(frozen=True, slots=True)
+class AsyncStartThunk(Nesting):
+    """Begin to run thunks on another stream, after what is before them. The `AsyncDoneThunk` with the `key` waits for the end."""
+
+    name: str
+    key: str
+    stream: Literal["communication", "computation"]
+    stream_number: int
+    thunks: tuple[Thunk, ...]
+    kind: Literal["kAsyncStart"] = "kAsyncStart"
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncDoneThunk:
+    """Let what follows wait for the thunks of the `AsyncStartThunk` with the same `key`."""
+
+    name: str
+    key: str
+    kind: Literal["kAsyncDone"] = "kAsyncDone"
+
+
 Thunk: TypeAlias = (
     KernelThunk
     | CopyThunk
@@ -211,6 +232,8 @@ Thunk: TypeAlias = (
     | WhileThunk
     | ConditionalThunk
     | CommandBufferThunk
+    | AsyncStartThunk
+    | AsyncDoneThunk
 )
 
 
@@ -229,9 +252,9 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.condition, thunk.body
         case ConditionalThunk():
             return thunk.branches
-        case SequentialThunk() | CommandBufferThunk():
+        case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk():
             return (thunk.thunks,)
-        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall():
+        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | AsyncDoneThunk():
             return ()
         case _:
             assert_never(thunk)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW, TRANSFER
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
-# XLA's latency-hiding scheduler runs for these GPUs only.
-_FIRST_WITH_LATENCIES = 90
+_COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
+_STARTS = tuple(sorted(ASYNC_START - TRANSFER))
 
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
@@ -362,6 +362,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
+        "async-collective-conversion",
+        (
+            HloRow("async-collective-creator", _pass("asynchronous.async_collective_creator"), for_opcodes=_COLLECTIVES),
+            HloRow("async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_STARTS),
+        ),
+    ),
+    HloGroup(
         "post-fusion-simplification-pipeline optimization",
         (
             HloRow("algsimp", _pass("simplifiers.algsimp", sees_layouts=True)),
@@ -409,11 +416,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "latency-hiding-scheduler",
         (
-            HloRow(
-                "scheduling-instruction-annotator",
-                _pass("memory.scheduling_instruction_annotator"),
-                when=lambda c: c.target.sm >= _FIRST_WITH_LATENCIES,
-            ),
+            HloRow("latency-hiding-scheduler", _pass("asynchronous.latency_hiding_scheduler"), for_opcodes=_STARTS),
+            HloRow("scheduling-instruction-annotator", _pass("memory.scheduling_instruction_annotator")),
         ),
     ),
     HloGroup(
@@ -429,8 +433,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                 (
                     HloRow(
                         "gpu-convert-async-collectives-to-sync",
-                        _pass("collectives.convert_async_to_sync"),
-                        for_opcodes=tuple(sorted(ASYNC_START - TRANSFER)),
+                        _pass("asynchronous.convert_async_to_sync"),
+                        for_opcodes=_STARTS,
                         required=True,
                     ),
                 ),

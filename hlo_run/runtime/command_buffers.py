@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from hlo_run.artifact import (
+    AsyncDoneThunk,
+    AsyncStartThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -75,7 +77,7 @@ class CommandBufferConversion:
                 return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
             case SequentialThunk():
                 return self._all_recorded(thunk.thunks)
-            case MemsetThunk() | FunctionCall() | CommandBufferThunk():
+            case MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -93,7 +95,9 @@ class CommandBufferConversion:
                 return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
             case SequentialThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
-            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
+            case AsyncStartThunk():
+                return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
+            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncDoneThunk():
                 return thunk
             case _:
                 assert_never(thunk)

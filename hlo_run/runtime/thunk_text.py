@@ -10,11 +10,14 @@ writes memory that the other accesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, assert_never, get_args
 
 from hlo_run.artifact import (
     Accesses,
+    AsyncDoneThunk,
+    AsyncStartThunk,
     BufferSlice,
+    CollectiveKind,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -31,7 +34,7 @@ from hlo_run.artifact import (
 from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
-_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution")
+_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution", "kReplicaId", "kPartitionId", *get_args(CollectiveKind))
 
 
 def thunk_sequence_text(program: Executable) -> str:
@@ -74,6 +77,8 @@ class _Printer:
     def __init__(self, program: Executable) -> None:
         self._numbers = thunk_numbers(program.thunks)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
+        # XLA calls an asynchronous execution by the number of its start.
+        self._starts = {t.key: self._numbers[id(t)] for t in every_thunk(program.thunks) if isinstance(t, AsyncStartThunk)}
 
     def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
         """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
@@ -113,6 +118,11 @@ class _Printer:
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
             case SequentialThunk():
                 return self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
+            case AsyncStartThunk():
+                inner = self._inner(thunk.thunks, level).rstrip("\n")
+                return f"stream={thunk.stream}_stream[{thunk.stream_number}], async_id={self._starts[thunk.key]}\n{inner}"
+            case AsyncDoneThunk():
+                return f"async_id={self._starts[thunk.key]}"
             case CommandBufferThunk():
                 return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case CopyThunk() | MemsetThunk() | FunctionCall():
