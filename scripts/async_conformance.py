@@ -34,6 +34,7 @@ from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
 _UNSCHEDULED = "*.pre-scheduling-passes.after_pipeline-start.*.txt"
 _SCHEDULED = "*.scheduled-gpu-module.after_pipeline-start.*.txt"
+_OPTIMIZED = "*gpu_after_optimizations.txt"
 _THUNKS = "*.thunk_sequence.txt"
 _COLLECTIVE = re.compile(r" (?:all-[\w-]+|reduce-scatter|collective-\w+|ragged-all-to-all)(?:-start)?\(")
 _SCHEDULING_ROWS = ("schedule", "latency-hiding-scheduler")
@@ -122,7 +123,7 @@ def main() -> int:
             alike = {
                 "modules": True,
                 "scheduling alone": schedules_alike(_read(dumps, _UNSCHEDULED), scheduled),
-                "ENTRY": bool(ours[0]) and canonical_entry(ours[0]) == canonical_entry(_read(dumps, "*gpu_after_optimizations.txt")),
+                "ENTRY": bool(ours[0]) and canonical_entry(ours[0]) == canonical_entry(_read(dumps, _OPTIMIZED)),
                 "thunk sequence": bool(ours[1]) and canonical_thunks(ours[1]) == canonical_thunks(thunks),
             }
             for name, is_alike in alike.items():
@@ -130,7 +131,7 @@ def main() -> int:
             if not all(alike.values()):
                 print(f"{file.stem}: another {', '.join(name for name, is_alike in alike.items() if not is_alike)}")
             if arguments.show is not None:
-                print(thunks, ours[1], _read(dumps, "*gpu_after_optimizations.txt"), ours[0], sep="\n----\n")
+                print(thunks, ours[1], _read(dumps, _OPTIMIZED), ours[0], sep="\n----\n")
     print("".join(f"\n| {name} | {count} |" for name, count in counts.items()))
     return 0
 

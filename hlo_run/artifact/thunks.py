@@ -151,11 +151,11 @@ class RecvThunk(HostTransfer):
 
 @dataclass(frozen=True, slots=True)
 class SequentialThunk(Nesting):
-    """Run the thunks of a called computation in order."""
+    """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation."""
 
     name: str
     thunks: tuple[Thunk, ...]
-    kind: Literal["kSequential"] = "kSequential"
+    kind: Literal["kSequential", "kGroup"] = "kSequential"
 
 
 @dataclass(frozen=True, slots=True)

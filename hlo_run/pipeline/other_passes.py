@@ -16,6 +16,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("batch-dot-simplification", "dots.batch_dot_simplification"),
         _row("call-marker", "control_flow.call_marker"),
         _row("call-outliner", "control_flow.call_outliner"),
+        _row("collectives-schedule-linearizer", "asynchronous.collectives_schedule_linearizer"),
         _row("control-dep-remover", "memory.control_dep_remover"),
         _row("defuser", "fusion.defuser"),
         _row("despecializer", "simplifiers.despecializer"),

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW, TRANSFER
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
 _COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
-_STARTS = tuple(sorted(ASYNC_START - TRANSFER))
+_COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
@@ -365,7 +365,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "async-collective-conversion",
         (
             HloRow("async-collective-creator", _pass("asynchronous.async_collective_creator"), for_opcodes=_COLLECTIVES),
-            HloRow("async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_STARTS),
+            HloRow(
+                "async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_COLLECTIVE_STARTS
+            ),
         ),
     ),
     HloGroup(
@@ -373,6 +375,22 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("algsimp", _pass("simplifiers.algsimp", sees_layouts=True)),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator", marks_fusions=True)),
+            HloRow(
+                "stream-attribute-annotator",
+                _pass("asynchronous.stream_attribute_annotator"),
+                for_opcodes=("fusion", "copy-start"),
+            ),
+            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper")),
+            HloRow(
+                "explicit-stream-annotation-async-wrapper",
+                _pass("asynchronous.explicit_stream_annotation_async_wrapper"),
+                for_opcodes=("call",),
+            ),
+            HloRow(
+                "explicit-collectives-group-async-wrapper",
+                _pass("asynchronous.explicit_collectives_group_async_wrapper"),
+                for_opcodes=("call",),
+            ),
         ),
     ),
 )
@@ -416,7 +434,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "latency-hiding-scheduler",
         (
-            HloRow("latency-hiding-scheduler", _pass("asynchronous.latency_hiding_scheduler"), for_opcodes=_STARTS),
+            HloRow(
+                "latency-hiding-scheduler",
+                _pass("asynchronous.latency_hiding_scheduler"),
+                for_opcodes=("custom-call", *sorted(ASYNC_START)),
+            ),
             HloRow("scheduling-instruction-annotator", _pass("memory.scheduling_instruction_annotator")),
         ),
     ),
@@ -434,7 +456,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                     HloRow(
                         "gpu-convert-async-collectives-to-sync",
                         _pass("asynchronous.convert_async_to_sync"),
-                        for_opcodes=_STARTS,
+                        for_opcodes=_COLLECTIVE_STARTS,
                         required=True,
                     ),
                 ),

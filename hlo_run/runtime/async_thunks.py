@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from hlo_run.artifact import AsyncDoneThunk, AsyncStartThunk, CopyThunk, Thunk
-from hlo_run.hlo.async_ops import async_start
+from hlo_run.artifact import AsyncDoneThunk, AsyncStartThunk, CopyThunk, SequentialThunk, Thunk
+from hlo_run.hlo.async_ops import async_start, is_one_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF, SYNC_CONTROL_FLOW, TRANSFER
 from hlo_run.runtime.collective_thunks import collective_thunk
@@ -18,6 +18,7 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_confi
 _COMPUTATION_STREAMS, _COMMUNICATION_STREAMS = 4, 1
 _STREAM = "_xla_stream_annotation"
 _COLLECTIVE_STREAM = "collective"
+_GROUP = "_collectives_group"
 
 
 def is_sync(start: HloInstruction) -> bool:
@@ -49,6 +50,11 @@ def stream_numbers(module: HloModule) -> dict[HloInstruction, int]:
     return numbers
 
 
+def _has(start: HloInstruction, name: str) -> bool:
+    attributes = start.frontend_attributes
+    return attributes is not None and attributes.get(name) is not None
+
+
 def _annotated_stream(start: HloInstruction) -> str:
     attributes = start.frontend_attributes
     return (attributes.get(_STREAM) or "") if attributes is not None else ""
@@ -72,7 +78,11 @@ def _start(context: ThunkContext, start: HloInstruction) -> list[Thunk]:
 def _inner(context: ThunkContext, start: HloInstruction) -> list[Thunk]:
     match start.opcode:
         case "async-start":
-            return list(context.sequence(start.called_computations[0]))
+            root = start.called_computations[0].root
+            body = root.to_apply if root.opcode == "call" and is_one_instruction(start.called_computations[0]) else root.parent
+            assert body is not None, "the root is in a computation"
+            inner = context.sequence(body)
+            return [SequentialThunk(start.name, inner, "kGroup")] if _has(start, _GROUP) else list(inner)
         case "copy-start":
             source, target = context.buffers.slice(start.operands[0]), context.buffers.slice(start, (0,))
             return [] if source == target else [CopyThunk(start.name, source, target)]

@@ -116,6 +116,8 @@ class _Printer:
                 names = _branch_names(thunk)
                 parts = [f"{indent}{name}:\n{self._inner(b, level)}" for name, b in zip(names, thunk.branches, strict=True)]
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
+            case SequentialThunk(kind="kGroup"):
+                return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case SequentialThunk():
                 return self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
             case AsyncStartThunk():

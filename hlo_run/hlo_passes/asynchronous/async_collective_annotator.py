@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_start
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC_START
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_sync
 from hlo_run.options.flag import names
@@ -29,7 +29,7 @@ class AsyncCollectiveAnnotator:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         disabled = names(ctx.options.xla_gpu_disable_async_collectives)
-        for start in module.instructions_of(*ASYNC_START):
+        for start in module.instructions_of("async-start", *COLLECTIVE & ASYNC_START):
             if is_collective_start(start):
                 kind = async_kind(start).inner.replace("-", "").upper()
                 set_sync(start, kind in disabled or _ALL in disabled)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from hlo_run.analysis.latency.async_kinds import is_collective_done, is_collective_start
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_sync
 
@@ -28,6 +29,8 @@ class ConvertAsyncToSync:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Change the schedules and the configurations of starts."""
         del ctx
+        if not module.instructions_of("async-start", *COLLECTIVE & ASYNC_START):
+            return
         for computation, order in (module.schedule or {}).items():
             if computation.is_fusion:
                 continue

@@ -21,7 +21,7 @@ from hlo_run.analysis.latency.memory_pressure import MemoryPressure
 from hlo_run.analysis.latency.resources import Streams
 from hlo_run.analysis.latency.schedule_graph import build_graph
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC
+from hlo_run.hlo.opcodes.traits import ASYNC, ASYNC_START
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -37,6 +37,8 @@ class LatencyHidingScheduler:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Change the schedule of `module`."""
+        if not module.instructions_of("custom-call", *ASYNC_START):
+            return
         schedule = module.schedule
         if schedule is None or not hides_latency(ctx.options, ctx.target, module):
             return

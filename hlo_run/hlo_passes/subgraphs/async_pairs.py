@@ -73,6 +73,21 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main") 
     return HloInstruction(f"{old.opcode}-start", "async-start", shape, old.operands, attributes, {"calls": (body,)}, old.where)
 
 
+def queue_of(instruction: HloInstruction) -> str:
+    """Return the number of the stream in an instruction's backend_config; `0` is the default."""
+    return str(gpu_config(instruction).get("operation_queue_id", "0"))
+
+
+def set_queue(instruction: HloInstruction, queue: str) -> None:
+    """Write the number of a stream into an instruction's backend_config."""
+    instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"operation_queue_id": queue})
+
+
+def allow_late(done: HloInstruction) -> None:
+    """Say in the backend_config of a done that it need not follow its start at once."""
+    done.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(done) | {"force_earliest_schedule": False})
+
+
 def set_sync(start: HloInstruction, is_sync: bool) -> None:
     """Say in the backend_config of a collective's start whether it is synchronous."""
     config = dict(NO_RECORD) | gpu_config(start)
