@@ -80,7 +80,7 @@ def _reduction(instruction: HloInstruction) -> str:
     is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)
     if root.opcode not in ASSOCIATIVE or len(reducer.parameters) != 2 or not is_plain:
         raise Unsupported(
-            f"'{instruction.opcode}' with the reduction %{reducer.name}: %{instruction.name}",
+            f"'{instruction.opcode.removesuffix('-start')}' with the reduction %{reducer.name}: %{instruction.name}",
             instruction.where,
             hint=f"reduce with one of {', '.join(sorted(ASSOCIATIVE))}",
         )

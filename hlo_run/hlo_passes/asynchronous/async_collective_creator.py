@@ -57,5 +57,5 @@ def _shape(collective: HloInstruction) -> Shape:
     shapes = tuple(operand.shape for operand in collective.operands)
     if collective.opcode == "collective-permute" and len(shapes) > 1 and "slice_sizes" in collective.attrs:
         # In place: inputs, outputs, and the places in both.
-        return Shape.make_tuple((shapes[0], collective.shape, *shapes[2:]))
+        return Shape.make_tuple((Shape.make_tuple(shapes), collective.shape, *shapes[2:]))
     return Shape.make_tuple((shapes[0] if len(shapes) == 1 else Shape.make_tuple(shapes), collective.shape))
