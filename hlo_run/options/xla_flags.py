@@ -80,6 +80,12 @@ class XlaFlags:
     xla_gpu_experimental_parallel_async_compute_limit: int = flag(
         2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
     )
+    xla_gpu_pgle_profile_file_or_directory_path: str = flag(
+        "",
+        "latency-hiding-scheduler: take the times of instructions from this profile (.pbtxt or .pb), or from that in this folder "
+        "which is called after the module's fingerprint_before_lhs.",
+        "PATH",
+    )
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
     )
