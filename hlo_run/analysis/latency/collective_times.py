@@ -130,6 +130,7 @@ def device_count(module: HloModule | None) -> int:
 
 
 def _transferred_bytes(collective: HloInstruction, inner: str) -> int:
+    """Return the bytes that XLA counts for a collective, whose opcode without -start is `inner`."""
     match inner:
         case "collective-permute":
             return _array_bytes(collective.operands[0].shape)

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlo_run.analysis.cost.node_cost import CostAnalysis
-from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND, RunTimeModel
 from hlo_run.analysis.latency.async_kinds import async_kind, gpu_config, is_collective_done, is_collective_start
 from hlo_run.analysis.latency.collective_times import Network, collective_microseconds
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metadata_nanoseconds
+from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speed_tables import product_seconds
-from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
-from hlo_run.analysis.tiling.node_facts import Facts
-from hlo_run.hlo.fusion_graph import FusionGraph
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
@@ -48,7 +44,7 @@ class SpeedOfLight:
         self._target = target
         self._network = network
         self._other = other
-        self._models: dict[HloComputation, tuple[FusionGraph, RunTimeModel]] = {}
+        self._kernels = KernelTimes(target)
         self._times: dict[HloInstruction, float | None] = {}
 
     def cost(self, instruction: HloInstruction) -> float:
@@ -62,7 +58,7 @@ class SpeedOfLight:
         if product is not None:
             return product
         if instruction.opcode == "fusion" and instruction.fusion_kind in _FUSIONS_OF_THE_MODEL:
-            return self._fusion(instruction)
+            return self._kernels.microseconds(instruction)
         return _PART_OF_T_SHIRT * self._other.cost(instruction)
 
     def latency(self, first: HloInstruction, user: HloInstruction) -> float:
@@ -77,16 +73,6 @@ class SpeedOfLight:
             if found is not None:
                 return found
         return self._other.latency(first, user)
-
-    def _fusion(self, fusion: HloInstruction) -> float:
-        computation = fusion.parent
-        assert computation is not None, "the instruction is in a computation"
-        if computation not in self._models:
-            facts = Facts()
-            model = RunTimeModel(CostAnalysis(self._target), facts, KernelPlanner(facts, self._target), self._target)
-            self._models[computation] = FusionGraph(computation), model
-        graph, model = self._models[computation]
-        return model.alone(graph.nodes[fusion]).execution / TICKS_PER_MICROSECOND
 
     def _product(self, instruction: HloInstruction) -> float | None:
         """Return the time of a product of matrices; None for other instructions."""

@@ -28,7 +28,7 @@ class AsyncCollectiveAnnotator:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        disabled = names(ctx.options.xla_gpu_disable_async_collectives)
+        disabled = {word.lstrip("+").upper() for word in names(ctx.options.xla_gpu_disable_async_collectives)}
         for start in module.instructions_of("async-start", *COLLECTIVE & ASYNC_START):
             if is_collective_start(start):
                 kind = async_kind(start).inner.replace("-", "").upper()

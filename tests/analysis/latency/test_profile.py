@@ -51,12 +51,13 @@ def test_a_file_that_is_no_profile(tmp_path: Path, name: str, content: bytes | N
 def test_what_the_profile_lacks_is_estimated() -> None:
     module = parse("""HloModule m, replica_count=2
 c { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }
+h { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }
 ENTRY e {
   p = f32[4] parameter(0)
   s = (f32[4], f32[8]) all-gather-start(p), replica_groups={{0,1}}, dimensions={0}
   d = f32[8] all-gather-done(s)
   f = f32[4] fusion(p), kind=kLoop, calls=c
-  g = f32[4] fusion(f), kind=kLoop, calls=c
+  g = f32[4] fusion(f), kind=kLoop, calls=h
   ROOT t = (f32[8], f32[4]) tuple(d, g)
 }""")
     found = {instruction.name: instruction for instruction in module.entry.instructions}
