@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--show", help="print both thunk sequences and both entries of this module")
     arguments = parser.parse_args()
     files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
-    counts = dict.fromkeys(("modules", "scheduling alone", "ENTRY", "thunk sequence"), 0)
+    counts: dict[str, int] = dict.fromkeys(("modules", "scheduling alone", "ENTRY", "thunk sequence"), 0)
     with tempfile.TemporaryDirectory() as temporary:
         for file in files:
             if arguments.show not in (None, file.stem):
