@@ -398,6 +398,17 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
 # Rows that also run on a module that comes with its schedule.
 _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
+        "async-wrapper",
+        (
+            HloRow(
+                "async-wrapper",
+                _pass("asynchronous.async_wrapper"),
+                for_opcodes=("custom-call",),
+                when=lambda c: c.options.xla_gpu_async_dot,
+            ),
+        ),
+    ),
+    HloGroup(
         "autotuner",
         (
             # Ours, for a module that comes with a schedule.

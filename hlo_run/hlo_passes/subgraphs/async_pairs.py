@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hlo_run.analysis.latency.async_kinds import gpu_config
@@ -55,8 +56,11 @@ def _done_name(start: HloInstruction, opcode: str) -> str:
     return opcode if opcode != "async-done" else f"{start.called_computations[0].root.opcode}-done"
 
 
-def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main") -> HloInstruction:
-    """Return an `async-start` of a new computation with a copy of `old` alone, in no computation yet."""
+def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", contexts: Sequence[Shape] = ()) -> HloInstruction:
+    """Return an `async-start` of a new computation with a copy of `old` alone, in no computation yet.
+
+    Its shape is (operands, result, *contexts).
+    """
     body = HloComputation("async_computation", old.where)
     body.execution_thread = thread
     parameters = [
@@ -68,7 +72,7 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main") 
     if module.schedule is not None:
         module.schedule[body] = list(body.instructions)
     operands = Shape.make_tuple(tuple(operand.shape for operand in old.operands))
-    shape = Shape.make_tuple((operands, old.shape))
+    shape = Shape.make_tuple((operands, old.shape, *contexts))
     attributes = {} if thread == "main" else {"async_execution_thread": thread}
     return HloInstruction(f"{old.opcode}-start", "async-start", shape, old.operands, attributes, {"calls": (body,)}, old.where)
 
