@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     CopyThunk,
     Executable,
     FunctionCall,
+    GemmThunk,
     KernelThunk,
     MemsetThunk,
     SequentialThunk,
@@ -82,7 +83,7 @@ class _Printer:
 
     def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
         """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
-        touched = [accesses(thunk) for thunk in thunks]
+        touched = [_uses(thunk) for thunk in thunks]
         kind_width = max(len(thunk.kind) for thunk in thunks)
         befores = [self._before(thunks, touched, place) for place in range(len(thunks))]
         afters = [self._after(thunks, touched, place) for place in range(len(thunks))]
@@ -134,6 +135,13 @@ class _Printer:
 
     def _inner(self, thunks: Sequence[Thunk], level: int) -> str:
         return self.sequence(thunks, level + 2) if thunks else "No thunks.\n"
+
+
+def _uses(thunk: Thunk) -> Accesses:
+    """Return what a thunk reads and writes, with the workspaces of libraries."""
+    found = accesses(thunk)
+    workspaces = [part.workspace for part in every_thunk((thunk,)) if isinstance(part, GemmThunk)]
+    return Accesses(found.reads, (*found.writes, *(workspace for workspace in workspaces if workspace is not None)))
 
 
 def _branch_names(thunk: ConditionalThunk) -> list[str]:
