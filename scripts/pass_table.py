@@ -28,7 +28,6 @@ OPEN = "open"
 _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
 _COLLECTIVES = "makes collectives faster, changes no result; needs several devices"
 _COMBINES = "joins collectives of several devices; changes no result"
-_STREAMS = "assigns streams; thunks run in one"
 _NEVER = "runs only with a flag that hlo-run does not have"
 # Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
@@ -49,13 +48,7 @@ WHY_NOT = {
     "collective-pipeliner-forward": _COLLECTIVES,
     "collective-backend-assigner": _COLLECTIVES,
     "collective-kernel-strategy-annotator": _COLLECTIVES,
-    "async-collective-creator": "collectives run when they are reached; `gpu-convert-async-collectives-to-sync` undoes it",
-    "async-collective-annotator": "collectives run when they are reached",
-    "collectives-schedule-linearizer": _COLLECTIVES,
-    "stream-attribute-annotator": _STREAMS,
-    "async-stream-attribute-wrapper": _STREAMS,
-    "explicit-stream-annotation-async-wrapper": _STREAMS,
-    "explicit-collectives-group-async-wrapper": _STREAMS,
+    "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
     "block-scaling-rewriter": "scaled dots become dots before (`scaled-dot-rewriter`)",
     "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",
     "estimate-cub-scan-scratch-size": "no scan goes to CUB",

@@ -27,13 +27,13 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis builder reference
         analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
-        analysis.fusion
+        analysis.fusion analysis.latency
         hlo_passes hlo_passes.subgraphs
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
         hlo_passes.shardy
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
-        hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders
+        hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders hlo_passes.asynchronous
         hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
         hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
@@ -76,6 +76,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         *("formats", "builder", "fuzz", "triage/interpret"),
     ),
 }
+_WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")
 _MOST_FILES = 25
 # A pass that takes a step of another one, and the reason.
 PASSES_THAT_SHARE = {
@@ -140,6 +141,8 @@ def _violation(path: Path, name: str) -> str:
         if owner in FRONT:
             return "" if target in FRONT[owner] else f"{owner} is the front door for {sorted(FRONT[owner])} only"
         return "" if _layer(target) < _layer(owner) else f"layer {_layer(owner)} must not import layer {_layer(target)}"
+    if first == "msgspec":
+        return f"{owner} is imported by --help, which msgspec would slow down" if owner in _WITHOUT_STRUCTS else ""
     allowed = THIRD_PARTY.get(first)
     if allowed is not None:
         relative = path.relative_to(PACKAGE).as_posix()

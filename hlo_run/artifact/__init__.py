@@ -26,6 +26,8 @@ from hlo_run.artifact.library_thunks import (
 )
 from hlo_run.artifact.sort_orders import CountingOperand, KeyOp, SortKey, SortOrder
 from hlo_run.artifact.thunks import (
+    AsyncDoneThunk,
+    AsyncStartThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -53,6 +55,8 @@ __all__ = [
     "Accesses",
     "ArraySpec",
     "ArrayTree",
+    "AsyncDoneThunk",
+    "AsyncStartThunk",
     "BufferAllocation",
     "BufferSlice",
     "CholeskyThunk",

@@ -21,6 +21,8 @@ from hlo_run.artifact.library_thunks import (
     TriangularSolveThunk,
 )
 from hlo_run.artifact.thunks import (
+    AsyncDoneThunk,
+    AsyncStartThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -78,7 +80,7 @@ def _own(thunk: Thunk) -> Accesses:
             return Accesses((thunk.predicate,), ())
         case ConditionalThunk():
             return Accesses((thunk.selector,), ())
-        case SequentialThunk() | CommandBufferThunk():
+        case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
             return Accesses()
         case _:
             sources, results = _arrays(thunk)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from hlo_run.artifact.buffers import ArraySpec
+from hlo_run.artifact.buffers import ArraySpec, BufferSlice
 
 Activation: TypeAlias = Literal["kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh"]
 
@@ -39,6 +39,7 @@ class GemmThunk(LibraryWork, frozen=True):
     input of the activation in `auxiliary`. `bias` is added along the last dimension and may be shorter than it. `scales`
     are f32 scalars, one per operand. A result of 8 bits may have a `result_scale`: it is then clamped to the range of its
     type, and the largest magnitude before clamping is stored in `largest`, an f32 scalar. `alpha` is (real, imaginary).
+    `workspace` is planned for the library; only texts show it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class GemmThunk(LibraryWork, frozen=True):
     result_scale: ArraySpec | None = None
     largest: ArraySpec | None = None
     kind: Literal["kGemm", "kCublasLtMatmul"] = "kCublasLtMatmul"
+    workspace: BufferSlice | None = None
 
 
 class ResizeThunk(LibraryWork, frozen=True):

@@ -135,11 +135,11 @@ class RecvThunk(HostTransfer, frozen=True):
 
 
 class SequentialThunk(Nesting, frozen=True):
-    """Run the thunks of a called computation in order."""
+    """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation."""
 
     name: str
     thunks: tuple[Thunk, ...]
-    kind: Literal["kSequential"] = "kSequential"
+    kind: Literal["kSequential", "kGroup"] = "kSequential"
 
 
 class WhileThunk(Nesting, frozen=True):
@@ -174,6 +174,25 @@ class CommandBufferThunk(Nesting, frozen=True):
     kind: Literal["kCommandBuffer"] = "kCommandBuffer"
 
 
+class AsyncStartThunk(Nesting, frozen=True):
+    """Begin to run thunks on another stream, after what is before them. The `AsyncDoneThunk` with the `key` waits for the end."""
+
+    name: str
+    key: str
+    stream: Literal["communication", "computation"]
+    stream_number: int
+    thunks: tuple[Thunk, ...]
+    kind: Literal["kAsyncStart"] = "kAsyncStart"
+
+
+class AsyncDoneThunk(Struct, frozen=True):
+    """Let what follows wait for the thunks of the `AsyncStartThunk` with the same `key`."""
+
+    name: str
+    key: str
+    kind: Literal["kAsyncDone"] = "kAsyncDone"
+
+
 Thunk: TypeAlias = (
     KernelThunk
     | CopyThunk
@@ -192,6 +211,8 @@ Thunk: TypeAlias = (
     | WhileThunk
     | ConditionalThunk
     | CommandBufferThunk
+    | AsyncStartThunk
+    | AsyncDoneThunk
 )
 
 
@@ -210,9 +231,9 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.condition, thunk.body
         case ConditionalThunk():
             return thunk.branches
-        case SequentialThunk() | CommandBufferThunk():
+        case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk():
             return (thunk.thunks,)
-        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall():
+        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | AsyncDoneThunk():
             return ()
         case _:
             assert_never(thunk)

@@ -71,6 +71,35 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_fail_ptx_compilation_on_register_spilling: bool = flag(
         False, "Stop with an error if ptxas spills registers of a kernel."
     )
+    xla_gpu_enable_latency_hiding_scheduler: bool = flag(
+        False,
+        "Run the latency-hiding scheduler on all GPUs, not only on Hopper and Blackwell for collectives with known speeds.",
+    )
+    xla_gpu_enable_analytical_sol_latency_estimator: bool = flag(
+        True, "Let the latency-hiding scheduler run on Hopper and Blackwell, with measured speeds of collectives and products."
+    )
+    xla_gpu_enable_approx_costly_collectives: bool = flag(
+        False, "Count the latency of all-reduces of more than 30 MiB four times where there are no measured speeds."
+    )
+    xla_gpu_experimental_parallel_collective_overlap_limit: int = flag(
+        1, "latency-hiding-scheduler: N collectives may be in flight.", "N", least=1
+    )
+    xla_gpu_experimental_parallel_async_compute_limit: int = flag(
+        2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
+    )
+    xla_gpu_pgle_profile_file_or_directory_path: str = flag(
+        "",
+        "latency-hiding-scheduler: take the times of instructions from this profile (.pbtxt or .pb), or from that in this folder "
+        "which is called after the module's fingerprint_before_lhs.",
+        "PATH",
+    )
+    xla_gpu_memory_limit_slop_factor: int = flag(
+        95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
+    )
+    xla_gpu_async_dot: bool = flag(False, "async-wrapper: run matrix products of cuBLASLt asynchronously.")
+    xla_gpu_disable_async_collectives: str = flag(
+        "", "Run these kinds of collectives synchronously: ALLREDUCE,ALLGATHER,.. or ALLCOLLECTIVES.", "KINDS"
+    )
     xla_gpu_force_compilation_parallelism: int = flag(
         0,
         "Compile kernels in N processes, unless --compile_processes says otherwise.",

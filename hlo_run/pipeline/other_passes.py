@@ -20,6 +20,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("call-parameter-cleanup", "control_flow.call_parameter_cleanup"),
         _row("call-splitter", "control_flow.call_splitter"),
         _row("change-op-data-type", "expanders.change_op_data_type"),
+        _row("collectives-schedule-linearizer", "asynchronous.collectives_schedule_linearizer"),
         _row("conditional-code-motion", "control_flow.conditional_code_motion"),
         _row("conditional-to-select", "control_flow.conditional_to_select"),
         _row("control-dep-remover", "memory.control_dep_remover"),

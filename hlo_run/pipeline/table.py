@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
@@ -21,8 +21,8 @@ from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, 
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
-# XLA's latency-hiding scheduler runs for these GPUs only.
-_FIRST_WITH_LATENCIES = 90
+_COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
+_COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
@@ -362,16 +362,52 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
+        "async-collective-conversion",
+        (
+            HloRow("async-collective-creator", _pass("asynchronous.async_collective_creator"), for_opcodes=_COLLECTIVES),
+            HloRow(
+                "async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_COLLECTIVE_STARTS
+            ),
+        ),
+    ),
+    HloGroup(
         "post-fusion-simplification-pipeline optimization",
         (
             HloRow("algsimp", _pass("simplifiers.algsimp", sees_layouts=True)),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator", marks_fusions=True)),
+            HloRow(
+                "stream-attribute-annotator",
+                _pass("asynchronous.stream_attribute_annotator"),
+                for_opcodes=("fusion", "copy-start"),
+            ),
+            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper")),
+            HloRow(
+                "explicit-stream-annotation-async-wrapper",
+                _pass("asynchronous.explicit_stream_annotation_async_wrapper"),
+                for_opcodes=("call",),
+            ),
+            HloRow(
+                "explicit-collectives-group-async-wrapper",
+                _pass("asynchronous.explicit_collectives_group_async_wrapper"),
+                for_opcodes=("call",),
+            ),
         ),
     ),
 )
 
 # Rows that also run on a module that comes with its schedule.
 _BACKEND_PASSES: tuple[HloGroup, ...] = (
+    HloGroup(
+        "async-wrapper",
+        (
+            HloRow(
+                "async-wrapper",
+                _pass("asynchronous.async_wrapper"),
+                for_opcodes=("custom-call",),
+                when=lambda c: c.options.xla_gpu_async_dot,
+            ),
+        ),
+    ),
     HloGroup(
         "autotuner",
         (
@@ -410,10 +446,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "latency-hiding-scheduler",
         (
             HloRow(
-                "scheduling-instruction-annotator",
-                _pass("memory.scheduling_instruction_annotator"),
-                when=lambda c: c.target.sm >= _FIRST_WITH_LATENCIES,
+                "latency-hiding-scheduler",
+                _pass("asynchronous.latency_hiding_scheduler"),
+                for_opcodes=("custom-call", *sorted(ASYNC_START)),
             ),
+            HloRow("scheduling-instruction-annotator", _pass("memory.scheduling_instruction_annotator")),
         ),
     ),
     HloGroup(
@@ -429,8 +466,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                 (
                     HloRow(
                         "gpu-convert-async-collectives-to-sync",
-                        _pass("collectives.convert_async_to_sync"),
-                        for_opcodes=tuple(sorted(ASYNC_START - TRANSFER)),
+                        _pass("asynchronous.convert_async_to_sync"),
+                        for_opcodes=_COLLECTIVE_STARTS,
                         required=True,
                     ),
                 ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, ASYNC_START, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
@@ -21,25 +21,30 @@ _KINDS: dict[str, CollectiveKind] = {
 
 
 def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thunk]:
-    opcode = instruction.opcode
+    return [collective_thunk(context, instruction)]
+
+
+def collective_thunk(context: ThunkContext, instruction: HloInstruction) -> CollectiveThunk:
+    """Return the thunk of a collective, or of the collective that a start such as `all-gather-start` begins."""
+    opcode = instruction.opcode.removesuffix("-start")
+    # The other starts return (operands, results, ..).
+    index = (1,) if instruction.opcode in ASYNC_START and instruction.opcode != "all-reduce-start" else ()
     reduction = _reduction(instruction) if opcode in REDUCING_COLLECTIVE else ""
     dims = instruction.attrs.get("dimensions", ())
     channel = instruction.channel_id
-    return [
-        CollectiveThunk(
-            instruction.name,
-            _KINDS[opcode],
-            # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
-            f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
-            tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand))),
-            _arrays(context.tree(instruction)),
-            _mode(instruction),
-            _groups(instruction),
-            dims[0] if dims else -1,
-            reduction,
-            tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
-        )
-    ]
+    return CollectiveThunk(
+        instruction.name,
+        _KINDS[opcode],
+        # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
+        f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
+        tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand))),
+        _arrays(context.tree(instruction, index)),
+        _mode(instruction),
+        _groups(instruction),
+        dims[0] if dims else -1,
+        reduction,
+        tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
+    )
 
 
 def _arrays(tree: ArrayTree) -> tuple[ArraySpec, ...]:
@@ -61,7 +66,7 @@ def _mode(instruction: HloInstruction) -> GroupMode:
 
 
 def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
-    if instruction.opcode == "collective-permute":
+    if instruction.opcode in PERMUTE:
         return tuple(tuple(pair) for pair in instruction.source_target_pairs)
     value = instruction.attrs.get("replica_groups")
     groups = value.groups() if isinstance(value, ReplicaGroups) else value or ()
@@ -75,7 +80,7 @@ def _reduction(instruction: HloInstruction) -> str:
     is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)
     if root.opcode not in ASSOCIATIVE or len(reducer.parameters) != 2 or not is_plain:
         raise Unsupported(
-            f"'{instruction.opcode}' with the reduction %{reducer.name}: %{instruction.name}",
+            f"'{instruction.opcode.removesuffix('-start')}' with the reduction %{reducer.name}: %{instruction.name}",
             instruction.where,
             hint=f"reduce with one of {', '.join(sorted(ASSOCIATIVE))}",
         )

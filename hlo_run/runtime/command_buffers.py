@@ -16,6 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.artifact import (
+    AsyncDoneThunk,
+    AsyncStartThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -76,7 +78,7 @@ class CommandBufferConversion(Struct, frozen=True):
                 return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
             case SequentialThunk():
                 return self._all_recorded(thunk.thunks)
-            case MemsetThunk() | FunctionCall() | CommandBufferThunk():
+            case MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -94,7 +96,9 @@ class CommandBufferConversion(Struct, frozen=True):
                 return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
             case SequentialThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
-            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
+            case AsyncStartThunk():
+                return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
+            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncDoneThunk():
                 return thunk
             case _:
                 assert_never(thunk)

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from hlo_run.artifact import (
+    AsyncDoneThunk,
+    AsyncStartThunk,
     BufferSlice,
     CommandBufferThunk,
     ConditionalThunk,
@@ -81,8 +83,10 @@ class _Writer:
             case MemsetThunk():
                 value = self._define(f"%v{thunk.value}", f"arith.constant {thunk.value} : i32")
                 return [f"{indent}llvm.store {value}, {self._pointer(thunk.destination)} : i32, !llvm.ptr"]
-            case SequentialThunk() | CommandBufferThunk():
+            case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk():
                 return [f"{indent}// {thunk.kind} {thunk.name}", *self.sequence(thunk.thunks, indent)]
+            case AsyncDoneThunk():
+                return [f"{indent}// {thunk.kind} {thunk.name}"]
             case WhileThunk():
                 return self._while(thunk, indent)
             case ConditionalThunk():

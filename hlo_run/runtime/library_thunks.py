@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.artifact import (
     ArraySpec,
+    BufferSlice,
     CholeskyThunk,
     ConvolutionNumbers,
     ConvolutionThunk,
@@ -80,9 +81,18 @@ def _gemm(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
         result_scale=waiting[-1] if is_f8 and len(waiting) > _OPERAND_SCALES and result.dtype in _F8_RESULTS else None,
         largest=context.array(call, (1,)) if config.get("damax_output") is True else None,
         kind="kGemm" if target == "__cublas$gemm" else "kCublasLtMatmul",
+        workspace=_workspace(context, call),
     )
     _check_gemm(call, thunk)
     return [thunk]
+
+
+def _workspace(context: ThunkContext, call: HloInstruction) -> BufferSlice | None:
+    """Return the last result, bytes for the library, if it has any."""
+    last = call.shape.tuple_shapes[-1] if call.shape.is_tuple else None
+    if last is None or not last.is_array or last.element_type != "s8" or not last.element_count:
+        return None
+    return context.array(call, (len(call.shape.tuple_shapes) - 1,)).slice
 
 
 def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:

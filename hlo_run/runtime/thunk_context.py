@@ -17,12 +17,16 @@ from hlo_run.target import TargetSpec
 
 
 class ThunkContext(Struct, frozen=True):
-    """What the functions that make thunks share. `sequence` makes the thunks of another computation, such as a loop body."""
+    """What the functions that make thunks share. `sequence` makes the thunks of another computation, such as a loop body.
+
+    `streams` has the number of the stream of every start of asynchronous work.
+    """
 
     buffers: BufferAssignment
     kernels: KernelRequests
     sequence: Callable[[HloComputation], tuple[Thunk, ...]]
     target: TargetSpec
+    streams: Mapping[HloInstruction, int]
 
     def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
         """Return the array at the shape index `index` of a value, which must be an array."""

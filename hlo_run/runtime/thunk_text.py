@@ -10,16 +10,20 @@ writes memory that the other accesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, assert_never, get_args
 
 from hlo_run.artifact import (
     Accesses,
+    AsyncDoneThunk,
+    AsyncStartThunk,
     BufferSlice,
+    CollectiveKind,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
     Executable,
     FunctionCall,
+    GemmThunk,
     KernelThunk,
     MemsetThunk,
     SequentialThunk,
@@ -31,7 +35,7 @@ from hlo_run.artifact import (
 from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
-_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution")
+_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution", "kReplicaId", "kPartitionId", *get_args(CollectiveKind))
 
 
 def thunk_sequence_text(program: Executable) -> str:
@@ -74,10 +78,12 @@ class _Printer:
     def __init__(self, program: Executable) -> None:
         self._numbers = thunk_numbers(program.thunks)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
+        # XLA calls an asynchronous execution by the number of its start.
+        self._starts = {t.key: self._numbers[id(t)] for t in every_thunk(program.thunks) if isinstance(t, AsyncStartThunk)}
 
     def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
         """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
-        touched = [accesses(thunk) for thunk in thunks]
+        touched = [_uses(thunk) for thunk in thunks]
         kind_width = max(len(thunk.kind) for thunk in thunks)
         befores = [self._before(thunks, touched, place) for place in range(len(thunks))]
         afters = [self._after(thunks, touched, place) for place in range(len(thunks))]
@@ -111,8 +117,15 @@ class _Printer:
                 names = _branch_names(thunk)
                 parts = [f"{indent}{name}:\n{self._inner(b, level)}" for name, b in zip(names, thunk.branches, strict=True)]
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
+            case SequentialThunk(kind="kGroup"):
+                return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case SequentialThunk():
                 return self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
+            case AsyncStartThunk():
+                inner = self._inner(thunk.thunks, level).rstrip("\n")
+                return f"stream={thunk.stream}_stream[{thunk.stream_number}], async_id={self._starts[thunk.key]}\n{inner}"
+            case AsyncDoneThunk():
+                return f"async_id={self._starts[thunk.key]}"
             case CommandBufferThunk():
                 return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case CopyThunk() | MemsetThunk() | FunctionCall():
@@ -122,6 +135,13 @@ class _Printer:
 
     def _inner(self, thunks: Sequence[Thunk], level: int) -> str:
         return self.sequence(thunks, level + 2) if thunks else "No thunks.\n"
+
+
+def _uses(thunk: Thunk) -> Accesses:
+    """Return what a thunk reads and writes, with the workspaces of libraries."""
+    found = accesses(thunk)
+    workspaces = [part.workspace for part in every_thunk((thunk,)) if isinstance(part, GemmThunk)]
+    return Accesses(found.reads, (*found.writes, *(workspace for workspace in workspaces if workspace is not None)))
 
 
 def _branch_names(thunk: ConditionalThunk) -> list[str]:

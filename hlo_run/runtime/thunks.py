@@ -7,7 +7,7 @@ from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
-from hlo_run.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
+from hlo_run.runtime import async_thunks, collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.kernel_requests import KernelRequest, KernelRequests
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
@@ -33,7 +33,7 @@ class _Planner:
         assert module.schedule is not None, "the schedule row is required"
         self._schedule = module.schedule
         self._emitted: dict[HloComputation, tuple[Thunk, ...]] = {}
-        self.context = ThunkContext(buffers, KernelRequests(buffers), self.sequence, target)
+        self.context = ThunkContext(buffers, KernelRequests(buffers), self.sequence, target, async_thunks.stream_numbers(module))
 
     def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
         """Return the thunks of a computation, such as the entry or a loop body."""
@@ -92,6 +92,7 @@ _OPCODES: dict[str, EmitThunk] = {
     **sort_thunks.OPCODES,
     **control_thunks.OPCODES,
     **collective_thunks.OPCODES,
+    **async_thunks.OPCODES,
     "fusion": _fusion,
     "copy": _copy,
 }

@@ -70,7 +70,7 @@ def test_accepted_flags_keep_their_values() -> None:
             "xla_cpu_experimental_xnn_fusion_type=+individual_dot,+reduce",
             "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
         ),
-        ("xla_gpu_disable_async_collectives=allreduce,alltoall", "ALLREDUCE,ALLTOALL"),
+        ("xla_gpu_enable_collectives_command_buffer_filter=allreduce,alltoall", "ALLREDUCE,ALLTOALL"),
         ("xla_backend_extra_options=a=1,b", "a=1,b"),
     ],
 )  # fmt: skip
@@ -86,7 +86,7 @@ def test_values_of_enums_and_lists(flag: str, value: str) -> None:
         ("--xla_gpu_autotune_gemm_rtol=x", "'x' is not a number"),
         ("--xla_cpu_use_onednn=maybe", "'maybe' is not a boolean"),
         ("--xla_gpu_shape_checks=never", "'never' is not one of IGNORE, RUNTIME, COMPILE_TIME"),
-        ("--xla_gpu_disable_async_collectives=+allreduce,alltoall", "a sign before some values"),
+        ("--xla_gpu_enable_collectives_command_buffer_filter=+allreduce,alltoall", "a sign before some values"),
         ("--xla_early_exit_with_layouts", "is not supported"),
         ("--xla_gpu_autotune_level", "needs a value"),
     ],
@@ -97,24 +97,25 @@ def test_refusals(flag: str, message: str) -> None:
 
 
 def test_a_refused_flag_in_xla_flags_is_a_warning_for_other_programs_read_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_autotune_level=1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_latency_hiding_schedule=true --xla_gpu_autotune_level=1")
     options, _, warnings = parse_arguments(["x.hlo"])
     assert dict(options.other_xla_flags) == {"xla_gpu_autotune_level": "1"}
     assert len(warnings) == 1
     assert "is not supported" in warnings[0]
     with pytest.raises(UsageError, match="is not supported"):
         parse_arguments(["--strict_flags", "x.hlo"])
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_latency_hiding_schedule=false")
     assert parse_arguments(["--strict_flags", "x.hlo"])[2] == ()
 
 
 def test_a_text_proto_takes_every_field(tmp_path: Path) -> None:
     file = tmp_path / "flags.pbtxt"
-    file.write_text('xla_gpu_autotune_level: 0\nxla_gpu_disable_async_collectives: [ALLREDUCE, ALLTOALL]\nseed: 3\n'
-                    'xla_gpu_analytical_latency_estimator_options { key: "rtt_us" value: "1" }\n')  # fmt: skip
+    name = "xla_gpu_enable_collectives_command_buffer_filter"
+    file.write_text(f'xla_gpu_autotune_level: 0\n{name}: [ALLREDUCE, ALLTOALL]\nseed: 3\n'
+                    'xla_backend_extra_options { key: "some" value: "1" }\n')  # fmt: skip
     options, _, warnings = parse_arguments([f"--debug_options_file={file}", "x.hlo"])
     others = dict(options.other_xla_flags)
-    assert (others["xla_gpu_autotune_level"], others["xla_gpu_disable_async_collectives"]) == ("0", "ALLREDUCE,ALLTOALL")
+    assert (others["xla_gpu_autotune_level"], others[name]) == ("0", "ALLREDUCE,ALLTOALL")
     assert (options.seed, warnings) == (3, ())
 
 

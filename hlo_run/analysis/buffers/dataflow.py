@@ -27,6 +27,8 @@ from hlo_run.hlo.values.shape import Shape
 # Their results contain only values of other instructions.
 # Of their results, only the tuple or array itself is a value of theirs.
 _OWN_TOP_ALONE = ("tuple", "copy")
+# Their arrays are those of the operand, and the tuples of them are values of theirs.
+_OWN_TABLES = frozenset(("async-update", "async-done", "all-gather-done", "collective-permute-done"))
 _NO_OWN_VALUE = frozenset((*FORWARDED_PART, *SYNC_CONTROL_FLOW, "get-tuple-element"))
 
 # The numbers of every operand, by user and operand.
@@ -98,6 +100,9 @@ class _Analysis:
 
     def _defined_indices(self, instruction: HloInstruction) -> Iterator[ShapeIndex]:
         opcode = instruction.opcode
+        if opcode in _OWN_TABLES:
+            yield from (index for index, shape in _subshapes(instruction.shape) if shape.is_tuple)
+            return
         if opcode in _NO_OWN_VALUE or (opcode == "parameter" and instruction.parent in self._callers):
             return
         if opcode in _OWN_TOP_ALONE:
@@ -148,7 +153,8 @@ class _Analysis:
     def _transfer(self, instruction: HloInstruction) -> ValueTree:
         opcode, operands = instruction.opcode, instruction.operands
         if opcode in FORWARDED_PART:
-            return self._trees[operands[0]].at(FORWARDED_PART[opcode])
+            part = self._trees[operands[0]].at(FORWARDED_PART[opcode])
+            return self._with_own_tables(instruction, part, ()) if opcode in _OWN_TABLES else part
         match opcode:
             case "get-tuple-element":
                 return self._trees[operands[0]].parts[instruction.tuple_index]
@@ -167,6 +173,14 @@ class _Analysis:
                 return self._phi(instruction, [self._trees[c.root] for c in instruction.called_computations])
             case _:
                 return self._tree(instruction, instruction.shape, ())
+
+    def _with_own_tables(self, instruction: HloInstruction, part: ValueTree, index: ShapeIndex) -> ValueTree:
+        """Return a tree of the operand's arrays below the tuples that the instruction defines."""
+        own = self._own.get((instruction, index))
+        if own is None:
+            return part
+        parts = tuple(self._with_own_tables(instruction, inner, (*index, n)) for n, inner in enumerate(part.parts))
+        return ValueTree(own, parts)
 
     def _tree(self, instruction: HloInstruction, shape: Shape, index: ShapeIndex) -> ValueTree:
         """Return the tree of an instruction that defines all its values, or all but those that its first results forward."""
@@ -303,7 +317,7 @@ def _is_forwarded(opcode: str, index: ShapeIndex, shape: Shape) -> bool:
     """True where an instruction that defines other results forwards an operand, or a result of its callee."""
     match opcode:
         case "async-start":
-            return bool(index) and (index[0] == 1 or (index[0] == 0 and len(index) > 1))
+            return bool(index) and index[0] <= 1 and not shape.is_tuple
         case "copy-start":
             return index == (1,)
         case "all-gather-start" | "collective-permute-start":

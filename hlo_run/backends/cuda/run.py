@@ -15,6 +15,8 @@ from hlo_run import custom_calls
 from hlo_run.artifact import (
     ArraySpec,
     ArrayTree,
+    AsyncDoneThunk,
+    AsyncStartThunk,
     BufferSlice,
     CollectiveThunk,
     CommandBufferThunk,
@@ -110,8 +112,10 @@ class CudaRun:
             case MemsetThunk():
                 count = thunk.destination.size_bytes // 4
                 self._memory.fill_words(self._address(thunk.destination), thunk.value, count)
-            case SequentialThunk():
-                self._sequence(thunk.thunks)
+            case SequentialThunk() | AsyncStartThunk():
+                self._sequence(thunk.thunks)  # All work is on one stream, in the order of the thunks.
+            case AsyncDoneThunk():
+                pass
             case CommandBufferThunk():
                 self._command_buffer(thunk)
             case WhileThunk():
@@ -150,7 +154,7 @@ class CudaRun:
                 return True
             case GemmThunk():
                 return self._state.libraries.takes_product(thunk)
-            case FunctionCall() | Nesting():
+            case FunctionCall() | Nesting() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)

@@ -1,4 +1,7 @@
-"""Collectives on Host: the members of a group wait for each other, and the last to arrive computes all results."""
+"""Collectives on Host: the members of a group wait for each other, and the last to arrive computes all results.
+
+An asynchronous collective takes its operands when it starts, and waits for the others when it is done.
+"""
 
 from __future__ import annotations
 
@@ -15,47 +18,62 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 class CollectiveStep(Leaf):
-    """One device's part of a collective."""
+    """One device's part of a collective. `run` is `arrive`, then `finish`."""
 
     def __init__(self, machine: Machine, thunk: CollectiveThunk) -> None:
         self.thunk = thunk
         self.slices = tuple(spec.slice for spec in (*thunk.operands, *thunk.results))
         self._machine = machine
         self._collective = thunk
+        # The group and its meeting, from the arrival to the end. No group: the device is in none.
+        self._arrived: tuple[tuple[int, ...], Meeting | None] = ((), None)
 
     def bind(self) -> None:
         """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
-        """Compute and store the results. Outside of all groups, a broadcast gives zeros and other kinds raise DeviceError."""
+        """Take the operands, and store the results once all members have arrived."""
+        self.arrive()
+        self.finish()
+
+    def arrive(self) -> None:
+        """Take the operands. The last member computes all results. Raises DeviceError in no group, except for a broadcast."""
         machine, thunk = self._machine, self._collective
         world = machine.world
         members = members_of(thunk, machine.device, world.replicas, world.partitions)
         if not members:
             if thunk.kind != "kCollectiveBroadcast":
                 raise DeviceError(f"device {machine.device} is in no group of %{thunk.name}")
-            results = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
-        else:
-            operands = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
-            results = self._meet(members, operands)
-        for spec, result in zip(thunk.results, results, strict=True):
-            store(spec, machine.read(spec.slice), result)
-            machine.mark_written(spec.slice)
-
-    def _meet(self, members: tuple[int, ...], operands: list[Array]) -> list[Array]:
-        machine, thunk = self._machine, self._collective
-        world = machine.world
+            self._arrived = ((), None)
+            return
         key = (thunk.key, members)
         meeting = world.meetings.setdefault(key, Meeting())
-        meeting.operands[machine.device] = operands
+        meeting.operands[machine.device] = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
         if len(meeting.operands) == len(members):
             del world.meetings[key]
             made = combine(thunk, [meeting.operands[member] for member in members])
             meeting.results = dict(zip(members, made, strict=True))
-        elif world.team is not None:
-            world.team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
+        self._arrived = (members, meeting)
+
+    def finish(self) -> None:
+        """Wait for the other members and store the results; zeros outside of all groups."""
+        machine, thunk = self._machine, self._collective
+        (members, meeting), self._arrived = self._arrived, ((), None)
+        if meeting is None:
+            results = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
+        else:
+            results = self._wait(members, meeting)
+        for spec, result in zip(thunk.results, results, strict=True):
+            store(spec, machine.read(spec.slice), result)
+            machine.mark_written(spec.slice)
+
+    def _wait(self, members: tuple[int, ...], meeting: Meeting) -> list[Array]:
+        machine = self._machine
+        team = machine.world.team
+        if meeting.results is None and team is not None:
+            team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
         if meeting.results is None:
-            raise DeviceError(f"%{thunk.name} waits forever: {self._missing(members, meeting)}")
+            raise DeviceError(f"%{self._collective.name} waits forever: {self._missing(members, meeting)}")
         return meeting.results[machine.device]
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:

@@ -13,6 +13,8 @@ from hlo_run import custom_calls
 from hlo_run.artifact import (
     ArraySpec,
     ArrayTree,
+    AsyncDoneThunk,
+    AsyncStartThunk,
     BufferSlice,
     CollectiveThunk,
     CommandBufferThunk,
@@ -97,6 +99,10 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return ConditionalStep(machine, thunk)
         case SequentialThunk():
             return SequenceStep(machine, thunk)
+        case AsyncStartThunk():
+            return StartStep(machine, thunk)
+        case AsyncDoneThunk():
+            return DoneStep(machine, thunk)
         case CommandBufferThunk():
             return CommandBufferStep(machine, thunk)
         case CustomCallThunk() if is_user_function(thunk):
@@ -159,6 +165,49 @@ class SequenceStep(_Nested):
     def run(self) -> None:
         """Run the inner steps in order."""
         run_steps(self._machine, self.sequences[0])
+
+
+class StartStep(_Nested):
+    """Begin the work of another stream: collectives take their operands, and all other steps run at once."""
+
+    def __init__(self, machine: Machine, thunk: AsyncStartThunk) -> None:
+        super().__init__(machine, thunk, ())
+        self._key = thunk.key
+
+    def run(self) -> None:
+        """Start the collectives, and leave their ends to the `DoneStep`."""
+        started: list[Callable[[], None]] = []
+        for step in self.sequences[0]:
+            if isinstance(step, CollectiveStep):
+                step.arrive()
+                started.append(step.finish)
+            else:
+                _finish(started)  # a later step may read the results
+                step.run()
+        self._machine.started[self._key] = started
+
+
+class DoneStep(Leaf):
+    """Wait for the collectives of a `StartStep`."""
+
+    def __init__(self, machine: Machine, thunk: AsyncDoneThunk) -> None:
+        self.thunk = thunk
+        self.slices = ()
+        self._machine = machine
+        self._key = thunk.key
+
+    def bind(self) -> None:
+        """Do nothing: the collectives look up their slices themselves."""
+
+    def run(self) -> None:
+        """Store the results of the collectives."""
+        _finish(self._machine.started.pop(self._key, []))
+
+
+def _finish(started: list[Callable[[], None]]) -> None:
+    for finish in started:
+        finish()
+    started.clear()
 
 
 class CommandBufferStep(_Nested):

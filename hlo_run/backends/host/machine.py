@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -116,6 +116,8 @@ class Machine:
         self.seed = 0
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
+        self.started: dict[str, list[Callable[[], None]]] = {}
+        """By the key of a thunk on another stream: what is left to do when its results are needed."""
         self.rng_states = RngStates()
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
         sizes = {number: executable.allocations[number].size_bytes for number in results}

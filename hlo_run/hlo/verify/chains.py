@@ -20,6 +20,8 @@ _STARTS: dict[str, tuple[str, ...]] = {
     "async-done": ("async-start", "async-update"),
 }
 
+_GROUP = "_collectives_group"
+
 
 def verify_chains(module: HloModule) -> None:
     """Raise ParseError for a start without exactly one done, a done of another op, and a transfer with different channels."""
@@ -50,6 +52,9 @@ def _is_wrapped_root(transfer: HloInstruction) -> bool:
 
 
 def _verify_wrapped(start: HloInstruction) -> None:
+    attributes = start.frontend_attributes
+    if attributes is not None and attributes.get(_GROUP) is not None:
+        return  # collectives that run as one operation
     for computation in start.called_computations:
         if not is_one_instruction(computation) and any(i.opcode not in _SEND_RECV for i in computation.instructions):
             raise instruction_error(start, f"'{computation.name}' must hold nothing but parameters and its root")

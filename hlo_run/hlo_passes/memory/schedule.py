@@ -1,8 +1,8 @@
 """Schedule every executed computation and every reducer, unless the module came with a schedule (`is_scheduled=true`).
 
 Computes three orders: list scheduler, depth first, and post-order. The one with the smallest peak memory is used, the first
-of equals. Respects control dependencies. Leaves `HloModule.schedule`. Mirrors XLA's `DefaultMemoryScheduler`; its
-latency-hiding scheduler, which then moves collectives apart, is not implemented.
+of equals. Asynchronous work starts as early and ends as late as the order allows. Respects control dependencies. Leaves
+`HloModule.schedule`. Mirrors XLA's `DefaultMemoryScheduler` with its `PostProcessSchedule`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
 from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.latency.early_and_late import early_and_late
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
@@ -45,7 +46,7 @@ class Schedule(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        if any(observer.reads_hlo for observer in ctx.observers):
+        if ctx.options.xla_gpu_pgle_profile_file_or_directory_path or any(o.reads_hlo for o in ctx.observers):
             _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
@@ -76,7 +77,7 @@ def _best_orders(module: HloModule, missing: set[HloComputation], given: _Orders
         memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
         orders: _Orders = {}
         for computation in callees_first:
-            orders[computation] = scheduler(computation, memory)
+            orders[computation] = early_and_late(computation, scheduler(computation, memory))
             memory.note(computation, orders[computation])
         peak_bytes = _peak_bytes(analysis, given | orders, sharing)
         if least_bytes is None or peak_bytes < least_bytes:

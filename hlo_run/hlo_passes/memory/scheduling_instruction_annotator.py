@@ -2,7 +2,8 @@
 
     add = f32[8] add(p, p)   =>   add = f32[8] add(p, p), metadata={scheduling_name="add"}
 
-XLA's `SchedulingInstructionAnnotator`. Constants get none, since they are renamed later.
+XLA's `SchedulingInstructionAnnotator`, which runs after the latency-hiding scheduler. Constants get none, since they are
+renamed later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.latency.choice import hides_latency
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -24,7 +26,8 @@ class SchedulingInstructionAnnotator(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the metadata of all instructions but constants in place."""
-        del ctx
+        if not hides_latency(ctx.options, ctx.target, module):
+            return
         for instruction in module.instructions:
             old = instruction.metadata
             if instruction.opcode != "constant" and (not isinstance(old, OpMetadata) or not old.scheduling_name):

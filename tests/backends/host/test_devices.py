@@ -20,6 +20,7 @@ from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
+from hlo_run.runtime.thunk_text import thunk_sequence_text
 from hlo_run.target import DEFAULT_TARGET, preset
 
 ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }"
@@ -231,3 +232,49 @@ def test_the_first_failure_of_a_team_is_raised() -> None:
     with pytest.raises(DeviceError, match="broken"):
         team.run([lambda number=number: work(number) for number in range(3)])
     assert seen == [0, 1]
+
+
+ASYNC = f"""HloModule m, is_scheduled=true, num_partitions=2
+{ADD}
+ENTRY e {{
+  p = f32[4] parameter(0)
+  s = (f32[4], f32[8]) all-gather-start(p), channel_id=1, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true
+  rs = f32[4] all-reduce-start(p), channel_id=2, replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply=add
+  c = f32[4] copy(p)
+  rd = f32[4] all-reduce-done(rs)
+  d = f32[8] all-gather-done(s)
+  ROOT t = (f32[8], f32[4], f32[4]) tuple(d, c, rd)
+}}"""
+
+
+def test_asynchronous_collectives_take_operands_at_the_start_and_give_results_at_the_done() -> None:
+    _agrees(ASYNC, times=2)
+
+
+def test_asynchronous_thunks_are_numbered_after_what_they_run() -> None:
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), parse(ASYNC))
+    lines = thunk_sequence_text(executable).splitlines()
+    start, done = (next(line for line in lines if word in line) for word in ("kAsyncStart", "kAsyncDone"))
+    assert start.startswith("002: ")
+    assert start.endswith("stream=communication_stream[0], async_id=2")
+    assert lines[lines.index(start) + 1].startswith("    001: kAllGather")
+    assert "async_id=" in done
+
+
+def test_a_partner_that_never_starts_is_an_error_that_names_both() -> None:
+    text = """HloModule m, is_scheduled=true, num_partitions=2
+yes { y = f32[4] parameter(0)
+  s = (f32[4], f32[8]) all-gather-start(y), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  c = f32[4] copy(y)
+  d = f32[8] all-gather-done(s)
+  ROOT z = f32[8] concatenate(c, c), dimensions={0} }
+no { n = f32[4] parameter(0) ROOT z = f32[8] concatenate(n, n), dimensions={0} }
+ENTRY e {
+  p = f32[4] parameter(0)
+  i = u32[] partition-id()
+  k = s32[] convert(i)
+  ROOT r = f32[8] conditional(k, p, p), branch_computations={yes, no}
+}"""
+    with pytest.raises(DeviceError, match="deadlock: every device that still runs") as caught:
+        _run(parse(text.replace("is_scheduled=true, ", "")), [np.ones(4, np.float32)] * 2)
+    assert "%s: of its group {0,1}, 1 did not arrive" in caught.value.notes[0]

@@ -1,0 +1,109 @@
+"""Answers about asynchronous instructions: their kind, whether they may overlap, and the configuration of collectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, TRANSFER
+
+COLLECTIVE_STREAM = "collective"
+"""The stream annotation of a computation that runs on the stream of collectives."""
+_STREAM = "_xla_stream_annotation"
+_CONFIG = "collective_backend_config"
+
+
+class AsyncKind(NamedTuple):
+    """`phase` is start, done or "" (not asynchronous). `inner` is the opcode of the operation, without -start and -done."""
+
+    phase: str
+    inner: str
+
+
+def async_kind(instruction: HloInstruction) -> AsyncKind:
+    """Return the kind of an instruction. The transfers `send` and `recv` are starts."""
+    opcode = instruction.opcode
+    if opcode in ("async-start", "async-done"):
+        start = async_start(instruction)
+        inner = start.called_computations[0].root.opcode if start is not None else opcode
+        return AsyncKind(opcode.removeprefix("async-"), inner)
+    if opcode in ASYNC_START:
+        return AsyncKind("start", opcode.removesuffix("-start"))
+    if opcode in ASYNC_DONE:
+        return AsyncKind("done", opcode.removesuffix("-done"))
+    return AsyncKind("", opcode)
+
+
+def attribute(instruction: HloInstruction, name: str) -> str:
+    """Return a frontend attribute; empty if there is none."""
+    attributes = instruction.frontend_attributes
+    return (attributes.get(name) or "") if attributes is not None else ""
+
+
+def gpu_config(instruction: HloInstruction) -> dict[str, Any]:
+    """Return the backend_config as a dict; empty if it is not JSON."""
+    text = instruction.backend_config.strip()
+    if not text.startswith("{"):
+        return {}
+    try:
+        config: object = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
+
+
+def collective_config(instruction: HloInstruction) -> Mapping[str, Any]:
+    """Return the collective's part of the backend_config; empty if there is none."""
+    found: object = gpu_config(instruction).get(_CONFIG)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def is_sync(start: HloInstruction) -> bool:
+    """Return True for the start of a collective that is marked synchronous."""
+    return bool(collective_config(start).get("is_sync", False))
+
+
+def is_collective_start(instruction: HloInstruction) -> bool:
+    """Return True for the start of a collective of any form. Transfers are none."""
+    kind = async_kind(instruction)
+    return kind.phase == "start" and kind.inner in COLLECTIVE
+
+
+def is_collective_done(instruction: HloInstruction) -> bool:
+    """Return True for the done of a collective of any form. Transfers are none."""
+    kind = async_kind(instruction)
+    return kind.phase == "done" and kind.inner in COLLECTIVE
+
+
+def is_on_collective_stream(instruction: HloInstruction) -> bool:
+    """Return True for an async-start or async-done of a computation on the stream of collectives."""
+    return instruction.opcode in ("async-start", "async-done") and attribute(instruction, _STREAM).lower() == COLLECTIVE_STREAM
+
+
+def overlaps_from(instruction: HloInstruction) -> bool:
+    """Return True for a start whose work may overlap with what follows (XLA's `IsGpuAsyncStart`)."""
+    if instruction.opcode == "copy-start":
+        return True
+    if is_collective_start(instruction) or instruction.opcode in TRANSFER:
+        return not is_sync(instruction)
+    return instruction.opcode == "async-start" and execution_thread(instruction) != _thread(instruction)
+
+
+def overlaps_until(instruction: HloInstruction) -> bool:
+    """Return True for the done of a start whose work may overlap with what is between."""
+    opcode = instruction.opcode
+    if opcode not in ASYNC_DONE:
+        return False
+    if opcode == "copy-done":
+        return True
+    if is_collective_done(instruction) or opcode in ("send-done", "recv-done"):
+        return not is_sync(instruction.operands[0])
+    start = async_start(instruction)
+    return start is not None and execution_thread(start) != _thread(instruction)
+
+
+def _thread(instruction: HloInstruction) -> str:
+    return instruction.parent.execution_thread if instruction.parent is not None else MAIN_THREAD

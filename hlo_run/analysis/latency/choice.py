@@ -1,0 +1,42 @@
+"""When the latency-hiding scheduler runs, and what it estimates with. XLA's `IsLHSEnabled` and `GetLatencyEstimator`."""
+
+from __future__ import annotations
+
+from hlo_run.analysis.latency.collective_times import network_of
+from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
+from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profile
+from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, is_measured, knows_collectives
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.options import CompileOptions
+from hlo_run.target import TargetSpec
+
+
+def hides_latency(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
+    """Return True if the scheduler runs: where it has measured speeds, or if a flag says so."""
+    if options.xla_gpu_enable_latency_hiding_scheduler or _has_speeds(options, target, module):
+        return True
+    return _profile(options, module) is not None
+
+
+def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloModule) -> LatencyEstimator:
+    """Return the estimator: measured speeds on Hopper and Blackwell, sizes of work elsewhere; a profile before both."""
+    partitions = int(module.attrs.get("num_partitions", 1))
+    sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
+    speeds = SpeedOfLight(target, network_of(target), sizes) if _has_speeds(options, target, module) else sizes
+    profile = _profile(options, module)
+    return speeds if profile is None else ProfileGuided(profile, speeds)
+
+
+def _profile(options: CompileOptions, module: HloModule) -> Profile | None:
+    path = options.xla_gpu_pgle_profile_file_or_directory_path
+    if not path:
+        return None
+    attributes = module.attrs.get("frontend_attributes")
+    known = attributes.get("fingerprint_before_lhs") if isinstance(attributes, FrontendAttributes) else None
+    return read_profile(path, known or "")
+
+
+def _has_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
+    is_on = options.xla_gpu_enable_analytical_sol_latency_estimator
+    return is_on and is_measured(target) and knows_collectives(module)

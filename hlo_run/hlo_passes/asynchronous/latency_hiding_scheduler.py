@@ -1,0 +1,93 @@
+"""Order computations with asynchronous instructions anew, so that other work runs while a collective or a copy is under way.
+
+    s = all-gather-start(p); d = all-gather-done(s); c = fusion(q)   =>   s = all-gather-start(p); c = fusion(q); d = ..
+
+Needs a schedule that saves memory, which decides between equals. XLA's `LatencyHidingScheduler`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
+from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.analysis.latency.async_kinds import attribute, overlaps_from, overlaps_until
+from hlo_run.analysis.latency.choice import hides_latency, latency_estimator
+from hlo_run.analysis.latency.latency_order import latency_order
+from hlo_run.analysis.latency.memory_pressure import MemoryPressure
+from hlo_run.analysis.latency.resources import Streams
+from hlo_run.analysis.latency.schedule_graph import build_graph
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC, ASYNC_START
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.config import aliases
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_USABLE_PERCENT = 80
+
+
+class LatencyHidingScheduler(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "latency-hiding-scheduler"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Change the schedule of `module`."""
+        if not module.instructions_of("custom-call", *ASYNC_START):
+            return
+        schedule = module.schedule
+        if schedule is None or not hides_latency(ctx.options, ctx.target, module):
+            return
+        computations = [c for c in computation_post_order(module) if c in schedule and any(map(_asks_for_it, c.instructions))]
+        if not computations:
+            return
+        options = ctx.options
+        streams = Streams(
+            options.xla_gpu_experimental_parallel_collective_overlap_limit,
+            options.xla_gpu_experimental_parallel_async_compute_limit,
+        )
+        estimator = latency_estimator(ctx.options, ctx.target, module)
+        analysis = analyze_aliases(analyze_dataflow(module))
+        limit = _limit_bytes(ctx, module)
+        follows_memory = sum(buffer_size_bytes(buffer.values[0]) for buffer in analysis.buffers) > limit // 2
+        peaks: dict[HloComputation, int] = {}
+        for computation in computations:
+            pressure = MemoryPressure(analysis, limit, peaks) if follows_memory else None
+            nodes = build_graph(schedule[computation], estimator, streams, analysis)
+            order = latency_order(nodes, streams.limits, pressure)
+            if pressure is not None:
+                peaks[computation] = pressure.peak_bytes
+            streams.forget(computation)
+            if order != schedule[computation]:
+                schedule[computation] = order
+                module.version += 1
+
+
+def _asks_for_it(instruction: HloInstruction) -> bool:
+    if overlaps_from(instruction) or overlaps_until(instruction):
+        return True
+    return instruction.opcode in ("custom-call", *ASYNC) and attribute(instruction, "scheduler_hint") == "force_delay"
+
+
+def _limit_bytes(ctx: PassContext, module: HloModule) -> int:
+    """Return the memory for temporaries: four fifths of the device's, without parameters and results, and a reserve."""
+    base = ctx.target.device_memory_size_bytes * _USABLE_PERCENT // 100
+    shapes = [parameter.shape for parameter in module.entry.parameters] + [module.entry.root.shape]
+    used = sum(map(_bytes, shapes))
+    for output, _number, _place, _must in aliases(module):
+        used -= _bytes(_part(module.entry.root.shape, output))
+    return max(base - used, 0) * ctx.options.xla_gpu_memory_limit_slop_factor // 100
+
+
+def _part(shape: Shape, index: tuple[int, ...]) -> Shape:
+    for number in index:
+        shape = shape.tuple_shapes[number]
+    return shape
+
+
+def _bytes(shape: Shape) -> int:
+    return sum(leaf.size_bytes for _, leaf in shape.leaves() if leaf.is_array)

@@ -1,0 +1,100 @@
+"""Replaces an instruction by a start and a done, which return its value later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hlo_run.analysis.latency.async_kinds import gpu_config
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+
+# Both instructions of the pair have these of the instruction that they replace.
+_SHARED = ("metadata", "backend_config", "frontend_attributes")
+_RECORD = "collective_backend_config"
+_COLLECTIVE_DEFAULTS: dict[str, Any] = {
+    "is_sync": False,
+    "is_pipelined": False,
+    "backend": "DEFAULT",
+    "collectives_mode": "COLLECTIVES_MODE_INVALID",
+    "kernel_strategy": "KERNEL_STRATEGY_DEFAULT",
+}
+_AFTER_RECORDS = ("force_earliest_schedule", "reification_cost", "device_type")
+
+
+def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: str) -> HloInstruction:
+    """Add `start` and a done to the computation of `old`, and let its users use the done, which is returned.
+
+    What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place.
+    """
+    computation = old.parent
+    assert computation is not None, "the instruction is in a computation"
+    order = module.schedule.get(computation) if module.schedule is not None else None
+    place = order.index(old) if order is not None else 0
+    computation.add(start)
+    done = computation.add(HloInstruction(_done_name(start, done_opcode), done_opcode, old.shape, [start], {}, {}, old.where))
+    for made in (start, done):
+        made.attrs.update({name: old.attrs[name] for name in _SHARED if name in old.attrs})
+    if old.sharding is not None:
+        done.attrs["sharding"] = old.sharding
+    if order is not None:
+        order[-2:] = []
+        order[place:place] = [start, done]
+    start.control_predecessors = list(old.control_predecessors)
+    old.control_predecessors = []
+    for other in computation.instructions:
+        if old in other.control_predecessors:
+            other.control_predecessors = [done if before is old else before for before in other.control_predecessors]
+    module.replace(old, done)
+    computation.remove(old)
+    return done
+
+
+def _done_name(start: HloInstruction, opcode: str) -> str:
+    return opcode if opcode != "async-done" else f"{start.called_computations[0].root.opcode}-done"
+
+
+def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", contexts: Sequence[Shape] = ()) -> HloInstruction:
+    """Return an `async-start` of a new computation with a copy of `old` alone, in no computation yet.
+
+    Its shape is (operands, result, *contexts).
+    """
+    body = HloComputation("async_computation", old.where)
+    body.execution_thread = thread
+    parameters = [
+        body.add(HloInstruction(f"param_{number}", "parameter", operand.shape, (), {"parameter_number": number}))
+        for number, operand in enumerate(old.operands)
+    ]
+    body.add(copy_instruction(old, parameters), is_root=True)
+    module.add_computation(body)
+    if module.schedule is not None:
+        module.schedule[body] = list(body.instructions)
+    operands = Shape.make_tuple(tuple(operand.shape for operand in old.operands))
+    shape = Shape.make_tuple((operands, old.shape, *contexts))
+    attributes = {} if thread == "main" else {"async_execution_thread": thread}
+    return HloInstruction(f"{old.opcode}-start", "async-start", shape, old.operands, attributes, {"calls": (body,)}, old.where)
+
+
+def queue_of(instruction: HloInstruction) -> str:
+    """Return the number of the stream in an instruction's backend_config; `0` is the default."""
+    return str(gpu_config(instruction).get("operation_queue_id", "0"))
+
+
+def set_queue(instruction: HloInstruction, queue: str) -> None:
+    """Write the number of a stream into an instruction's backend_config."""
+    instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"operation_queue_id": queue})
+
+
+def allow_late(done: HloInstruction) -> None:
+    """Say in the backend_config of a done that it need not follow its start at once."""
+    done.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(done) | {"force_earliest_schedule": False})
+
+
+def set_sync(start: HloInstruction, is_sync: bool) -> None:
+    """Say in the backend_config of a collective's start whether it is synchronous."""
+    config = dict(NO_RECORD) | gpu_config(start)
+    record = _COLLECTIVE_DEFAULTS | dict(config.pop(_RECORD, {})) | {"is_sync": is_sync}
+    last = {key: config.pop(key) for key in _AFTER_RECORDS if key in config}
+    start.attrs["backend_config"] = to_json({**config, _RECORD: record, **last})

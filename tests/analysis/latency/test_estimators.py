@@ -1,0 +1,71 @@
+"""Estimates of instructions and of collectives within and between hosts."""
+
+from __future__ import annotations
+
+from hlo_run import parse
+from hlo_run.analysis.latency.choice import hides_latency, latency_estimator
+from hlo_run.analysis.latency.estimator import HIGH_LATENCY, LOW_LATENCY, TShirtSizes
+from hlo_run.analysis.latency.speed_of_light import SpeedOfLight
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.options import Options
+from hlo_run.target import preset
+
+_GATHER = """HloModule m, num_partitions=DEVICES
+f {{ x = f32[256,256] parameter(0) ROOT y = f32[256,256] tanh(x) }}
+ENTRY e {{
+  p = f32[256,256] parameter(0)
+  s = (f32[256,256], f32[SIZE,256]) all-gather-start(p), channel_id=1, replica_groups=[1,DEVICES]<=[DEVICES], dimensions={{0}},
+    use_global_device_ids=true
+  d = f32[SIZE,256] all-gather-done(s)
+  n = f32[256,256] fusion(p), kind=kLoop, calls=f
+  w = f32[256,256] dot(n, p), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT t = (f32[SIZE,256], f32[256,256]) tuple(d, w)
+}}"""
+
+
+def _gather(devices: int) -> HloModule:
+    text = _GATHER.replace("{{", "{").replace("}}", "}")
+    return parse(text.replace("SIZE", str(256 * devices)).replace("DEVICES", str(devices)))
+
+
+def _named(module: HloModule, name: str) -> HloInstruction:
+    return next(instruction for instruction in module.instructions if instruction.name == name)
+
+
+def test_measured_speeds_on_hopper() -> None:
+    module = _gather(8)
+    estimator = latency_estimator(Options(), preset("h100"), module)
+    assert isinstance(estimator, SpeedOfLight)
+    start, done = _named(module, "s"), _named(module, "d")
+    assert estimator.cost(start) == estimator.cost(done) == 1
+    assert 10 < estimator.latency(start, done) < 100
+    assert 1 < estimator.cost(_named(module, "w")) < 10
+    assert 0 < estimator.cost(_named(module, "n")) < 1
+    assert estimator.latency(_named(module, "n"), _named(module, "w")) == LOW_LATENCY
+
+
+def test_hosts_talk_slower() -> None:
+    near, far = (_gather(devices) for devices in (8, 16))
+    latencies = [
+        latency_estimator(Options(), preset("h100"), module).latency(_named(module, "s"), _named(module, "d"))
+        for module in (near, far)
+    ]
+    assert latencies[1] > 2 * latencies[0]
+
+
+def test_sizes_of_work_elsewhere() -> None:
+    module = _gather(8)
+    assert not hides_latency(Options(), preset("a100"), module)
+    assert hides_latency(Options(xla_gpu_enable_latency_hiding_scheduler=True), preset("a100"), module)
+    estimator = latency_estimator(Options(), preset("a100"), module)
+    assert isinstance(estimator, TShirtSizes)
+    assert estimator.latency(_named(module, "s"), _named(module, "d")) == HIGH_LATENCY
+    assert [estimator.cost(_named(module, name)) for name in "pnw"] == [0, 1000, 1]
+
+
+def test_no_speeds_for_unknown_collectives() -> None:
+    module = parse(
+        "HloModule m, replica_count=2\nENTRY e { p = f32[4] parameter(0) ROOT b = f32[4] collective-broadcast(p), "
+        "replica_groups={{0,1}} }"
+    )
+    assert not hides_latency(Options(), preset("h100"), module)

@@ -1,0 +1,89 @@
+"""The order of the latency-hiding scheduler: streams, stalls, hints, and little memory."""
+
+from __future__ import annotations
+
+from hlo_run import parse
+from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
+from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.latency.early_and_late import early_and_late
+from hlo_run.analysis.latency.estimator import TShirtSizes
+from hlo_run.analysis.latency.latency_order import latency_order
+from hlo_run.analysis.latency.memory_pressure import MemoryPressure
+from hlo_run.analysis.latency.resources import Streams
+from hlo_run.analysis.latency.schedule_graph import build_graph
+
+_TWO = """HloModule m, is_scheduled=true, replica_count=2
+c { x = f32[256] parameter(0) ROOT y = f32[256] negate(x) }
+h { x = f32[256] parameter(0) ROOT y = f32[256] negate(x) }
+ENTRY e {
+  p = f32[256] parameter(0)
+  q = f32[256] parameter(1)
+  v = (f32[256], f32[512]) all-gather-start(p), replica_groups={{0,1}}, dimensions={0}
+  vd = f32[512] all-gather-done(v)
+  w = (f32[256], f32[512]) all-gather-start(q), replica_groups={{0,1}}, dimensions={0}
+  wd = f32[512] all-gather-done(w)
+  f = f32[256] fusion(p), kind=kLoop, calls=c
+  g = f32[256] fusion(q), kind=kLoop, calls=h
+  ROOT t = (f32[512], f32[512], f32[256], f32[256]) tuple(vd, wd, f, g)
+}"""
+
+
+def _order(text: str, collectives: int = 1, limit_bytes: int | None = None) -> list[str]:
+    module = parse(text)
+    assert module.schedule is not None
+    aliases = analyze_aliases(analyze_dataflow(module))
+    streams = Streams(collectives)
+    nodes = build_graph(module.schedule[module.entry], TShirtSizes(), streams, aliases)
+    pressure = MemoryPressure(aliases, limit_bytes, {}) if limit_bytes is not None else None
+    return [instruction.name for instruction in latency_order(nodes, streams.limits, pressure)]
+
+
+def test_one_collective_is_in_flight_and_kernels_hide_it() -> None:
+    order = _order(_TWO)
+    places = [order.index(name) for name in ("v", "vd", "w", "wd")]
+    assert places == sorted(places)
+    spans = [(order.index("v"), order.index("vd")), (order.index("w"), order.index("wd"))]
+    inside = [name for name in "fg" if any(begin < order.index(name) < end for begin, end in spans)]
+    assert inside == ["f", "g"]
+
+
+def test_two_collectives_may_be_in_flight() -> None:
+    order = _order(_TWO, collectives=2)
+    assert max(order.index("v"), order.index("w")) < min(order.index("vd"), order.index("wd"))
+
+
+def test_with_little_memory_results_live_shortly() -> None:
+    plenty, little = _order(_TWO), _order(_TWO, limit_bytes=4096)
+    assert sorted(plenty) == sorted(little)
+    assert plenty != little
+
+
+def test_a_loop_with_a_collective_waits_for_the_stream() -> None:
+    order = _order("""HloModule m, is_scheduled=true, replica_count=2
+body {
+  s = (f32[4]) parameter(0)
+  x = f32[4] get-tuple-element(s), index=0
+  b = (f32[4], f32[4]) collective-permute-start(x), source_target_pairs={{0,1},{1,0}}
+  d = f32[4] collective-permute-done(b)
+  ROOT r = (f32[4]) tuple(d)
+}
+cond { s = (f32[4]) parameter(0) ROOT f = pred[] constant(false) }
+ENTRY e {
+  p = f32[4] parameter(0)
+  a = (f32[4], f32[4]) collective-permute-start(p), source_target_pairs={{0,1},{1,0}}
+  k = f32[4] collective-permute-done(a)
+  i = (f32[4]) tuple(p)
+  w = (f32[4]) while(i), condition=cond, body=body
+  o = f32[4] get-tuple-element(w), index=0
+  ROOT t = (f32[4], f32[4]) tuple(k, o)
+}""")
+    assert not order.index("a") < order.index("w") < order.index("k")
+
+
+def test_without_the_scheduler_a_start_is_early_and_a_done_late() -> None:
+    module = parse(_TWO)
+    assert module.schedule is not None
+    order = [instruction.name for instruction in early_and_late(module.entry, module.schedule[module.entry])]
+    assert order.index("v") == order.index("p") + 1
+    assert order.index("w") == order.index("q") + 1
+    assert {order.index("vd"), order.index("wd")} == {len(order) - 3, len(order) - 2}
