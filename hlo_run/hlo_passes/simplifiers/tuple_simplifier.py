@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import remove_unused
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
 
 
 @dataclass(frozen=True)
@@ -25,45 +25,4 @@ class TupleSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place, operands before their users."""
         del ctx
-        replaced: list[HloInstruction] = []
-        computations = dict.fromkeys(i.parent for i in module.instructions_of("get-tuple-element", "tuple"))
-        for computation in computations:
-            assert computation is not None
-            for instruction in computation.post_order():
-                simpler = _simpler(instruction)
-                if simpler is not None and _is_sharded_alike(instruction, simpler):
-                    module.replace(instruction, simpler)
-                    replaced.append(instruction)
-        remove_unused(replaced)
-
-
-def _element(get: HloInstruction) -> HloInstruction | None:
-    """Return the operand of a `tuple`, perhaps of one inside others, that a get-tuple-element returns; None if there is none."""
-    operand = get.operands[0]
-    source = _element(operand) if operand.opcode == "get-tuple-element" else operand
-    return source.operands[get.tuple_index] if source is not None and source.opcode == "tuple" else None
-
-
-def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
-    """Return False for two values with different shardings, of which neither may be lost."""
-    shardings = [value.attrs["sharding"] for value in (one, two) if "sharding" in value.attrs]
-    return len(shardings) < 2 or shardings[0] == shardings[1]
-
-
-def _simpler(instruction: HloInstruction) -> HloInstruction | None:
-    """Return the existing value that `instruction` is equal to; None if it is not known."""
-    if instruction.control_predecessors:
-        return None
-    if instruction.opcode == "get-tuple-element":
-        return _element(instruction)
-    if instruction.opcode != "tuple" or not instruction.operands:
-        return None
-    sources = {operand.operands[0] if operand.opcode == "get-tuple-element" else operand for operand in instruction.operands}
-    (source,) = sources if len(sources) == 1 else (None,)
-    if source is None or source.shape != instruction.shape:
-        return None
-    is_in_order = all(
-        operand.opcode == "get-tuple-element" and operand.tuple_index == number
-        for number, operand in enumerate(instruction.operands)
-    )
-    return source if is_in_order else None
+        simplify_tuples(module)
