@@ -49,9 +49,8 @@ class CopyChains:
         self._copies: dict[HloInstruction, tuple[_Link, _Link]] = {
             copy: (links[dataflow.value(copy.operands[0])], links[dataflow.value(copy)])
             for computation in self._module.computations
-            if computation in self._order
             for copy in computation.instructions
-            if copy.opcode == "copy" and copy.shape == copy.operands[0].shape
+            if copy.opcode == "copy" and copy.shape == copy.operands[0].shape and self._order.has(copy)
         }
 
     def removable_copies(self) -> Iterator[HloInstruction]:
@@ -84,7 +83,7 @@ class CopyChains:
 
         for buffer in analysis.buffers:
             # A reducer, which runs inside a kernel, has no order.
-            values = [value for value in buffer.values if value.instruction.parent in self._order]
+            values = [value for value in buffer.values if self._order.has(value.instruction)]
             yield sorted(values, key=cmp_to_key(compare)) if len(values) > 1 else values
 
     def _join(self, source: _Link, made: _Link) -> bool:

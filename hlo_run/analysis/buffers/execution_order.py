@@ -78,8 +78,9 @@ class ExecutionOrder:
                 for inner in nested_computations(caller):
                     self._callers[inner] = (*self._callers[computation], caller)
 
-    def __contains__(self, computation: HloComputation) -> bool:
-        return computation in self._callers
+    def has(self, instruction: HloInstruction) -> bool:
+        """Return True if the instruction is executed, rather than part of a kernel."""
+        return instruction.parent in self._callers
 
     def compare(self, one: HloInstruction, two: HloInstruction) -> Order:
         """Return when `one` runs, seen from `two`."""

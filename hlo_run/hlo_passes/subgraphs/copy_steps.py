@@ -38,8 +38,8 @@ def remove_needless_copies(module: HloModule) -> None:
 def add_special_copies(module: HloModule) -> None:
     """Copy values that would share a buffer that they must not share: XLA's `AddSpecialCaseCopies`.
 
-    Copied are: parameters and constants beside other values of their buffer; an operand that its user cannot overwrite; results of
-    the entry that are parameters, constants or one buffer twice; the results of a branch that are one buffer twice.
+    Copied are: parameters and constants beside other values of their buffer; an operand that its user cannot overwrite;
+    results of the entry that are parameters, constants or one buffer twice; results of a branch that are one buffer twice.
     """
     analysis = analyze_aliases(analyze_dataflow(module))
     marks: _Marks = {}
