@@ -167,7 +167,13 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
     """convolution * 2 => conv_result_scale 2."""
     found = _with_call(instruction) if instruction.opcode == "multiply" else None
     factor = _number(found[1]) if found else None
-    if found is None or factor is None or found[0].is_integral or len(found[0].call.operands) > 2 or found[0].told("conv_result_scale") != 1:
+    if (
+        found is None
+        or factor is None
+        or found[0].is_integral
+        or len(found[0].call.operands) > 2
+        or found[0].told("conv_result_scale") != 1
+    ):
         return None
     return found[0].with_bias().configure(conv_result_scale=factor)
 

@@ -89,7 +89,11 @@ def _at_multiples(call: HloInstruction, multiple: int) -> dict[int, Shape] | Non
     old = {number: operand.shape for number, operand in enumerate(call.operands)}
     old[-1] = call.shape.tuple_shapes[0]
     labels = call.dim_labels
-    vectors = {-1: _vector_size(labels.output, old[-1]), 0: _vector_size(labels.input, old[0]), 1: _vector_size(labels.kernel, old[1])}
+    vectors = {
+        -1: _vector_size(labels.output, old[-1]),
+        0: _vector_size(labels.input, old[0]),
+        1: _vector_size(labels.kernel, old[1]),
+    }
     if any(multiple % size for size in vectors.values()) or not _may_be_vectors(call, multiple):
         return None
     new = dict(old)
