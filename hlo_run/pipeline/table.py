@@ -177,7 +177,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 ),
                 repeat=25,
             ),
-            HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",)),
+            HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",), mixes_layouts=True),
             HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),

@@ -8,8 +8,9 @@
 
 The window and dimension numbers of a gradient are those of the forward convolution (`backward_convolution.py`). Batch groups
 become feature groups, unless the convolution is a filter gradient. A convolution to s32 whose operands have s8 numbers is
-a call until `cudnn-fused-convolution-rewriter` has made one of s8 of it, or a convolution again. `conv-padding-legalization` handles windows that cuDNN does
-not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Without cuDNN, numpy computes these calls.
+a call until `cudnn-fused-convolution-rewriter` has made one of s8 of it, or a convolution again. `conv-padding-legalization`
+handles windows that cuDNN does not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Without cuDNN, numpy
+computes these calls.
 """
 
 from __future__ import annotations

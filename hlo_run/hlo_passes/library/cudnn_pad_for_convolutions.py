@@ -4,8 +4,8 @@
                                                                                   pad f16[3,3,8,16] (k, 0)))
 
 Only if no array grows by a factor above 1.35. Three input features become four if the output has 32 or 64. Features of integers
-are padded to multiples of 32 if the result is an integer too, otherwise of four, also those that are in vectors already (dimension
-`?` of the labels). Their input and result must not become twice as large. XLA's `CudnnPadForConvolutions`.
+become multiples of 32 if the result is an integer too, otherwise of four, also those that are in vectors already (dimension `?`
+of the labels). Their input and result must not become twice as large. XLA's `CudnnPadForConvolutions`.
 """
 
 from __future__ import annotations
