@@ -19,7 +19,7 @@ import numpy as np
 from hlo_run.analysis.bitcast_kind import reshape_is_bitcast
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
@@ -52,28 +52,67 @@ def _normal(shape: Shape) -> Shape:
     return replace(made, layout=replace(made.layout, extra=extra)) if extra and made.layout else made
 
 
+def _plain(value: HloInstruction) -> Editor:
+    """Return an editor whose instructions have no metadata."""
+    return Editor(value, derives=False)
+
+
 @dataclass
 class _Normalizer:
     """Rewrites one computation; `_normal_of` maps a value in another layout to its bitcast in the default layout."""
 
     module: HloModule
     _normal_of: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
+    _done: set[HloInstruction] = field(default_factory=set[HloInstruction])
 
     def run(self, computation: HloComputation) -> None:
-        """Replace the instructions to normalise; operands come before their users."""
-        replaced: list[HloInstruction] = []
-        for instruction in computation.post_order():
-            if is_convolution_call(instruction):
-                replaced += self._convolution(instruction)
-                continue
-            new = self._new(instruction) if _is_to_do(instruction) else None
-            if new is not None:
-                back = Editor(instruction).bitcast(new, instruction.shape)
-                self._normal_of[back] = new
-                self.module.replace(instruction, back)
-                replaced.append(instruction)
-        replaced += self._normal_of
-        remove_unused(replaced)
+        """Replace the instructions to normalise, in XLA's order: also a bitcast that is new when its user asks for operands."""
+        ordered = {p for i in computation.instructions for p in i.control_predecessors}
+        alone = [i for i in computation.instructions if not i.users and i is not computation.root and i not in ordered]
+        unused, entered = Leftovers(), set[HloInstruction]()
+        for start in (*alone, computation.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                if top in self._done or top in unused:
+                    stack.pop()
+                elif top in entered:
+                    stack.pop()
+                    self._done.add(top)
+                    for old in self._normalized(top):
+                        unused.add(old)
+                else:
+                    entered.add(top)
+                    stack += [i for i in reversed((*top.operands, *top.control_predecessors)) if i not in self._done]
+        unused.remove()
+
+    def _normalized(self, instruction: HloInstruction) -> list[HloInstruction]:
+        """Normalise an instruction; return those that it replaced."""
+        if is_convolution_call(instruction):
+            return self._convolution(instruction)
+        new = self._new(instruction) if _is_to_do(instruction) else None
+        if new is None:
+            self._there_and_back(instruction)
+            return []
+        if new is instruction:
+            return []
+        self._done.add(new)
+        back = _plain(instruction).bitcast(new, instruction.shape)
+        self._normal_of[back] = new
+        self.module.replace(instruction, back)
+        return [instruction]
+
+    def _there_and_back(self, value: HloInstruction) -> None:
+        """Let users of a value in another layout read a bitcast of its bitcast to the default layout."""
+        if not value.users or not value.shape.is_array or value.shape.has_default_layout:
+            return
+        users = list(value.users)
+        normal = _plain(value).bitcast(value, _normal(value.shape))
+        back = _plain(value).bitcast(normal, value.shape)
+        self._normal_of[back] = normal
+        self._done.add(normal)
+        for user in users:
+            user.replace_operand(value, back)
 
     def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
         """Replace a call if an array of it is not in the default layout; return the instructions that are now unused."""
@@ -83,13 +122,14 @@ class _Normalizer:
             return []
         editor = Editor(call)
         labels = renumbered(call, [_order(shape) for shape in shapes])
-        inputs = [self._input(editor, operand) for operand in call.operands]
+        inputs = [self._input(operand) for operand in call.operands]
         made = copy_instruction(call, inputs, Shape.make_tuple((_normal(result), workspace)))
         made.attrs["dim_labels"] = labels
         editor.computation.add(made)
         parts = [editor.element(made, 0), editor.element(made, 1)]
-        back = editor.bitcast(parts[0], result)
+        back = _plain(call).bitcast(parts[0], result)
         self._normal_of[back] = parts[0]
+        self._done |= {made, *parts}
         taken = [user for user in call.users if user.opcode == "get-tuple-element"]
         for user in taken:
             self.module.replace(user, back if user.tuple_index == 0 else parts[1])
@@ -97,12 +137,12 @@ class _Normalizer:
             self.module.replace(call, editor.tuple([back, parts[1]]))
         return [*taken, call]
 
-    def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
+    def _input(self, value: HloInstruction) -> HloInstruction:
         """Return `value` in the default layout."""
         if value.shape.has_default_layout:
             return value
         if value not in self._normal_of:
-            self._normal_of[value] = editor.bitcast(value, _normal(value.shape))
+            self._normal_of[value] = _plain(value).bitcast(value, _normal(value.shape))
         return self._normal_of[value]
 
     def _new(self, instruction: HloInstruction) -> HloInstruction | None:
@@ -111,6 +151,8 @@ class _Normalizer:
             return self._moved(editor, instruction)
         if opcode == "broadcast":
             return self._broadcast(editor, instruction)
+        if opcode == "constant":
+            return self._constant(instruction)
         change = _CHANGES.get(opcode)
         if change is None and (opcode not in ELEMENTWISE or opcode == "map"):
             return None
@@ -119,7 +161,7 @@ class _Normalizer:
             operands = _with_permuted_indices(instruction)
         attributes = dict(instruction.attrs) | (change(instruction) if change else {})
         attributes.pop("metadata", None)
-        inputs = [self._input(editor, operand) for operand in operands]
+        inputs = [self._input(operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
         return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
 
@@ -127,8 +169,21 @@ class _Normalizer:
         """Return a broadcast whose dimensions may descend: its operand keeps its order."""
         dims, result = instruction.dimensions, _order(instruction.shape)
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
-        value = self._input(editor, instruction.operands[0])
+        value = self._input(instruction.operands[0])
         return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(places))
+
+    def _constant(self, constant: HloInstruction) -> HloInstruction:
+        """Give a constant the default layout, and its users a bitcast of it."""
+        shape, users = constant.shape, list(constant.users)
+        constant.attrs["literal"] = np.transpose(constant.constant_array, _order(shape))
+        constant.shape = _normal(shape)
+        back = _plain(constant).bitcast(constant, shape)
+        self._normal_of[back] = constant
+        for user in users:
+            user.replace_operand(constant, back)
+        if constant.is_root and constant.parent is not None:
+            constant.parent.root = back
+        return constant
 
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
@@ -136,7 +191,7 @@ class _Normalizer:
         permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
         order = _order(source)
         dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
-        return editor.transpose(self._input(editor, instruction.operands[0]), dimensions)
+        return editor.transpose(self._input(instruction.operands[0]), dimensions)
 
 
 def _is_to_do(instruction: HloInstruction) -> bool:
@@ -191,10 +246,6 @@ def _iota(instruction: HloInstruction) -> Changes:
     return {"iota_dimension": _order(instruction.shape).index(instruction.iota_dimension)}
 
 
-def _constant(instruction: HloInstruction) -> Changes:
-    return {"literal": np.transpose(instruction.constant_array, _order(instruction.shape))}
-
-
 def _window(instruction: HloInstruction) -> Changes:
     window = instruction.window
     if not window.dims:
@@ -204,7 +255,6 @@ def _window(instruction: HloInstruction) -> Changes:
 
 _CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
-    "constant": _constant,
     "convolution": _convolution_labels,
     "dynamic-slice": _permuted("dynamic_slice_sizes"),
     "dynamic-update-slice": lambda instruction: {},
