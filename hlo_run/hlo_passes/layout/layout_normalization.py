@@ -49,6 +49,8 @@ def _order(shape: Shape) -> list[int]:
 def _normal(shape: Shape) -> Shape:
     extra = shape.layout.extra if shape.layout else ""
     made = Shape.array(shape.element_type, tuple(shape.dims[d] for d in _order(shape)))
+    if any(shape.dynamic_dims):
+        made = replace(made, dynamic_dims=tuple(shape.dynamic_dims[d] for d in _order(shape)))
     return replace(made, layout=replace(made.layout, extra=extra)) if extra and made.layout else made
 
 
