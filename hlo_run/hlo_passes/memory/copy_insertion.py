@@ -152,14 +152,16 @@ def _copy_changed_operands(instruction: HloInstruction) -> None:
 
 def _copy_aliased(module: HloModule) -> None:
     """Copy aliased parameters for all users, and then the aliased results."""
-    entry = module.entry
+    entry, pairs = module.entry, aliases(module)
+    places: dict[int, set[ShapeIndex]] = {}
+    for _, number, place, _ in pairs:
+        places.setdefault(number, set()).add(place)
     copies: dict[tuple[int, ShapeIndex], HloInstruction] = {}
     for parameter in entry.parameters:
         number = parameter.parameter_number
-        places = {place for _, other, place, _ in aliases(module) if other == number}
-        if places:
-            copies.update({(number, place): copy for place, copy in copy_for_all(parameter, places).items()})
-    results = deep_copy(entry, entry.root, {output for output, *_ in aliases(module)})
-    for output, number, place, _ in aliases(module):
+        if number in places:
+            copies.update({(number, place): copy for place, copy in copy_for_all(parameter, places[number]).items()})
+    results = deep_copy(entry, entry.root, {output for output, *_ in pairs})
+    for output, number, place, _ in pairs:
         results.copies[output].control_predecessors.append(copies[number, place])
     entry.root = results.value

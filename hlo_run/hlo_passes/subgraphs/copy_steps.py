@@ -24,14 +24,17 @@ def remove_needless_copies(module: HloModule) -> None:
 
     A copy that goes loses its control dependencies.
     """
-    if not any(i.opcode == "copy" for c in executed_computations(module) for i in c.instructions):
+    instructions = [i for c in executed_computations(module) for i in c.instructions]
+    if not any(i.opcode == "copy" for i in instructions):
         return
+    successors: dict[HloInstruction, list[HloInstruction]] = {}
+    for instruction in instructions:
+        for first in instruction.control_predecessors:
+            successors.setdefault(first, []).append(instruction)
     for copy in CopyChains(analyze_dataflow(module)).removable_copies():
-        assert copy.parent is not None, "a copy is in a computation"
         copy.control_predecessors = []
-        for other in copy.parent.instructions:
-            if copy in other.control_predecessors:
-                other.control_predecessors = [p for p in other.control_predecessors if p is not copy]
+        for other in successors.get(copy, ()):
+            other.control_predecessors = [p for p in other.control_predecessors if p is not copy]
         module.replace_uses(copy, copy.operands[0])
 
 
