@@ -184,7 +184,7 @@ class FusionGraph:
             names.append(copies[producer.root], producer.name, producer.operands, parameter=producer)
         else:
             order = reversed(_post_order(producer.root))
-            names.merge(producer, producer.names.cloned(), [(op, copies[op], op.operands) for op in order])
+            names.merge(producer, producer.names, [(op, copies[op], op.operands) for op in order])
         self._connect(producer, consumer, copies[producer.root])
         self._take_operands(consumer)
 
@@ -220,7 +220,7 @@ class FusionGraph:
         """Make a fusion of the node if it is not one, mark it as changed, and return the names of its body."""
         names = node.names
         if names is None:
-            names = node.names = FusedNames(self._module.unique_instruction_name)
+            names = node.names = FusedNames(self._module.instruction_names)
             node.body_name = self._module.unique_computation_name("fused_computation")
             names.append(node.root, node.name, node.operands)
             node.is_fusion = True
@@ -231,18 +231,19 @@ class FusionGraph:
 
     def _read_names(self, node: Node) -> None:
         """Set the names of the body of a fusion in the module."""
-        names = node.names = FusedNames(self._module.unique_instruction_name)
+        names = node.names = FusedNames(self._module.instruction_names)
         body = node.instruction.fused_computation
         node.body_name = body.name
         ops: dict[HloInstruction, Operand] = {op.instruction: op for op in node.ops}
+        found: dict[Operand, str] = {}
         for instruction in body.instructions:
             key = node.operands[instruction.parameter_number] if instruction.opcode == "parameter" else ops.get(instruction)
             if key is not None:
-                names.names.setdefault(key, instruction.name)
+                found.setdefault(key, instruction.name)
+        names.read(found, dict.fromkeys(node.operands))
         for op in node.ops:
-            if op not in names.names:
+            if op not in names:
                 names.rename(op, op.instruction.name)
-        names.parameters = list(dict.fromkeys(node.operands))
 
     def _connect(self, producer: Node, consumer: Node, root: Op) -> None:
         """Let the ops of `consumer` that read `producer` read its root instead."""
@@ -258,11 +259,11 @@ class FusionGraph:
         elements = _elements_of_results(source)
         order = [op for op in _post_order(source.root) if op in copies and not (source.is_multi_output and op is source.root)]
         if source.names is not None:
-            clones = {op: self._module.unique_instruction_name(clone_name(source.names.names[op])) for op in order}
+            clones = {op: self._module.unique_instruction_name(clone_name(source.names[op])) for op in order}
         else:
             clones = {source.root: source.name}
         for op in reversed(order):
-            names.append(copies[op], clones[op], op.operands, parameter=op if op in names.names else None)
+            names.append(copies[op], clones[op], op.operands, parameter=op if op in names else None)
             if not source.is_multi_output and op is source.root and (source.users or self.root is source):
                 self._return_too(node, copies[op])
                 self._read_element(self._new_element(source, node), node, len(node.root.operands) - 1)
@@ -415,12 +416,12 @@ def _post_order(root: Op) -> list[Op]:
     stack = [root]
     while stack:
         top = stack[-1]
-        waiting = [i for i in top.operands if isinstance(i, Op) and i not in done] if top not in done else []
-        if waiting:
-            stack.extend(reversed(waiting))
-            continue
-        stack.pop()
-        if top not in done:
+        for operand in top.operands:
+            if isinstance(operand, Op) and operand not in done:
+                stack.append(operand)
+                break
+        else:
+            stack.pop()
             done.add(top)
             order.append(top)
     return order
@@ -540,7 +541,7 @@ def _make_fusion(node: Node, operands: Sequence[HloInstruction]) -> HloInstructi
     body = HloComputation(node.body_name, old.where)
     made: dict[Operand, HloInstruction] = {}
     numbers = {operand: number for number, operand in enumerate(node.operands)}
-    for key, name in names.names.items():
+    for key, name in names.items():
         if isinstance(key, Op):
             source = key.instruction
             instruction = HloInstruction(

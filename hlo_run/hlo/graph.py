@@ -446,7 +446,7 @@ class HloModule:
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
     _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
-    _instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
+    instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
     _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
 
     @property
@@ -569,7 +569,7 @@ class HloModule:
 
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
-        return self._instruction_names.unique(name)
+        return self.instruction_names.unique(name)
 
     def unique_computation_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""

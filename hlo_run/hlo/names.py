@@ -3,6 +3,38 @@
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
+
+
+class NameRoot:
+    """What names of one root are taken: all numbers below `next`, and those in `others`."""
+
+    __slots__ = ("next", "others", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.next = 0
+        self.others: set[int] = set()
+
+    def take(self, number: int) -> int:
+        """Take a number if it is free, else the next free one, and return it; -1 is number 0, not printed."""
+        wanted = 0 if number < 0 else number
+        if wanted < self.next or wanted in self.others:
+            return self.next_number()
+        self.others.add(wanted)
+        return number
+
+    def next_number(self) -> int:
+        """Take the next free number after the last one assigned, and return it."""
+        number = self.next
+        while number in self.others:
+            number += 1
+        self.next = number + 1
+        return number
+
+
+# A root and a number; -1 stands for number 0, not printed. The text is made only where it is needed.
+UniqueName: TypeAlias = tuple[NameRoot, int]
 
 
 class NameUniquer:
@@ -15,25 +47,37 @@ class NameUniquer:
 
     def __init__(self, separator: str = ".") -> None:
         self._separator = separator
-        self._taken: dict[str, set[int]] = {}
-        self._next: dict[str, int] = {}
+        self._roots: dict[str, NameRoot] = {}
 
     def unique(self, name: str) -> str:
         """Return `name` if it is free, else its root with another number, and reserve it."""
-        root, _, suffix = name.rpartition(self._separator)
+        return self.text(self.take(name))
+
+    def take(self, name: str) -> UniqueName:
+        """Reserve `name` if it is free, else its root with another number."""
+        root, number = self.parsed(name)
+        return root, root.take(number)
+
+    def parsed(self, name: str) -> UniqueName:
+        """Return a name by its parts, without reserving it."""
+        text, _, suffix = name.rpartition(self._separator)
         # A number of more digits does not fit into 64 bits, so XLA reads it as part of the name.
-        has_number = bool(root) and suffix.isdecimal() and len(suffix) < 19
+        has_number = bool(text) and suffix.isdecimal() and len(suffix) < 19
         if not has_number:
-            root = name
-        number = int(suffix) if has_number else 0
-        taken = self._taken.setdefault(root, set())
-        if number in taken:
-            number = self._next.get(root, 0)
-            while number in taken:
-                number += 1
-            self._next[root] = number + 1
-        taken.add(number)
-        return f"{root}{self._separator}{number}" if number or has_number else root
+            text = name
+        return self.root(text), int(suffix) if has_number else -1
+
+    def root(self, text: str) -> NameRoot:
+        """Return the root with this text."""
+        root = self._roots.get(text)
+        if root is None:
+            root = self._roots[text] = NameRoot(text)
+        return root
+
+    def text(self, name: UniqueName) -> str:
+        """Return the name as it is printed."""
+        root, number = name
+        return root.text if number < 0 else f"{root.text}{self._separator}{number}"
 
 
 def identifier(name: str) -> str:

@@ -84,12 +84,21 @@ def test_dimensions_without_a_bound(flags: list[str], tmp_path: Path, capsys: py
         "(s32[4], f32[4]) rng-bit-generator(x, x), algorithm=rng_philox",
         "u32[4] rng-bit-generator(t), algorithm=rng_philox",
         "s32[4] map(x, s), to_apply=add",
+        "(s32[4], s32[4]) scatter(x, x, i, w, x), update_window_dims={0}, inserted_window_dims={},"
+        " scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=both",
     ],
 )
 @pytest.mark.parametrize("flags", [["--stage=ptx"], ["--platform=Interpreter"]])
 def test_forms_that_no_step_understands(line: str, flags: list[str], tmp_path: Path) -> None:
     file = tmp_path / "m.hlo"
-    values = "x = s32[4] parameter(0)\n s = s32[] parameter(1)\n t = (s32[4]) tuple(x)"
+    values = (
+        "x = s32[4] parameter(0)\n s = s32[] parameter(1)\n t = (s32[4]) tuple(x)\n i = s32[1] reshape(s)"
+        "\n w = s32[2] slice(x), slice={[0:2]}"
+    )
+    both = (
+        "both { a = s32[] parameter(0)\n b = s32[] parameter(1)\n c = s32[] parameter(2)\n d = s32[] parameter(3)"
+        "\n ROOT t = (s32[], s32[]) tuple(c, d) }"
+    )
     add = "add { a = s32[] parameter(0)\n b = s32[] parameter(1)\n ROOT c = s32[] add(a, b) }"
-    file.write_text(f"HloModule m\n{add}\nENTRY e {{ {values}\n ROOT r = {line} }}\n")
+    file.write_text(f"HloModule m\n{add}\n{both}\nENTRY e {{ {values}\n ROOT r = {line} }}\n")
     assert run(["--cache=off", *flags, str(file)]) == 4

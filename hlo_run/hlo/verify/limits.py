@@ -76,11 +76,18 @@ def _verify_map(mapped: HloInstruction) -> None:
         raise Unsupported(f"'{mapped.name}': a map of arrays and scalars together", mapped.where)
 
 
+def _verify_scatter(scatter: HloInstruction) -> None:
+    updates = scatter.operands[len(scatter.operands) // 2 + 1 :]
+    if any(update.shape.dims != updates[0].shape.dims for update in updates):
+        raise Unsupported(f"'{scatter.name}': a scatter of updates that have different dimensions", scatter.where)
+
+
 _FORMS: dict[str, Callable[[HloInstruction], None]] = {
     "bitcast": _verify_bitcast,
     "bitcast-convert": _verify_bitcast_convert,
     "map": _verify_map,
     "rng-bit-generator": _verify_random_bits,
+    "scatter": _verify_scatter,
 }
 
 

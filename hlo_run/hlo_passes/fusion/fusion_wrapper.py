@@ -80,7 +80,7 @@ def _hand_on_order(
 def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     """Replace the uses of the instruction by a fusion of it, which is in no computation yet. Takes the names that XLA takes."""
     module.unique_computation_name("fused_computation")
-    names: FusedNames[HloInstruction] = FusedNames(module.unique_instruction_name)
+    names: FusedNames[HloInstruction] = FusedNames(module.instruction_names)
     names.append(instruction, instruction.name, instruction.operands)
     module.unique_instruction_name("fusion")
     wrapped = f"wrapped_{instruction.opcode}"
@@ -88,7 +88,7 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     body = HloComputation(module.unique_computation_name(f"{wrapped}_computation"), instruction.where)
     inner = body.add(
         HloInstruction(
-            names.names[instruction],
+            names[instruction],
             instruction.opcode,
             instruction.shape,
             (),
@@ -101,7 +101,7 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     parameters: dict[HloInstruction, HloInstruction] = {}
     for number, source in enumerate(names.parameters):
         attributes: dict[str, AttributeValue] = {"parameter_number": number}
-        parameters[source] = body.add(HloInstruction(names.names[source], "parameter", source.shape, attrs=attributes))
+        parameters[source] = body.add(HloInstruction(names[source], "parameter", source.shape, attrs=attributes))
     inner.operands = [parameters[operand] for operand in instruction.operands]
     module.add_named_computation(body)
     kept = {name: instruction.attrs[name] for name in ("metadata", "frontend_attributes") if name in instruction.attrs}
