@@ -107,7 +107,11 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a condition of the test: ROCm", ("layout-assignment/*ROCm*",)),
     ("an unchanged element of a loop's state is removed at once, which XLA's next run does", ("tuple-simplifier/RemoveMixed*",)),
     ("open: a copy in a layout that a loop's body wants, and bitcast-converts of other ranks", ("layout-assignment/*",)),
-    ("open: `layout_normalization`, other", ("layout_normalization/*",)),
+    ("open: two passes in one test: a transpose that moves bytes, and two of them before a conversion", ("*Transpose*",)),
+    (
+        "open: chains of equal computations, tuples with control predecessors, an all-reduce that overlaps another instruction",
+        ("computation-deduplicator/*", "tuple-simplifier/*", "gpu-convert-async-collectives-to-sync/*"),
+    ),
     ("open: fusions of reductions whose dimensions are not grouped", ("multi_output_fusion/*", "copy_fusion/*")),
     ("open: other masks, or another order of dimensions, of a ragged dot", ("ragged_dot_rewriter/*",)),
     ("open: GELU behind a bitcast", ("cublas-gemm-rewriter/*",)),
