@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion analysis.latency
-        hlo_passes hlo_passes.subgraphs
+        hlo_passes hlo_passes.dynamic hlo_passes.subgraphs
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
         hlo_passes.shardy
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
@@ -212,7 +212,7 @@ def _passes(folder: str) -> list[Path]:
 
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
-    steps = ("subgraphs", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
+    steps = ("subgraphs", "dynamic", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
     steps = (*steps, "partitioning", "shardy")
     for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."

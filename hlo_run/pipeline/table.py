@@ -183,7 +183,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 ),
                 repeat=25,
             ),
-            HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",)),
+            HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",), mixes_layouts=True),
             HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
@@ -434,7 +434,6 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                 for_opcodes=tuple(sorted(CONTROL_FLOW)),
                 required=True,
             ),
-            HloRow("special-case-copies", _pass("memory.special_case_copies"), required=True),
             HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
@@ -506,7 +505,6 @@ HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO
 
 # (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (
-    ("special-case-copies", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
     ("loop-schedule-linearizer", "copy-insertion", "a value that is read before it is overwritten needs no copy"),
     ("copy-insertion", "copy_fusion", "copy-insertion makes the copies to fuse"),

@@ -24,7 +24,7 @@ from hlo_run.target import DEFAULT_TARGET, PRESETS, preset
 DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
 # Rows whose work XLA does within another pass or where no pass runs; that came to XLA after the recording, of one partition.
 OURS = {
-    *("special-case-copies", "schedule", "scaled-dot-rewriter", "lu_expander"),
+    *("schedule", "scaled-dot-rewriter", "lu_expander"),
     *("nested-fusion-inliner", "buffer-remover"),
 }
 

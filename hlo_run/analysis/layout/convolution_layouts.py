@@ -49,6 +49,8 @@ def liked_orders(call: HloInstruction, target: TargetSpec, innermost: bool | Non
 
 
 def _has_features_innermost(call: HloInstruction, spatial_rank: int, target: TargetSpec) -> bool:
+    if call.operands[0].shape.dtype.is_integer:
+        return True
     kinds = {call.operands[0].shape.element_type, call.shape.tuple_shapes[0].element_type}
     if spatial_rank > 2 or "f64" in kinds:
         return False

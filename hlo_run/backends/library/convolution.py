@@ -14,6 +14,7 @@ from hlo_run.artifact.library_thunks import Activation
 from hlo_run.backends.library.arrays import Array, LibraryCall, run_all, sparing
 from hlo_run.backends.library.col2im import bind_scattered, is_scattered
 from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, bind_forward
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:
@@ -23,7 +24,9 @@ def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:
     given = [name for name in arrays if name != target]
     extras = [spec for spec in (thunk.bias, thunk.side) if spec is not None]
     inputs = (*(arrays[name] for name in given), *extras)
-    kind = np.dtype(np.float64 if any(spec.dtype == "f64" for spec in arrays.values()) else np.float32)
+    is_integral = DTYPES[arrays[given[0]].dtype].is_integer
+    # f64 holds sums of integers exactly.
+    kind = np.dtype(np.float64 if is_integral or any(spec.dtype == "f64" for spec in arrays.values()) else np.float32)
     places = {name: _major_order(thunk, name) for name in arrays}
     work = _direction(thunk)
     has_extras = thunk.bias is not None or thunk.side is not None or thunk.scale != 1.0 or thunk.activation != "kNone"
@@ -34,7 +37,7 @@ def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:
         total: Array = np.empty(results[0].shape, kind) if needs_copy else results[0]
         steps = work(operands[0], operands[1], total.transpose(places[target]))
         if needs_copy:
-            steps.append(lambda: np.copyto(results[0], _finish(thunk, total, values[2:]), "unsafe"))
+            steps.append(lambda: np.copyto(results[0], _stored(thunk, total, values[2:], is_integral), "unsafe"))
         return steps[0] if len(steps) == 1 else partial(run_all, steps)
 
     return LibraryCall.prepared(inputs, (arrays[target],), sparing(bind))
@@ -85,6 +88,17 @@ def _bind_backward_input(window: Window, groups: int, weights: Array, result: Ar
     parts = [(swapped[..., group, :], np.swapaxes(weights[..., group * each :][..., :each], -1, -2)) for group in range(groups)]
     steps: list[Step] = [partial(np.copyto, *part) for part in parts]
     return steps + bind_forward(result, swapped.reshape(*taps, each, groups * deep), tuple(turned), groups, out)
+
+
+def _stored(thunk: ConvolutionThunk, total: Array, extras: Sequence[Array], is_integral: bool) -> Array:
+    """Return what is stored. Sums of integers become f32 before anything is applied; results of s8 are clamped."""
+    if not is_integral:
+        return _finish(thunk, total, extras)
+    if thunk.result.dtype == "s32":
+        sums = total.astype(np.int64).astype(np.int32)  # it wraps around
+        return np.maximum(sums, 0) if thunk.activation == "kRelu" else sums
+    value = _finish(thunk, total.astype(np.float32), extras)
+    return np.trunc(np.clip(np.nan_to_num(value, nan=0.0), -128, 127)) if thunk.result.dtype == "s8" else value
 
 
 def _finish(thunk: ConvolutionThunk, value: Array, extras: Sequence[Array]) -> Array:

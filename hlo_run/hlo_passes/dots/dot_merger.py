@@ -2,9 +2,11 @@
 
     x = f32[8,4] dot(a, b);  y = f32[8,6] dot(a, c)   =>   m = f32[8,10] dot(a, concatenate(b, c));  x, y = slices of m
 
+    y = f32[6,8] dot(c, transpose(a))                 =>   as dot(a, transpose(c)), if both are plain products of matrices
+
 The other operands must have one free dimension each, the dots one queue and no control dependencies. No dot may depend on
 another, and at least one of two merged results must not be larger than 64 MiB. XLA's `DotMerger` as released; newer ones also
-merge dots whose shared operand was reshaped, transposed or is on the other side.
+merge other dots whose shared operand was reshaped or transposed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Layout
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
@@ -38,10 +41,10 @@ class DotMerger(Struct, frozen=True):
 
 
 class _Cluster(Struct, frozen=True):
-    """Two or more dots that may be merged; they share operand `shared` (0 or 1)."""
+    """Two or more dots that may be merged, and which of the operands each shares: 0 or 1."""
 
-    shared: int
     dots: list[HloInstruction]
+    shared: dict[HloInstruction, int]
 
 
 def _merge_all(module: HloModule, computation: HloComputation, most_bytes: int) -> None:
@@ -52,10 +55,14 @@ def _merge_all(module: HloModule, computation: HloComputation, most_bytes: int) 
         chosen = clusters if _has_order(computation, clusters) else clusters[:1]
         replaced: list[HloInstruction] = []
         for cluster in chosen:
-            merged = cluster.dots[0]
+            merged, shared = cluster.dots[0], cluster.shared[cluster.dots[0]]
             for dot in cluster.dots[1:]:
                 replaced += [merged, dot]
-                merged = _merge(module, merged, dot, cluster.shared)
+                if shared == cluster.shared[dot]:
+                    merged = _merge(module, merged, dot, shared)
+                else:
+                    one, two = (merged, dot) if shared == 0 else (dot, merged)
+                    merged, shared = _merge_turned(module, one, two), 0
         remove_unused(replaced)
         clusters = _clusters(computation, most_bytes) if len(chosen) < len(clusters) else []
 
@@ -68,12 +75,15 @@ def _clusters(computation: HloComputation, most_bytes: int) -> list[_Cluster]:
         if dot.control_predecessors or dot in ordered or dot.operands[0] is dot.operands[1]:
             continue
         for shared in (0, 1):
-            groups.setdefault((shared, _key(dot, shared)), _Cluster(shared, [])).dots.append(dot)
+            group = groups.setdefault(_key(dot, shared), _Cluster([], {}))
+            if dot not in group.shared:
+                group.dots.append(dot)
+                group.shared[dot] = shared
     candidates = [group for group in groups.values() if len(group.dots) > 1]
     if not candidates:
         return []
     places = {instruction: place for place, instruction in enumerate(computation.instructions)}
-    candidates.sort(key=lambda group: places[group.dots[0].operands[group.shared]])
+    candidates.sort(key=lambda group: places[group.dots[0].operands[group.shared[group.dots[0]]]])
     needs = _needs(computation, list(dict.fromkeys(dot for group in candidates for dot in group.dots)))
     clusters: list[_Cluster] = []
     merged = 0
@@ -84,7 +94,7 @@ def _clusters(computation: HloComputation, most_bytes: int) -> list[_Cluster]:
             bits = sum(needs.bit[dot] for dot in cluster)
             left &= ~bits
             if len(cluster) > 1:
-                clusters.append(_Cluster(group.shared, cluster))
+                clusters.append(_Cluster(cluster, group.shared))
                 merged |= bits
     return clusters
 
@@ -148,7 +158,18 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     if len(theirs.free) != 1 or 0 in other.dims or any(other.dynamic_dims) or dot.operands[shared].opcode == "constant":
         return dot
     kept = tuple((name, repr(dot.attrs[name])) for name in ("operand_precision", "algorithm") if name in dot.attrs)
-    return _queue(dot), dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+    rest = _queue(dot), other.element_type, dot.shape.element_type, kept
+    if _is_plain(dot):
+        source = dot.operands[shared]
+        is_turned = source.opcode == "transpose"
+        return (source.operands[0] if is_turned else source), is_turned == (shared == 0), *rest
+    return shared, dot.operands[shared], ours, theirs, *rest
+
+
+def _is_plain(dot: HloInstruction) -> bool:
+    """Return True for a product of two matrices that are not transposed."""
+    ours, theirs = dot_side(dot, 0), dot_side(dot, 1)
+    return (ours.free, ours.contracting, theirs.contracting, theirs.free) == ((0,), (1,), (0,), (1,))
 
 
 def _queue(dot: HloInstruction) -> str:
@@ -169,6 +190,22 @@ def _independent(left: int, needs: _Needs, most_bytes: int) -> list[HloInstructi
             cluster.append(dot)
             left &= ~needs.related[dot]
     return cluster
+
+
+def _merge_turned(module: HloModule, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+    """Merge x = dot(a, b) and y = dot(c, transpose(a)), which is transpose(dot(a, transpose(c))); return the new dot."""
+    editor, other = Editor(one), two.operands[0]
+    turned = Editor(other).transpose_view(other, (1, 0))
+    joined = Editor(one.operands[1]).concatenate([one.operands[1], turned], 1)
+    rows, middle = one.shape.dims
+    end = middle + two.shape.dims[0]
+    attributes: dict[str, Any] = {name: value for name, value in one.attrs.items() if name not in ("metadata", "sharding")}
+    merged = editor.add("dot", replace(one.shape, dims=(rows, end)), [one.operands[0], joined], **attributes)
+    module.replace_uses(one, editor.slice(merged, [0, 0], [rows, middle]))
+    part = replace(two.shape, dims=(rows, end - middle), layout=Layout(two.shape.minor_to_major[::-1]))
+    own = Editor(two).add("slice", part, [merged], slice=((0, rows, 1), (middle, end, 1)))
+    module.replace_uses(two, Editor(two).transpose_view(own, (1, 0)))
+    return merged
 
 
 def _merge(module: HloModule, one: HloInstruction, two: HloInstruction, shared: int) -> HloInstruction:

@@ -5,7 +5,7 @@
 
 The pass propagates the size of each dimension; `get-dimension-size` is replaced by it. Elements beyond the size are replaced
 where they would change results (reductions, dots, sorts, windows). Where they would be between valid elements (concatenate,
-reverse, a reshape across dimensions), valid elements are moved. `dynamic_ops.py` handles convolutions, scatters and reshapes.
+reverse, a reshape across dimensions), valid elements are moved. `dynamic/ops.py` handles convolutions, scatters and reshapes.
 Loops, branches and calls get the sizes as additional elements of their operands and results. A custom call `PadToStatic`
 splits an entry parameter into array and sizes, and `SliceToDynamic` makes a dynamic result; other instructions of executed
 computations have no dynamic dimensions afterwards. Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and
@@ -23,11 +23,9 @@ from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE, FORWARDING, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs import dynamic_ops
-from hlo_run.hlo_passes.subgraphs.comparators import with_flags
-from hlo_run.hlo_passes.subgraphs.dynamic_ops import refused
-from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
+from hlo_run.hlo_passes.dynamic import ops as dynamic_ops
+from hlo_run.hlo_passes.dynamic.ops import refused
+from hlo_run.hlo_passes.dynamic.sizes import (
     Sizes,
     fixed_shape,
     is_dynamic,
@@ -36,7 +34,9 @@ from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
     reshape_sizes,
     window_sizes,
 )
-from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
+from hlo_run.hlo_passes.dynamic.values import SizedValues
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.comparators import with_flags
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
 _DYNAMIC_AFTERWARDS = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))

@@ -5,8 +5,7 @@
 
 The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
 other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
-as they are, and users read their results, like parameters, through two bitcasts that later passes remove. XLA's
-`LayoutNormalization`. Needs assigned layouts.
+as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.bitcast_kind import reshape_is_bitcast
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
@@ -40,9 +39,6 @@ class LayoutNormalization(Struct, frozen=True):
         del ctx
         for computation in executed_computations(module):
             _Normalizer(module).run(computation)
-        for instruction in module.instructions_of("bitcast", "transpose"):
-            # XLA loses the shardings of copied parameters in this pass. They mean nothing once the module is divided.
-            instruction.attrs.pop("sharding", None)
 
 
 def _order(shape: Shape) -> list[int]:
@@ -53,7 +49,14 @@ def _order(shape: Shape) -> list[int]:
 def _normal(shape: Shape) -> Shape:
     extra = shape.layout.extra if shape.layout else ""
     made = Shape.array(shape.element_type, tuple(shape.dims[d] for d in _order(shape)))
+    if any(shape.dynamic_dims):
+        made = replace(made, dynamic_dims=tuple(shape.dynamic_dims[d] for d in _order(shape)))
     return replace(made, layout=replace(made.layout, extra=extra)) if extra and made.layout else made
+
+
+def _plain(value: HloInstruction) -> Editor:
+    """Return an editor whose instructions have no metadata."""
+    return Editor(value, derives=False)
 
 
 class _Normalizer(Struct):
@@ -61,32 +64,54 @@ class _Normalizer(Struct):
 
     module: HloModule
     _normal_of: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
+    _done: set[HloInstruction] = field(default_factory=set[HloInstruction])
 
     def run(self, computation: HloComputation) -> None:
-        """Replace the instructions to normalise; operands come before their users."""
-        replaced: list[HloInstruction] = []
-        for instruction in computation.post_order():
-            if is_convolution_call(instruction):
-                replaced += self._convolution(instruction)
-                continue
-            new = self._new(instruction) if _is_to_do(instruction) else None
-            if new is not None:
-                back = Editor(instruction).bitcast(new, instruction.shape)
-                self._normal_of[back] = new
-                self.module.replace(instruction, back)
-                replaced.append(instruction)
-            elif instruction.users and instruction.shape.is_array and not instruction.shape.has_default_layout:
-                self._there_and_back(instruction)
-        replaced += self._normal_of
-        remove_unused(replaced)
+        """Replace the instructions to normalise, in XLA's order: also a bitcast that is new when its user asks for operands."""
+        ordered = {p for i in computation.instructions for p in i.control_predecessors}
+        alone = [i for i in computation.instructions if not i.users and i is not computation.root and i not in ordered]
+        unused, entered = Leftovers(), set[HloInstruction]()
+        for start in (*alone, computation.root):
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                if top in self._done or top in unused:
+                    stack.pop()
+                elif top in entered:
+                    stack.pop()
+                    self._done.add(top)
+                    for old in self._normalized(top):
+                        unused.add(old)
+                else:
+                    entered.add(top)
+                    stack += [i for i in reversed((*top.operands, *top.control_predecessors)) if i not in self._done]
+        unused.remove()
+
+    def _normalized(self, instruction: HloInstruction) -> list[HloInstruction]:
+        """Normalise an instruction; return those that it replaced."""
+        if is_convolution_call(instruction):
+            return self._convolution(instruction)
+        new = self._new(instruction) if _is_to_do(instruction) else None
+        if new is None:
+            self._there_and_back(instruction)
+            return []
+        if new is instruction:
+            return []
+        self._done.add(new)
+        back = _plain(instruction).bitcast(new, instruction.shape)
+        self._normal_of[back] = new
+        self.module.replace(instruction, back)
+        return [instruction]
 
     def _there_and_back(self, value: HloInstruction) -> None:
-        """Let the users of a value that stays read it through two bitcasts: to the default layout and back."""
-        editor = Editor(value)
-        users = tuple(value.users)
-        normal = editor.bitcast(value, _normal(value.shape))
-        back = editor.bitcast(normal, value.shape)
+        """Let users of a value in another layout read a bitcast of its bitcast to the default layout."""
+        if not value.users or not value.shape.is_array or value.shape.has_default_layout:
+            return
+        users = list(value.users)
+        normal = _plain(value).bitcast(value, _normal(value.shape))
+        back = _plain(value).bitcast(normal, value.shape)
         self._normal_of[back] = normal
+        self._done.add(normal)
         for user in users:
             user.replace_operand(value, back)
 
@@ -96,25 +121,28 @@ class _Normalizer(Struct):
         shapes = [*(operand.shape for operand in call.operands[:2]), result]
         if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
             return []
-        editor = Editor(call)
+        editor, plain = Editor(call), _plain(call)
         labels = renumbered(call, [_order(shape) for shape in shapes])
         # As in XLA, also bitcasts that change nothing.
-        inputs = [editor.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
+        inputs = [plain.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
         made = copy_instruction(call, inputs, Shape.make_tuple(tuple(map(_normal, call.shape.tuple_shapes))))
         made.attrs["dim_labels"] = labels
         editor.computation.add(made)
-        parts = [
-            editor.add("bitcast", shape, [editor.element(made, number)]) for number, shape in enumerate(call.shape.tuple_shapes)
-        ]
+        self._done.add(made)
+        parts: list[HloInstruction] = []
+        for number, shape in enumerate(call.shape.tuple_shapes):
+            element = editor.element(made, number)
+            parts.append(plain.add("bitcast", shape, [element]))
+            self._done |= {element, parts[-1]}
         self.module.replace(call, editor.tuple(parts))
         return [call]
 
-    def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
+    def _input(self, value: HloInstruction) -> HloInstruction:
         """Return `value` in the default layout."""
         if value.shape.has_default_layout:
             return value
         if value not in self._normal_of:
-            self._normal_of[value] = editor.bitcast(value, _normal(value.shape))
+            self._normal_of[value] = _plain(value).bitcast(value, _normal(value.shape))
         return self._normal_of[value]
 
     def _new(self, instruction: HloInstruction) -> HloInstruction | None:
@@ -123,6 +151,8 @@ class _Normalizer(Struct):
             return self._moved(editor, instruction)
         if opcode == "broadcast":
             return self._broadcast(editor, instruction)
+        if opcode == "constant":
+            return self._constant(instruction)
         change = _CHANGES.get(opcode)
         if change is None and (opcode not in ELEMENTWISE or opcode == "map"):
             return None
@@ -131,7 +161,7 @@ class _Normalizer(Struct):
             operands = _with_permuted_indices(instruction)
         attributes = dict(instruction.attrs) | (change(instruction) if change else {})
         attributes.pop("metadata", None)
-        inputs = [self._input(editor, operand) for operand in operands]
+        inputs = [self._input(operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
         return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
 
@@ -139,8 +169,21 @@ class _Normalizer(Struct):
         """Return a broadcast whose dimensions may descend: its operand keeps its order."""
         dims, result = instruction.dimensions, _order(instruction.shape)
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
-        value = self._input(editor, instruction.operands[0])
+        value = self._input(instruction.operands[0])
         return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(places))
+
+    def _constant(self, constant: HloInstruction) -> HloInstruction:
+        """Give a constant the default layout, and its users a bitcast of it."""
+        shape, users = constant.shape, list(constant.users)
+        constant.attrs["literal"] = np.transpose(constant.constant_array, _order(shape))
+        constant.shape = _normal(shape)
+        back = _plain(constant).bitcast(constant, shape)
+        self._normal_of[back] = constant
+        for user in users:
+            user.replace_operand(constant, back)
+        if constant.is_root and constant.parent is not None:
+            constant.parent.root = back
+        return constant
 
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
@@ -148,7 +191,7 @@ class _Normalizer(Struct):
         permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
         order = _order(source)
         dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
-        return editor.transpose(self._input(editor, instruction.operands[0]), dimensions)
+        return editor.transpose(self._input(instruction.operands[0]), dimensions)
 
 
 def _is_to_do(instruction: HloInstruction) -> bool:
@@ -203,10 +246,6 @@ def _iota(instruction: HloInstruction) -> Changes:
     return {"iota_dimension": _order(instruction.shape).index(instruction.iota_dimension)}
 
 
-def _constant(instruction: HloInstruction) -> Changes:
-    return {"literal": np.transpose(instruction.constant_array, _order(instruction.shape))}
-
-
 def _window(instruction: HloInstruction) -> Changes:
     window = instruction.window
     if not window.dims:
@@ -216,7 +255,6 @@ def _window(instruction: HloInstruction) -> Changes:
 
 _CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
-    "constant": _constant,
     "convolution": _convolution_labels,
     "dynamic-slice": _permuted("dynamic_slice_sizes"),
     "dynamic-update-slice": lambda instruction: {},

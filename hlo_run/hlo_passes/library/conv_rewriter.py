@@ -1,4 +1,4 @@
-"""Rewrite convolutions of floats, and their gradients, to calls of cuDNN.
+"""Rewrite convolutions of floats and of s8, and gradients of floats, to calls of cuDNN.
 
     c = f32[2,6,6,8] convolution(x, k), window=..   =>   v = (f32[2,6,6,8], u8[0]) custom-call(x, k), window=..,
                                                              custom_call_target="__cudnn$convForward"
@@ -7,8 +7,10 @@
     c = convolution(x, g), window={size=10x10 ..}   =>   custom-call(x, g), .., custom_call_target="__cudnn$convBackwardFilter"
 
 The window and dimension numbers of a gradient are those of the forward convolution (`backward_convolution.py`). Batch groups
-become feature groups, unless the convolution is a filter gradient. `conv-padding-legalization` handles windows that cuDNN does
-not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Without cuDNN, numpy computes these calls.
+become feature groups, unless the convolution is a filter gradient. A convolution to s32 whose operands have s8 numbers is
+a call until `cudnn-fused-convolution-rewriter` has made one of s8 of it, or a convolution again. `conv-padding-legalization`
+handles windows that cuDNN does not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Without cuDNN, numpy
+computes these calls.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config, library_call, result_of
 
 _TYPES = ("f16", "bf16", "f32", "f64")
@@ -45,7 +48,11 @@ class ConvRewriter(Struct, frozen=True):
         del ctx
         unused = Leftovers()
         for convolution in module.instructions_of("convolution"):
-            call = _library_call(convolution) if _has_types_of_library(convolution) else None
+            call = None
+            if _has_types_of_library(convolution):
+                call = _library_call(convolution)
+            elif _sums_small_integers(convolution):
+                call = _forward_call(convolution)
             if call is None:
                 continue
             assert convolution.parent is not None, "the instruction is in a computation"
@@ -63,6 +70,14 @@ def _has_types_of_library(convolution: HloInstruction) -> bool:
     return all(shape.element_count for shape in shapes)
 
 
+def _sums_small_integers(convolution: HloInstruction) -> bool:
+    """Return True for a convolution to s32 of numbers that fit in s8."""
+    shapes = (convolution.shape, *(operand.shape for operand in convolution.operands[:2]))
+    if shapes[0].element_type != "s32" or not all(shape.element_count for shape in shapes):
+        return False
+    return all(o.shape.element_type in ("s8", "s32") and keeps_value(o, "s8") for o in convolution.operands[:2])
+
+
 def _library_call(convolution: HloInstruction) -> HloInstruction | None:
     forward = as_backward_filter(convolution)
     if forward is not None:
@@ -72,6 +87,10 @@ def _library_call(convolution: HloInstruction) -> HloInstruction | None:
     if forward is not None:
         operands = [convolution.operands[0], _turned_weights(convolution)]
         return _call(convolution, "__cudnn$convBackwardInput", operands, forward, 1)
+    return _forward_call(convolution)
+
+
+def _forward_call(convolution: HloInstruction) -> HloInstruction | None:
     window = convolution.window
     if not is_forward_of_library(window):
         return None

@@ -5,8 +5,10 @@
 
 `c` is the result of a `__cudnn$convForward` without other users. The operands of the call are input, filter, bias (zeros if
 the convolution has none), and optionally the side input, an array that is scaled and added. f16 convolutions that were
-computed as f32 become f16. Depthwise convolutions stay. XLA's `CudnnFusedConvRewriter` without graphs of 8-bit floats and
-integers, and without elu, leaky relu and relu6, which XLA also fuses only with `--xla_gpu_use_runtime_fusion`.
+computed as f32 become f16. Convolutions of s8 that were computed as s32 or f32 get s8 operands and an f32 result, or an s8 result
+if it is clamped to s8 or converted from f32. Other convolutions to s32 become what they were. Depthwise convolutions stay. XLA's
+`CudnnFusedConvRewriter` without graphs of 8-bit floats, and without elu, leaky relu and relu6, which XLA also fuses only with
+`--xla_gpu_use_runtime_fusion`.
 """
 
 from __future__ import annotations
@@ -15,21 +17,22 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
 from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"
 # May be between a convolution and what is fused with it.
 _MOVES = ("reshape", "transpose")
+# What a convolution and its call have in common.
+_KEPT = ("window", "dim_labels", "feature_group_count", "operand_precision", "metadata")
 
 
 class CudnnFusedConvolutionRewriter(Struct, frozen=True):
@@ -72,6 +75,11 @@ class _Call(Struct, frozen=True):
     def has_bias(self) -> bool:
         return len(self.call.operands) > 2 and _number(self.call.operands[2]) != 0
 
+    @property
+    def is_integral(self) -> bool:
+        """True for results that wrap around or are clamped, so that nothing may be added before that."""
+        return self.result.shape.dtype.is_integer
+
     def told(self, name: str) -> Any:
         return self.config[_CONFIG][name]
 
@@ -87,7 +95,10 @@ class _Call(Struct, frozen=True):
         if self.call.custom_call_target == _FUSED:
             return self
         plain, module = Editor(self.call, derives=False), self.module
-        zeros = plain.broadcast(plain.constant(0, self.result.shape.element_type), (self.feature_size,))
+        shape = self.result.shape
+        # The bias of integers is a float.
+        kind = "f32" if shape.dtype.is_integer else shape.element_type
+        zeros = plain.broadcast(plain.constant(0, kind), (self.feature_size,))
         made = plain.computation.add(copy_instruction(self.call, [*self.call.operands, zeros]))
         module.replace(self.call, made)
         remove_unused([self.call])
@@ -110,7 +121,7 @@ class _Call(Struct, frozen=True):
         return _Call(made, self.config, editor.element(made, 0)).configure(**told)
 
 
-def _call_of(result: HloInstruction) -> _Call | None:
+def _call_of(result: HloInstruction, may_be_depthwise: bool = False) -> _Call | None:
     """Return the call that `result` is element 0 of, if it is a forward convolution without other users."""
     if result.opcode != "get-tuple-element" or result.tuple_index != 0:
         return None
@@ -119,7 +130,7 @@ def _call_of(result: HloInstruction) -> _Call | None:
         return None
     labels = call.dim_labels
     groups = call.feature_group_count
-    if groups > 1 and groups == call.operands[0].shape.dims[labels.input.second_dim]:
+    if not may_be_depthwise and groups > 1 and groups == call.operands[0].shape.dims[labels.input.second_dim]:
         return None
     config = json.loads(call.backend_config or "{}")
     return _Call(call, config, result) if _CONFIG in config else None
@@ -155,7 +166,13 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
     """convolution * 2 => conv_result_scale 2."""
     found = _with_call(instruction) if instruction.opcode == "multiply" else None
     factor = _number(found[1]) if found else None
-    if found is None or factor is None or len(found[0].call.operands) > 2 or found[0].told("conv_result_scale") != 1:
+    if (
+        found is None
+        or factor is None
+        or found[0].is_integral
+        or len(found[0].call.operands) > 2
+        or found[0].told("conv_result_scale") != 1
+    ):
         return None
     return found[0].with_bias().configure(conv_result_scale=factor)
 
@@ -163,7 +180,7 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
 def _add(instruction: HloInstruction) -> HloInstruction | None:
     """convolution + broadcast(bias) => bias; convolution + any other array => side input."""
     found = _with_call(instruction) if instruction.opcode == "add" else None
-    if found is None or found[0].told("activation_mode") != "kNone":
+    if found is None or found[0].told("activation_mode") != "kNone" or found[0].is_integral:
         return None
     call, addend = found[0].with_bias(), found[1]
     bias = None if call.has_bias else _bias(call, addend)
@@ -223,34 +240,82 @@ def _narrow(instruction: HloInstruction) -> HloInstruction | None:
     """convert f16 (f32 convolution of what was f16) => f16 convolution."""
     if instruction.opcode != "convert" or instruction.shape.element_type != "f16":
         return None
-    result = instruction.operands[0]
-    call = _call_of(result) if len(result.users) == 1 and not result.is_root else None
+    call = _only_converted(instruction.operands[0])
     if call is None or call.result.shape.element_type != "f32":
         return None
-    if not all(_keeps_value(operand, "f16") for operand in call.call.operands):
+    if not all(keeps_value(operand, "f16") for operand in call.call.operands):
         return None
     editor = Editor(call.call)
-    return call.again([editor.convert(operand, "f16") for operand in call.with_bias().call.operands], "f16")
+    return call.again([editor.convert(operand, "f16") for operand in call.call.operands], "f16")
 
 
-def _keeps_value(value: HloInstruction, element_type: str) -> bool:
-    """Return True if converting `value` to that narrower type and back does not change it."""
-    if value.shape.element_type == element_type:
-        return True
-    while value.opcode in ("broadcast", "reshape", "transpose"):
-        value = value.operands[0]
-    match value.opcode:
-        case "convert":
-            return value.operands[0].shape.element_type == element_type
-        case "constant":
-            literal = value.constant_array
-            with np.errstate(over="ignore"):
-                return bool((literal.astype(DTYPES[element_type].numpy).astype(literal.dtype) == literal).all())
-        case _:
-            return False
+def _to_float(instruction: HloInstruction) -> HloInstruction | None:
+    """convert f32 (s32 convolution) => f32 convolution of the same integers."""
+    if instruction.opcode != "convert" or instruction.shape.element_type != "f32":
+        return None
+    call = _only_converted(instruction.operands[0])
+    if call is None or call.result.shape.element_type != "s32":
+        return None
+    return call.again(call.call.operands, "f32")
+
+
+def _narrow_to_integers(instruction: HloInstruction) -> HloInstruction | None:
+    """Convolution of what was s8 => convolution of s8, to f32 or, clamped, to s8."""
+    if instruction.opcode == "convert" and instruction.shape.element_type == "s8":
+        clamp = instruction.operands[0]
+        if clamp.opcode == "clamp" and len(clamp.users) == 1 and _clamps_to_s8(clamp):
+            return _of_integers(_only_converted(clamp.operands[1]), "s8")
+        call = _only_converted(clamp)
+        return _of_integers(call, "s8") if call is not None and call.result.shape.element_type == "f32" else None
+    call = _call_of(instruction, may_be_depthwise=True)
+    return _of_integers(call, "f32") if call is not None and instruction.shape.element_type == "f32" else None
+
+
+def _only_converted(result: HloInstruction) -> _Call | None:
+    """Return the call of a result with one user."""
+    return _call_of(result, may_be_depthwise=True) if len(result.users) == 1 and not result.is_root else None
+
+
+def _clamps_to_s8(clamp: HloInstruction) -> bool:
+    low, _, high = clamp.operands
+    limits = [value.operands[0] if value.opcode == "broadcast" else value for value in (low, high)]
+    return [_plain(v.constant_array) for v in limits if v.opcode == "constant" and not v.shape.dims] == [-128, 127]
+
+
+def _of_integers(call: _Call | None, element_type: str) -> HloInstruction | None:
+    """Return the result of a call with s8 operands, if its operands are such numbers."""
+    if call is None or not all(keeps_value(operand, "s8") for operand in call.call.operands[:2]):
+        return None
+    side = call.call.operands[3:]
+    if any(not keeps_value(s, "s8") if element_type == "s8" else s.shape.element_type != "f32" for s in side):
+        return None
+    editor = Editor(call.call)
+    source, weights, *bias = call.call.operands[:3]
+    numbers = [editor.convert(value, "s8") for value in (source, weights)]
+    return call.again([*numbers, *bias, *(editor.convert(value, element_type) for value in side)], element_type)
+
+
+def _as_before(instruction: HloInstruction) -> HloInstruction | None:
+    """Turn a call to s32, which cuDNN does not take, into a convolution again."""
+    call = _call_of(instruction, may_be_depthwise=True)
+    if call is None or call.result.shape.element_type != "s32" or call.told("conv_result_scale") != 1:
+        return None
+    if call.has_bias or len(call.call.operands) > 3 or call.told("activation_mode") not in ("kNone", "kRelu"):
+        return None
+    editor = Editor(call.call)
+    kept = {name: call.call.attrs[name] for name in _KEPT if name in call.call.attrs}
+    made = editor.add("convolution", call.result.shape, call.call.operands[:2], **kept)
+    if call.told("activation_mode") == "kNone":
+        return made
+    zeros = editor.broadcast(editor.constant(0, "s32"), made.shape.dims)
+    return editor.binary("maximum", made, zeros)
 
 
 _Rule: TypeAlias = "Callable[[HloInstruction], HloInstruction | None]"
 # Biases, side inputs and activations may be before or after the conversion; a bias and a side input are two adds.
 _FOLLOWERS: tuple[_Rule, ...] = (_add, _add, _scale_side_input, _relu)
-_RULES: tuple[_Rule, ...] = (_scale, *_FOLLOWERS, _narrow, *_FOLLOWERS)
+_RULES: tuple[_Rule, ...] = (
+    *(_to_float, _scale, *_FOLLOWERS),
+    *(_narrow, _narrow_to_integers, *_FOLLOWERS),
+    _as_before,
+)

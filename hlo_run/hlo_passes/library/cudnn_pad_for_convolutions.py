@@ -1,14 +1,16 @@
-"""Pad the features of f16 convolutions with zeros to multiples of eight, for tensor cores.
+"""Pad the features of convolutions with zeros: of f16 to multiples of eight, of 8-bit integers to 32 or four, for tensor cores.
 
     custom-call(f16[2,10,10,7] x, f16[3,3,7,15] k)   =>   slice f16[2,10,10,15] (custom-call(pad f16[2,10,10,8] (x), 0),
                                                                                   pad f16[3,3,8,16] (k, 0)))
 
-Only if no array grows by a factor above 1.35. Three input features become four if the output has 32 or 64. XLA's
-`CudnnPadForConvolutions` without 8-bit integers, for which cuDNN is not used here.
+Only if no array grows by a factor above 1.35. Three input features become four if the output has 32 or 64. Features of integers
+become multiples of 32 if the result is an integer too, otherwise of four, also those that are in vectors already (dimension `?`
+of the labels). Their input and result must not become twice as large. XLA's `CudnnPadForConvolutions`.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar
 
 from msgspec import Struct
@@ -16,8 +18,10 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.target import TargetSpec
 
 # The operand numbers of input, filter and result of the forward convolution; -1 is the result of the call.
 _PLACES = {
@@ -26,6 +30,10 @@ _PLACES = {
     "__cudnn$convBackwardFilter": (0, -1, 1),
 }
 _MULTIPLE, _LARGEST_GROWTH = 8, 1.35
+_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+# The number of features, and the first GPU whose tensor cores take so many integers.
+_INTEGER_MULTIPLES = ((32, (7, 5)), (4, (6, 1)))
+_WIDEST, _TOO_LARGE_GROWTH = 32, 2
 
 
 class CudnnPadForConvolutions(Struct, frozen=True):
@@ -35,11 +43,11 @@ class CudnnPadForConvolutions(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        if not ctx.target.sm >= 70:
-            return
         replaced: list[HloInstruction] = []
         for call in module.instructions_of("custom-call"):
-            shapes = _padded_shapes(call)
+            shapes = _padded_integer_shapes(call, ctx.target)
+            if shapes is None and ctx.target.sm >= 70:
+                shapes = _padded_shapes(call)
             if shapes is not None:
                 module.replace(call, _padded_call(call, shapes))
                 replaced.append(call)
@@ -70,6 +78,63 @@ def _padded_shapes(call: HloInstruction) -> dict[int, Shape] | None:
     return new if new != old and (inputs == 4 or is_small) else None
 
 
+def _padded_integer_shapes(call: HloInstruction, target: TargetSpec) -> dict[int, Shape] | None:
+    """Return the padded shapes of all operands and of the result (key -1) of a convolution of integers, or None."""
+    if call.custom_call_target not in _FORWARD or not call.shape.is_tuple or not call.operands[0].shape.dtype.is_integer:
+        return None
+    found = (_at_multiples(call, m) for m, first in _INTEGER_MULTIPLES if target.compute_capability >= first)
+    return next((shapes for shapes in found if shapes is not None), None)
+
+
+def _at_multiples(call: HloInstruction, multiple: int) -> dict[int, Shape] | None:
+    old = {number: operand.shape for number, operand in enumerate(call.operands)}
+    old[-1] = call.shape.tuple_shapes[0]
+    labels = call.dim_labels
+    vectors = {
+        -1: _vector_size(labels.output, old[-1]),
+        0: _vector_size(labels.input, old[0]),
+        1: _vector_size(labels.kernel, old[1]),
+    }
+    if any(multiple % size for size in vectors.values()) or not _may_be_vectors(call, multiple):
+        return None
+    new = dict(old)
+
+    def pad(number: int, dim: int, vector_size: int) -> None:
+        step = multiple // vector_size
+        new[number] = _with_dim(new[number], dim, -(-new[number].dims[dim] // step) * step)
+
+    pad(0, labels.input.second_dim, vectors[0])
+    pad(1, labels.kernel.first_dim, vectors[1])
+    pad(1, labels.kernel.second_dim, 1)
+    if len(call.operands) > 2:
+        pad(2, 0, 1)
+    for number in (-1, 3) if len(call.operands) > 3 else (-1,):
+        pad(number, labels.output.second_dim, vectors[-1])
+    is_small = all(new[place].element_count < _TOO_LARGE_GROWTH * old[place].element_count for place in (0, -1))
+    return new if is_small and any(new[n] != old[n] for n in old if n >= 0) else None
+
+
+def _vector_size(labels: OperandLabels, shape: Shape) -> int:
+    """Return the size of the dimension that has no label, which holds features too; 1 if there is none."""
+    named = {labels.first_dim, labels.second_dim, *labels.spatial_dims}
+    return prod(size for dim, size in enumerate(shape.dims) if dim not in named)
+
+
+def _may_be_vectors(call: HloInstruction, multiple: int) -> bool:
+    """Return True if cuDNN convolves integers in vectors of that size, with this window and these types."""
+    labels, window = call.dim_labels, call.window
+    source, weights = (operand.shape for operand in call.operands[:2])
+    if not weights.dtype.is_integer or len(window.dims) != 2:
+        return False
+    if any(dim.base_dilation != 1 or dim.window_dilation != 1 for dim in window.dims):
+        return False
+    if multiple < _WIDEST:
+        return True
+    sizes = zip(labels.input.spatial_dims, labels.kernel.spatial_dims, strict=True)
+    is_wide = all(source.dims[one] > weights.dims[other] - 1 for one, other in sizes)
+    return is_wide and call.shape.tuple_shapes[0].dtype.is_integer
+
+
 def _with_dim(shape: Shape, dim: int, size: int) -> Shape:
     return replace(shape, dims=(*shape.dims[:dim], size, *shape.dims[dim + 1 :]))
 
@@ -77,7 +142,7 @@ def _with_dim(shape: Shape, dim: int, size: int) -> Shape:
 def _padded_call(call: HloInstruction, shapes: dict[int, Shape]) -> HloInstruction:
     """Return the replacement of the call: a tuple of the same shape."""
     editor = Editor(call)
-    operands = [_padded(editor, operand, shapes[number]) for number, operand in enumerate(call.operands)]
+    operands = [_padded(editor, operand, shapes.get(number, operand.shape)) for number, operand in enumerate(call.operands)]
     result, workspace = call.shape.tuple_shapes
     made = editor.computation.add(copy_instruction(call, operands, Shape.make_tuple((shapes[-1], workspace))))
     if shapes[-1] == result:

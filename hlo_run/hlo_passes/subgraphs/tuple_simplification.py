@@ -1,23 +1,25 @@
-"""Simplify tuples: elements of tuples that are known, and tuples of all elements of a value."""
+"""Replaces elements of tuples by the operands, and tuples of all elements of a value by the value."""
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 
 
 def simplify_tuples(module: HloModule) -> None:
-    """Replace elements and tuples by equal values, in all computations except fusion bodies, operands before their users."""
-    replaced: list[HloInstruction] = []
+    """Edit all computations except fusion bodies in place, operands before their users."""
+    unused = Leftovers()
     computations = dict.fromkeys(i.parent for i in module.instructions_of("get-tuple-element", "tuple"))
     for computation in computations:
         assert computation is not None
         for instruction in computation.post_order():
+            if instruction in unused:
+                continue
             simpler = _simpler(instruction)
             if simpler is not None and _is_sharded_alike(instruction, simpler):
                 module.replace(instruction, simpler)
-                replaced.append(instruction)
-    remove_unused(replaced)
+                unused.add(instruction)
+    unused.remove()
 
 
 def _element(get: HloInstruction) -> HloInstruction | None:

@@ -22,7 +22,7 @@ _DURING = {
 # XLA runs these twice in a row; one row of ours does the work of both.
 _TWICE = frozenset(("cublas-gemm-rewriter",))
 # Rows of ours that do the work of an XLA pass whose row comes later.
-_PART_OF_OTHERS = frozenset(("special-case-copies", "schedule", "renew-copies"))
+_PART_OF_OTHERS = frozenset(("schedule", "renew-copies"))
 
 
 class Pipeline(Struct, frozen=True):

@@ -134,14 +134,25 @@ def _epilogue(instruction: HloInstruction, value: Array, epilogue: str) -> Array
 
 
 def _forward(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    source, weights, *extras = _wide_operands(instruction, operands)
+    is_integral = instruction.operands[0].shape.dtype.is_integer
+    given = [as_array(o).astype(np.int32) for o in operands] if is_integral else _wide_operands(instruction, operands)
+    source, weights, *extras = given
     window, groups = _window(instruction), instruction.feature_group_count
     labels = convolution_labels(instruction.dim_labels)
     (b, f, spatial), (i, o, taps) = labels.input, labels.kernel
     value = convolve(source.transpose(b, *spatial, f), weights.transpose(*taps, i, o), window, groups)
     out_batch, out_feature, out_spatial = labels.output
     value = value.transpose(np.argsort((out_batch, *out_spatial, out_feature)))
-    return _with_workspace(instruction, narrow(_after(instruction, value, extras), _part(instruction, 0).dtype))
+    result = _part(instruction, 0).dtype
+    if is_integral and result.is_float:
+        # Integers are summed exactly; what follows is computed in f32.
+        value, extras = value.astype(np.float32), [as_array(o).astype(np.float32) for o in operands[2:]]
+    elif is_integral and result.name == "s8":
+        extras = [as_array(o).astype(np.float32) for o in operands[2:]]
+        found = _after(instruction, value.astype(np.float32), extras)
+        low, high = np.float32(-128), np.float32(127)
+        return _with_workspace(instruction, np.minimum(np.maximum(np.where(found == found, found, 0), low), high).astype(np.int8))
+    return _with_workspace(instruction, narrow(_after(instruction, value, extras), result))
 
 
 def _after(instruction: HloInstruction, value: Array, extras: Sequence[Array]) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.dynamic_sizes import Sizes, fixed_shape, is_dynamic, mask
+from hlo_run.hlo_passes.dynamic.sizes import Sizes, fixed_shape, is_dynamic, mask
 
 _SIZE = Shape.array("s32", ())
 

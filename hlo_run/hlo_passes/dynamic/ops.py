@@ -10,8 +10,8 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.dynamic_sizes import Sizes, mask, window_sizes
-from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
+from hlo_run.hlo_passes.dynamic.sizes import Sizes, mask, window_sizes
+from hlo_run.hlo_passes.dynamic.values import SizedValues
 
 # s64 holds any linear index: a product of bounds may exceed s32.
 _PLACE = "s64"
