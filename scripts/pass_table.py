@@ -26,8 +26,7 @@ RECORDED = ROOT / "tests" / "data" / "xla_pipelines.txt"
 OPEN = "open"
 
 _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
-_COLLECTIVES = "makes collectives faster, changes no result; needs several devices"
-_COMBINES = "joins collectives of several devices; changes no result"
+_COLLECTIVES = "missing: makes collectives of several devices faster, changes no result"
 _NEVER = "runs only with a flag that hlo-run does not have"
 # Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
