@@ -62,6 +62,7 @@ class Arguments:
     def __init__(
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
     ) -> None:
+        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         verify_limits(module)
         verify_sizes(module)
         verify_library_calls(module)
@@ -70,7 +71,6 @@ class Arguments:
         self._engine = RandomEngine(options.seed)
         self._read_ahead: list[Literal] | None = None
         self._literals: list[list[Literal]] | None = None
-        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         self.titles = self.grid.argument_titles(module)
         self.shapes = self.grid.argument_shapes(module)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.division import division_of
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, device_array, elements_of, for_shape, maximal, same_for_all
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
@@ -74,16 +74,7 @@ def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None,
     """Return how the leaves of a value are divided between the partitions."""
     assert value.sharding is not None, "every instruction has a sharding"
     pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
-    return tuple(_division(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
-
-
-def _division(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    if leaf.kind != "tiled":
-        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
-    tile_of = [0] * partitions
-    for place, device in np.ndenumerate(device_array(leaf)):
-        tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
-    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
+    return tuple(division_of(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
 
 
 def _has_shardings(module: HloModule) -> bool:
