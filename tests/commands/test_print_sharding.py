@@ -81,3 +81,10 @@ def test_parts_need_partitions(text: str, mode: str, tmp_path: Path, capsys: pyt
     err = capsys.readouterr().err
     assert "the module is for 4 partitions, but has 1" in err
     assert "hint: --num_partitions=4" in err
+
+
+def test_a_run_on_one_partition_says_what_its_shardings_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Interpreter", _file(tmp_path, MODULE.format(header=""))]) == 0
+    assert "--num_partitions=2 divides the work" in capsys.readouterr().err
+    assert run(["--platform=Interpreter", "--num_partitions=2", _file(tmp_path, MODULE.format(header=""))]) == 0
+    assert "divides the work" not in capsys.readouterr().err

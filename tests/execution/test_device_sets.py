@@ -37,7 +37,7 @@ _Arrays = list[NDArray[Any]]
 
 
 def _save(folder: Path, arrays: _Arrays) -> str:
-    np.savez(folder / "in.npz", **{f"arg{number}": array for number, array in enumerate(arrays)})
+    np.savez(folder / "in.npz", allow_pickle=False, **{f"arg{number}": array for number, array in enumerate(arrays)})
     return str(folder / "in.npz")
 
 
