@@ -88,3 +88,11 @@ def test_a_run_on_one_partition_says_what_its_shardings_are_for(tmp_path: Path, 
     assert "--num_partitions=2 divides the work" in capsys.readouterr().err
     assert run(["--platform=Interpreter", "--num_partitions=2", _file(tmp_path, MODULE.format(header=""))]) == 0
     assert "divides the work" not in capsys.readouterr().err
+
+
+def test_tiles_of_other_dimensions_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = MODULE.format(header=", num_partitions=2").replace("devices=[2,1]", "devices=[2]")
+    assert run(["--compile_only", "--print_sharding", _file(tmp_path, text)]) == 3
+    out, err = capsys.readouterr()
+    assert "tiles of 1 dimensions, which do not fit" in out
+    assert "the sharding {devices=[2]<=[2]} has 1 dimensions, the array f32[4,6] 2" in err

@@ -87,6 +87,8 @@ def legend(text: str) -> str:
 
 def _drawn(title: str, shape: Shape, sharding: SingleSharding, partitions: int) -> str:
     text = shape.to_string(layout=False)
+    if sharding.kind == "tiled" and sharding.data_rank != shape.rank:
+        return f"{title} {text}, sharding={sharding}: tiles of {sharding.data_rank} dimensions, which do not fit"
     pieces = pieces_of(shape, sharding, partitions)
     title = f"{title} {text}, sharding={sharding}: {_meaning(shape, sharding)}"
     counts = sharding.data_dims if sharding.kind == "tiled" else (1,) * shape.rank
