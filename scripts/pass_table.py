@@ -26,7 +26,7 @@ RECORDED = ROOT / "tests" / "data" / "xla_pipelines.txt"
 OPEN = "open"
 
 _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
-_COLLECTIVES = "missing: makes collectives of several devices faster, changes no result"
+_COLLECTIVES = "makes collectives of several devices faster, changes no result"
 _NEVER = "runs only with a flag that hlo-run does not have"
 # Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
@@ -119,6 +119,8 @@ def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tup
         file = ours[name][0][1]
         link = f"[{file.removeprefix('hlo_run/hlo_passes/')}](../{file})"
         return "there", link if group in dict(ours[name]) else f"{link}, not at this place"
+    if WHY_NOT.get(name) == _COLLECTIVES:
+        return OPEN, f"open: {_COLLECTIVES}"
     if name in WHY_NOT:
         return "not needed", f"not needed: {WHY_NOT[name]}"
     return OPEN, OPEN
