@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.shape import Shape
@@ -292,6 +293,13 @@ def _regions(computation: HloComputation, annotations: Annotations, outer: tuple
         shardings = [
             tuple(with_all_manual_axes(sharding, _numbers(sharding, axes)) for sharding in group or ()) for group in (ins, outs)
         ]
+        leaves = (
+            sum(len(list(operand.shape.leaves())) for operand in call.operands),
+            len(list(call.to_apply.root.shape.leaves())),
+        )
+        if leaves != tuple(map(len, shardings)):
+            problem = f"a manual computation of {leaves[0]} arrays into {leaves[1]}"
+            raise Unsupported(f"{problem} with {len(shardings[0])} and {len(shardings[1])} shardings", border.where)
         found.append(ManualRegion(call, enter, leave, shardings[0], shardings[1], axes, outer))
     return found
 
