@@ -41,6 +41,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     slices_order,
     tiles_along,
     trivial_dims,
+    whole_components,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
@@ -190,6 +191,7 @@ def _by_trivial(s: _Scatter, recurses: bool) -> HloInstruction | None:
     dims = trivial_dims(s.operand, s.what)
     if not dims:
         return None
+    s = replace(s, indices=whole_components(s.indices, s.what))
     source, rank = s.operand.leaf, s.indices.base.rank
     groups, devices = tiles_along(source, dims), source.device_count
     by_operand = group_on_dims(source, dims)
