@@ -217,7 +217,7 @@ def _constrain(value: HloInstruction, mesh: DeviceMesh, rng: random.Random, is_e
 
 def _call(value: HloInstruction, target: str, text: str) -> HloInstruction:
     attributes = _attributes("xla.sdy.sharding", f"#sdy.sharding_per_value<[<@mesh, {text}>]>")
-    attrs = {"custom_call_target": target, "frontend_attributes": attributes}
+    attrs: dict[str, str | bool | FrontendAttributes] = {"custom_call_target": target, "frontend_attributes": attributes}
     if target != "Sharding":
         attrs["custom_call_has_side_effect"] = True
     return HloInstruction("result", "custom-call", value.shape, [value], attrs)

@@ -93,6 +93,14 @@ CASES = {
       u = f32[2] parameter(1)
       ROOT s = f32[4,3,5] scatter(t, i, u), update_window_dims={}, inserted_window_dims={0,1,2},
         scatter_dims_to_operand_dims={0,1,2}, index_vector_dim=1, to_apply=add, sharding={devices=[2,1,2]<=[4]}""",
+    "scatter of two operands": """
+      t = f32[8,4] parameter(0), sharding={devices=[4,1]<=[4]}
+      k = f32[8,4] parameter(1)
+      i = s32[2,2,1] constant({{{1},{2}},{{5},{7}}})
+      u = f32[2,2,4] parameter(2), sharding={devices=[2,1,2]<=[4]}
+      w = f32[2,2,4] parameter(3), sharding={devices=[1,2,2]<=[4]}
+      ROOT s = (f32[8,4], f32[8,4]) scatter(t, k, i, u, w), update_window_dims={2}, inserted_window_dims={0},
+        scatter_dims_to_operand_dims={0}, index_vector_dim=2, to_apply=add_two""",
     "convolution": """
       a = f32[2,9,9,3] parameter(0), sharding={devices=[1,4,1,1]<=[4]}
       k = f32[3,3,3,4] parameter(1), sharding={replicated}
@@ -124,6 +132,8 @@ CASES = {
 }
 OTHERS = f"""{ADD}
 {MAX}
+add_two {{ a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
+  x = f32[] add(a, c) y = f32[] add(b, d) ROOT t = (f32[], f32[]) tuple(x, y) }}
 less {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = pred[] compare(x, y), direction=LT }}
 cond {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(3)
   ROOT c = pred[] compare(i, n), direction=LT }}

@@ -61,7 +61,9 @@ def scatter(v: Visit) -> Part:
     updates = tuple(_copied(part) if part.hlo in own else part for part in updates)
     if any(not part.leaf.is_same(updates[0].leaf) or part.base != updates[0].base for part in updates):
         shared = common([part.leaf for part in updates])
-        operands = tuple(part.reshard(shared) for part in operands)
+        updates = tuple(part.reshard(shared) for part in updates)
+        if operands[0].base.rank == updates[0].base.rank:  # XLA reshards the operands, and not the updates
+            operands = tuple(part.reshard(shared) for part in operands)
     if indices.hlo in (*own, *(part.hlo for part in updates)):
         indices = _copied(indices)
     if not divides_evenly(indices.base, indices.leaf):
