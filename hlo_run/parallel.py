@@ -72,7 +72,7 @@ def run_in_processes(
     try:
         for row in range(1, size + 1):
             board.clear(row)
-            copy = _start(lambda: _take(taking, count, pieces), work, board, row, giving)
+            copy = _start(lambda pipe: _work(lambda: _take(taking, count, pieces), work, pipe), board, row, giving)
             running[copy.pipe] = copy
         os.close(taking)
         for first in range(0, count, pieces):
@@ -125,18 +125,18 @@ class Assistant:
     def __init__(self, prepare: Callable[[], None], work: Callable[[Any], object]) -> None:
         """Start it: it calls `prepare`, then `work` with each request. Requests and answers must be picklable."""
         taking, self._giving = os.pipe()
-        requests: list[object] = []
 
-        def take() -> list[int]:
-            if not requests:
-                prepare()
-            request = _read(taking)
-            requests.append(request)
-            return [] if request is None else [len(requests) - 1]
+        def answer(pipe: int) -> None:
+            prepare()
+            while (request := _read(taking)) is not None:
+                try:
+                    _send(pipe, (work(request),))
+                except HloRunError as error:
+                    _send(pipe, (error,))
 
         board = board_for(1)
         board.clear(1)
-        self._copy = _start(take, lambda number: work(requests[number]), board, 1, self._giving)
+        self._copy = _start(answer, board, 1, self._giving)
         os.close(taking)
 
     def ask(self, request: object) -> Any:
@@ -145,7 +145,7 @@ class Assistant:
             _send(self._giving, request)
         except BrokenPipeError:
             return None
-        _, answer = _read(self._copy.pipe) or (0, None)
+        (answer,) = _read(self._copy.pipe) or (None,)
         if isinstance(answer, HloRunError):
             raise answer
         return answer
@@ -156,7 +156,8 @@ class Assistant:
         self._copy.end()
 
 
-def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: Board, row: int, giving: int) -> _Copy:
+def _start(run: Callable[[int], None], board: Board, row: int, giving: int) -> _Copy:
+    """Run `run` with the pipe of results in a fork, which closes `giving`."""
     reading, writing = os.pipe()
     parent = os.getpid()
     # No signal may unwind the copy into the code of this process.
@@ -173,7 +174,7 @@ def _start(take: Callable[[], list[int]], work: Callable[[int], object], board: 
         os.close(reading)
         os.close(giving)
         _become_copy(parent, board, row)
-        _work(take, work, writing)
+        run(writing)
     except BaseException as error:  # nothing may unwind the copy into the parent's code
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)

@@ -13,16 +13,15 @@ from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import SIDE_EFFECT
+from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
 
 ShapeIndex = tuple[int, ...]
 Groups = Sequence[Sequence[int]]
 
-_FROM_OPERANDS = frozenset(
-    "concatenate convolution dot reduce broadcast transpose reshape bitcast reverse gather scatter iota pad slice dynamic-slice "
-    "dynamic-update-slice reduce-window copy".split()
+_FROM_OPERANDS = MOVES_ELEMENTS | frozenset(
+    "concatenate convolution dot reduce gather scatter iota pad dynamic-slice dynamic-update-slice reduce-window".split()
 )
 
 

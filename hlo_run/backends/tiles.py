@@ -27,17 +27,18 @@ def join_results(divided: DividedEntry, results: Sequence[Literal], partitions: 
     joined: list[Literal] = []
     for first in range(0, len(results), partitions):
         parts = results[first : first + partitions]
-        leaves = [list(_leaves(part)) for part in parts]
+        leaves = [list(leaves_of(part)) for part in parts]
         wholes = [
             list(arrays) if division is None else _joined(arrays, division)
             for arrays, division in zip(zip(*leaves, strict=True), divided.result, strict=True)
         ]
-        joined += [_rebuilt(part, iter([whole[number] for whole in wholes])) for number, part in enumerate(parts)]
+        joined += [rebuilt(part, iter([whole[number] for whole in wholes])) for number, part in enumerate(parts)]
     return joined
 
 
-def _rebuilt(value: Literal, leaves: Iterator[Literal]) -> Literal:
-    return tuple(_rebuilt(part, leaves) for part in value) if isinstance(value, tuple) else next(leaves)
+def rebuilt(value: Literal, leaves: Iterator[Literal]) -> Literal:
+    """Return a value with the tuples of `value` and other leaves."""
+    return tuple(rebuilt(part, leaves) for part in value) if isinstance(value, tuple) else next(leaves)
 
 
 def _mapped(value: Literal, divisions: Iterator[Division | None], change: Callable[[Literal, Division], Literal]) -> Literal:
@@ -48,21 +49,23 @@ def _mapped(value: Literal, divisions: Iterator[Division | None], change: Callab
     return value if division is None else change(value, division)
 
 
-def _leaves(value: Literal) -> Iterator[Literal]:
+def leaves_of(value: Literal) -> Iterator[Literal]:
+    """Yield the leaves of a value, depth first."""
     if isinstance(value, tuple):
         for part in value:
-            yield from _leaves(part)
+            yield from leaves_of(part)
     else:
         yield value
 
 
-def _ranges(division: Division, tile: int) -> tuple[slice, ...]:
+def tile_ranges(division: Division, tile: int) -> tuple[slice, ...]:
+    """Return the ranges of a tile; the last tiles of a dimension may reach beyond the array."""
     place = np.unravel_index(tile, division.counts) if division.counts else ()
     return tuple(slice(int(at) * size, (int(at) + 1) * size) for at, size in zip(place, division.tile_dims, strict=True))
 
 
 def _tile(array: Literal, division: Division, partition: int) -> Literal:
-    part = np.asarray(array)[_ranges(division, division.tile_of[partition])]
+    part = np.asarray(array)[tile_ranges(division, division.tile_of[partition])]
     missing = [(0, size - own) for size, own in zip(division.tile_dims, part.shape, strict=True)]
     return np.pad(part, missing) if any(more for _, more in missing) else part.copy()
 
@@ -77,6 +80,6 @@ def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
     for own in range(len(arrays)):
         whole = np.zeros(size, np.asarray(arrays[0]).dtype)
         for partition in (*range(len(arrays)), own):
-            whole[_ranges(division, division.tile_of[partition])] = arrays[partition]
+            whole[tile_ranges(division, division.tile_of[partition])] = arrays[partition]
         wholes.append(whole[cut].copy())
     return wholes

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from hlo_run import target as targets
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
+from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
@@ -47,5 +48,21 @@ def compiling(
         record = task.result.compilation = CompilationRecord(device.name)
         spec = device
         watching = (*watching, lambda working: RecordObserver(working, spec, record))
+    if options.print_sharding:
+        watching = (*watching, _sharding_drawer(task, module))
     with task.observers.compiling(options, module, device, watching) as compilation:
         yield compilation
+
+
+def _sharding_drawer(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
+    """Return the function that makes the observer of `--print_sharding`. Raises UsageError if the module has one partition."""
+    from hlo_run.analysis.sharding.partition_count import needed_partitions  # few command lines draw
+    from hlo_run.pipeline.observers.shardings import ShardingObserver
+
+    options = task.options
+    if int(module.attrs.get("num_partitions", 1)) == 1:
+        needed = needed_partitions(module)
+        hint = f"--num_partitions={needed}" if needed > 1 else "--num_partitions=N sets their number"
+        raise UsageError(f"--print_sharding: '{module.name}' has one partition, which holds every array", hint=hint)
+    write = task.console.err if options.stage else task.console.out
+    return lambda working: ShardingObserver(working, options.print_sharding == "all", write)

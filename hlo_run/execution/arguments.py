@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Place
+from hlo_run.execution.device_sets import read_sets, with_tiles_of_devices
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -23,7 +24,7 @@ from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.arguments.modes import DEVICE_ID, NORMAL, RANDOM, SHARED, ZEROS, device_id_arguments, normal_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.perturbed import term_count
-from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_arrays, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
 _INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
@@ -62,6 +63,7 @@ class Arguments:
     def __init__(
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
     ) -> None:
+        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         verify_limits(module)
         verify_sizes(module)
         verify_library_calls(module)
@@ -70,7 +72,6 @@ class Arguments:
         self._engine = RandomEngine(options.seed)
         self._read_ahead: list[Literal] | None = None
         self._literals: list[list[Literal]] | None = None
-        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         self.titles = self.grid.argument_titles(module)
         self.shapes = self.grid.argument_shapes(module)
 
@@ -100,6 +101,8 @@ class Arguments:
         count, size = len(self._module.entry.parameters), self.grid.size
         if not values or size == 1:
             return fit_arguments(self._module, values, what) if values else []
+        if len(values) == count:
+            return fit_arguments(self._module, values, what) * size
         if len(values) != count * size:
             raise UsageError(
                 f"'{self._module.name}' takes {count * size} arguments on {self.grid}, but {what} gives {len(values)}"
@@ -108,9 +111,7 @@ class Arguments:
 
     def _from_file(self, iteration: int) -> list[Literal]:
         path = existing_path(self._options.inputs, self._options, self._place, iteration)
-        parameters = self._module.entry.parameters
-        names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
-        return read_values(path, "arg", self.shapes, names)
+        return read_sets(path, self._module, self.grid)
 
     def next(self, iteration: int) -> tuple[list[Literal], str]:
         """Return the arguments of an iteration (the first is 1), and the text that names their source (`seed 1`, a file)."""
@@ -132,9 +133,10 @@ class Arguments:
         """Return arguments as `--hlo_argument_mode` says, and their source."""
         options, mode, grid = self._options, self._options.hlo_argument_mode, self.grid
         if mode == DEVICE_ID:
-            return [value for device in range(grid.size) for value in device_id_arguments(self._module, device)], "device number"
+            made = [device_id_arguments(self._module, device) for device in range(grid.size)]
+            return with_tiles_of_devices(self._module, grid, made), "device number"
         if mode == NORMAL:
-            made = [value for _ in range(grid.size) for value in normal_arguments(self._module, self._engine)]
+            made = grid.make_arguments(self._module, lambda: normal_arguments(self._module, self._engine))
             return made, f"seed {options.seed}, normal distribution"
         zero = mode == ZEROS or not options.random_init_input_literals
         ends = LOW * options.input_scale, HIGH * options.input_scale

@@ -99,7 +99,8 @@ class RunOptions(FloatChecks):
     )
     inputs: str = flag(
         "",
-        "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays.",
+        "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays. One set "
+        "serves all devices; else give one per device (docs/report.md).",
         "FILES",
         acts="arguments",
     )
@@ -121,7 +122,8 @@ class RunOptions(FloatChecks):
     hlo_argument_mode: str = flag(
         "use_random_inputs",
         "Make arguments so. use_shared_random_inputs: the same on every device. use_device_id_as_input: all elements are the "
-        "device's number. use_random_normal_inputs: mean 0, standard deviation 1, whatever their uses. uninitialized is refused.",
+        "number of the device that holds them. use_random_normal_inputs: mean 0, standard deviation 1, whatever their uses. "
+        "uninitialized is refused.",
         "MODE",
         (
             "use_random_inputs",

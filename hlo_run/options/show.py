@@ -76,6 +76,14 @@ class ShowOptions(DumpOptions, ReductionChecks):
     list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.", acts="")
     xla_gpu_print_compilation_stats: bool = flag(False, "The same as --time_passes.")
     time_passes: bool = flag(False, "Print the time of every row at the end (stderr).")
+    print_sharding: str = flag(
+        "",
+        "Draw which device holds which piece of the parameters and the result, once shardings are propagated. all: also of the "
+        "entry's other instructions that have a sharding. On stdout, but on stderr with --stage.",
+        "entry|all",
+        ("", "entry", "all"),
+        bare="entry",
+    )
     print_locations: bool = flag(
         False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).", acts="text"
     )

@@ -26,7 +26,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
-from hlo_run.pipeline.llvm_ahead import LlvmSettings, compile_text, compiled_ahead
+from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, settings_of
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
@@ -163,9 +163,7 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
         if options.llvm_opt_bisect_limit >= 0:
             limit_passes(options.llvm_opt_bisect_limit)
         with _native("LLVM", kernel, user_file, "ll", ir_text):
-            settings = LlvmSettings(
-                ctx.target, options.xla_gpu_cuda_data_dir, options.xla_backend_optimization_level, options.xla_gpu_ftz
-            )
+            settings = settings_of(ctx)
             compiled.append(compiled_ahead(ir_text, settings) or compile_text(ir_text, settings))
         return compiled[0].llvm_optimized
 

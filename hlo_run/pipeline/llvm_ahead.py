@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
-from hlo_run.codegen.llvm.nvptx import load_llvm
+from hlo_run.codegen.llvm.libdevice import read_libdevice
+from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import Assistant, available_cores, can_fork
 from hlo_run.target import TargetSpec
@@ -32,6 +33,21 @@ _assistant: Assistant | None = None
 _was_started = False
 
 
+def settings_of(ctx: PassContext) -> LlvmSettings:
+    """Return the settings that the flags ask for."""
+    options = ctx.options
+    return LlvmSettings(ctx.target, options.xla_gpu_cuda_data_dir, options.xla_backend_optimization_level, options.xla_gpu_ftz)
+
+
+def _get_ready(settings: LlvmSettings) -> None:
+    """Load LLVM and libdevice. An empty kernel brings the code of the optimiser and of the code generator into memory."""
+    empty = (
+        f'target datalayout = "{DATA_LAYOUT}"\ntarget triple = "{TRIPLE}"\ndefine ptx_kernel void @empty() {{\n  ret void\n}}\n'
+    )
+    compile_text(empty, settings)
+    read_libdevice(settings.cuda_data_dir)
+
+
 @contextmanager
 def llvm_ahead(ctx: PassContext) -> Generator[None]:
     """Start the fork if the command prints a stage, this process has not loaded LLVM, and there is a core for it."""
@@ -45,7 +61,8 @@ def llvm_ahead(ctx: PassContext) -> Generator[None]:
         yield
         return
     _was_started = True
-    _assistant = Assistant(load_llvm, lambda request: compile_text(*request))
+    settings = settings_of(ctx)
+    _assistant = Assistant(lambda: _get_ready(settings), lambda request: compile_text(*request))
     try:
         yield
     finally:

@@ -46,6 +46,14 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
     return [_assemble(shape, remaining) for shape in shapes]
 
 
+def stored_dims(path: str, prefix: str) -> list[tuple[int, ...]]:
+    """Return the dimensions of all arrays that `read_values` would read, in order. Raises UsageError if a file cannot be read."""
+    if path.endswith(".npy"):
+        return [open_npy(name).dims for name in path.split(",")]
+    with open_npz(path, hint="rename it to .npy to give one argument") as file:
+        return [file.array(key).dims for _, key in sorted(_numbers(prefix, file.keys).items())]
+
+
 def read_arrays(path: str, prefix: str, shapes: Collection[Shape]) -> list[Array]:
     """Return all arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file.
 

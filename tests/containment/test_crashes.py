@@ -20,14 +20,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 # A file for --custom_calls that makes LLVM die on the kernel of a negation.
 DIES_IN_LLVM = """
 import os, signal
-from hlo_run.pipeline import kernels
-compile_llvm = kernels.compile_llvm
+from hlo_run.pipeline import llvm_ahead
+compile_llvm = llvm_ahead.compile_llvm
 def dying(text, *rest, **more):
     if "fneg" in text:
         os.write(2, b"the last words\\n")
         os.kill(os.getpid(), signal.SIGSEGV)
     return compile_llvm(text, *rest, **more)
-kernels.compile_llvm = dying
+llvm_ahead.compile_llvm = dying
 """
 # The same for native code on Host: the code of the negation writes to an invalid address.
 DIES_IN_NATIVE_CODE = """
@@ -162,11 +162,11 @@ def test_llvm_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     waits = """
 import signal
 from hlo_run.containment.board import limited
-from hlo_run.pipeline import kernels
+from hlo_run.pipeline import llvm_ahead
 def waiting(*_, **__):
     with limited(0.01):
         signal.pause()
-kernels.compile_llvm = waiting
+llvm_ahead.compile_llvm = waiting
 """
     files = _write(tmp_path, a_hlo=NEGATE, waits_py=waits)
     done = hlo_run(tmp_path, "--reference_platform=", "--timeout=5000", f"--custom_calls={files['waits_py']}", files["a_hlo"])

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 
 DIES = """
 import os, signal
-from hlo_run.pipeline import kernels
-compile_llvm = kernels.compile_llvm
+from hlo_run.pipeline import llvm_ahead
+compile_llvm = llvm_ahead.compile_llvm
 def dying(text, *rest, **more):
     if "fneg" in text:
         os.kill(os.getpid(), signal.SIGSEGV)
     return compile_llvm(text, *rest, **more)
-kernels.compile_llvm = dying
+llvm_ahead.compile_llvm = dying
 """
 # The module `neg` waits until the module `abs` has run.
 WAITS = """

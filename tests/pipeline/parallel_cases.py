@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hlo_run.cli import run
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
-from hlo_run.parallel import run_in_processes
+from hlo_run.parallel import Assistant, run_in_processes
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.target import preset
@@ -109,3 +110,57 @@ def test_whoever_looks_at_texts_sees_them(tmp_path: Any, capsys: pytest.CaptureF
     assert "[kernel wrapped_abs] canonicalize" in seen[0]
     assert run(["--compile_processes=3", "--platform=Host", "--time_passes", str(file)]) == 0
     assert "lower-to-llvm-gpu" in capsys.readouterr().err
+
+
+def _answered(request: object) -> object:
+    match request:
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "refuse":
+            raise Unsupported("no answer")
+        case _:
+            return request, os.getpid()
+
+
+def test_an_assistant_answers_refuses_and_dies() -> None:
+    ready: list[int] = []
+    assistant = Assistant(lambda: ready.append(1), _answered)
+    try:
+        large = "x" * 300_000
+        answer, pid = assistant.ask(large)
+        assert answer == large
+        assert pid != os.getpid()
+        with pytest.raises(Unsupported, match="no answer"):
+            assistant.ask("refuse")
+    finally:
+        assistant.end()
+    assert not ready, "it gets ready in the fork"
+
+
+def test_an_assistant_that_died_has_no_answer() -> None:
+    assistant = Assistant(lambda: None, _answered)
+    try:
+        assert assistant.ask("die") is None
+    finally:
+        assistant.end()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_fork_compiles_for_a_command_that_prints_a_stage(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives the bytes that this process gives, and its death is no error: LLVM then runs here."""
+    module = "HloModule m\nENTRY e { p = f32[40] parameter(0)\n ROOT n = f32[40] negate(p) }"
+    expected = _compile(1, text=module)
+    asked: list[object] = []
+
+    def ask(self: Assistant, request: object) -> object:
+        asked.append(request)
+        return ask_before(self, "no request" if dies else request)
+
+    ask_before = Assistant.ask
+    monkeypatch.setattr(Assistant, "ask", ask)
+    monkeypatch.setattr("hlo_run.pipeline.llvm_ahead.available_cores", lambda: 2)
+    monkeypatch.setattr("hlo_run.pipeline.llvm_ahead._was_started", False)
+    monkeypatch.delitem(sys.modules, "llvmlite.binding")
+    options = Options(stage="ptx")
+    assert compile_module(PassContext(preset("h100"), options, show=options), hlo_run.parse(module)) == expected
+    assert len(asked) == 1

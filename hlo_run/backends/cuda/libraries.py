@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, assert_never
 
 from hlo_run.artifact import (
+    AsyncDoneThunk,
     CholeskyThunk,
     CollectiveThunk,
     ConvolutionThunk,
@@ -125,6 +126,7 @@ class Libraries:
                 | CollectiveThunk()
                 | HostTransfer()
                 | Nesting()
+                | AsyncDoneThunk()
             ):
                 return "no library is used for it"
             case _:

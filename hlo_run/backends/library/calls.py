@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from hlo_run.artifact import (
+    AsyncDoneThunk,
     CholeskyThunk,
     CollectiveThunk,
     ConvolutionThunk,
@@ -57,7 +58,9 @@ def library_call(thunk: Thunk) -> LibraryCall | None:
             return matrix_library_call(thunk)
         case CollectiveThunk():
             return lone_call(thunk)
-        case KernelThunk() | CopyThunk() | MemsetThunk() | RngStateThunk() | RngSeedThunk() | HostTransfer() | Nesting():
+        case KernelThunk() | CopyThunk() | MemsetThunk() | RngStateThunk() | RngSeedThunk():
+            return None
+        case HostTransfer() | Nesting() | AsyncDoneThunk():
             return None
         case _:
             assert_never(thunk)

@@ -69,6 +69,13 @@ def link_libdevice(module: Module, functions: Iterable[str], cuda_data_dir: str 
     module.internalize(wanted)
 
 
+def read_libdevice(cuda_data_dir: str = "") -> None:
+    """Read libdevice, if there is one, so that the first kernel that calls it need not."""
+    file = find_in_toolkit(LIBDEVICE, cuda_data_dir)
+    if file is not None:
+        _usual_library(file)
+
+
 def _closure(library: _Library, names: list[str]) -> str:
     """Return LLVM IR with the functions and everything they refer to, sorted by name."""
     reached: dict[str, str] = {}

@@ -97,11 +97,6 @@ def _machine(isa: Isa, level: int) -> Any:
     return target.create_target_machine(cpu=isa.cpu, features=f"+ptx{isa.ptx_version}", opt=level)
 
 
-def load_llvm() -> None:
-    """Load LLVM, which the first call of anything else here does otherwise."""
-    _binding()
-
-
 def llvmlite_version() -> str:
     """Return the version of llvmlite. Cache keys of data in LLVM's formats must include it."""
     return str(importlib.import_module("llvmlite").__version__)

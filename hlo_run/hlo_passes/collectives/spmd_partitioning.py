@@ -10,16 +10,17 @@ with the options of XLA:GPU, without windowed products of dots.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.division import division_of
 from hlo_run.artifact.division import DividedEntry, Division
-from hlo_run.errors import Unsupported
+from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, device_array, elements_of, for_shape, maximal, same_for_all
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
@@ -41,7 +42,11 @@ class SpmdPartitioning(Struct, frozen=True):
     name: ClassVar[str] = "spmd-partitioning"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place. Raises Unsupported for shardings over other devices than the module's partitions."""
+        """Edit `module` in place.
+
+        Raises Unsupported for shardings over other devices than the module's partitions, ParseError for tiles that do not have
+        the dimensions of their array.
+        """
         del ctx
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
         if not _has_shardings(module):
@@ -74,16 +79,7 @@ def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None,
     """Return how the leaves of a value are divided between the partitions."""
     assert value.sharding is not None, "every instruction has a sharding"
     pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
-    return tuple(_division(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
-
-
-def _division(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    if leaf.kind != "tiled":
-        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
-    tile_of = [0] * partitions
-    for place, device in np.ndenumerate(device_array(leaf)):
-        tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
-    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
+    return tuple(division_of(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
 
 
 def _has_shardings(module: HloModule) -> bool:
@@ -102,12 +98,23 @@ def _complete(module: HloModule, partitions: int) -> None:
                 sharding = same_for_all(instruction.shape, sharding)
             leaves = [_reduced(leaf) for leaf in elements_of(sharding)]
             instruction.attrs["sharding"] = for_shape(instruction.shape, leaves)
+            _check_ranks(instruction, leaves)
             for leaf in leaves:
                 if leaf.kind == "tiled" and leaf.device_count != partitions:
                     message = f"a sharding over {partitions} partitions is needed, found {leaf}"
                     raise Unsupported(message, instruction.where, hint=f"--num_partitions={leaf.device_count}")
     for instruction in module.instructions_of(*_CONTROL_FLOW):
         _share_with_computations(instruction)
+
+
+def _check_ranks(instruction: HloInstruction, leaves: Sequence[SingleSharding]) -> None:
+    """Raise ParseError if the tiles of a leaf have other dimensions than its array."""
+    for (_, shape), leaf in zip(instruction.shape.leaves(), leaves, strict=False):
+        if leaf.kind == "tiled" and shape.is_array and leaf.data_rank != shape.rank:
+            message = (
+                f"the sharding {leaf} has {leaf.data_rank} dimensions, the array {shape.to_string(layout=False)} {shape.rank}"
+            )
+            raise ParseError(message, instruction.where, notes=(f"instruction %{instruction.name}",))
 
 
 def _default_sharding(instruction: HloInstruction) -> Sharding:

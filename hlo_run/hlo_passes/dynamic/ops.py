@@ -125,7 +125,9 @@ def dynamic_reshape(values: SizedValues, instruction: HloInstruction) -> HloInst
     """Return the replacement of a dynamic-reshape, whose sizes are operands."""
     value, *sizes = instruction.operands
     editor = Editor(instruction)
-    wanted = [size if is_open else None for size, is_open in zip(sizes, instruction.shape.dynamic_dims, strict=True)]
+    # Of a static result only the text of its type counts, as in XLA.
+    dynamic = instruction.shape.dynamic_dims or (False,) * instruction.shape.rank
+    wanted = [size if is_open else None for size, is_open in zip(sizes, dynamic, strict=True)]
     made = moved(editor, value, values.sizes_by_dim(value), instruction.shape.dims, wanted)
     values.keep(made, tuple(wanted))
     return made

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from hlo_run.analysis.sharding.partition_count import verify_partitions
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardy_annotations import is_annotated
@@ -30,7 +31,8 @@ class DeviceGrid(Struct, frozen=True):
     def of(module: HloModule, replicas: int = 0, partitions: int = 0) -> DeviceGrid:
         """Return the grid of these numbers; 0 means the number in the module's header.
 
-        Raises Unsupported for more than MOST_DEVICES devices, and for a header with a number below 1.
+        Raises Unsupported for more than MOST_DEVICES devices, for a header with a number below 1, and for one partition if the
+        module takes parts of arrays.
         """
         grid = DeviceGrid(
             replicas or int(module.attrs.get("replica_count", 1)), partitions or int(module.attrs.get("num_partitions", 1))
@@ -38,6 +40,7 @@ class DeviceGrid(Struct, frozen=True):
         if grid.replicas < 1 or grid.partitions < 1 or grid.size > MOST_DEVICES:
             hint = "--num_replicas=N and --num_partitions=N set the numbers"
             raise Unsupported(f"a run has 1 to {MOST_DEVICES} devices, but the module has {grid}", hint=hint)
+        verify_partitions(module, grid.partitions)
         return grid
 
     @property

@@ -17,6 +17,7 @@ from hlo_run.dialects.xla_gpu import IndexingMapAttr, LoopOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.expr import constant
 from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.variable import Variable
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "emitters"
 # The operands (hero:number) that threads must read once, and whether they must write every result once.
@@ -92,7 +93,7 @@ def _short(old: IndexingMap) -> IndexingMap:
     """Leave out the last block or thread."""
     last = old.dims[-1]
     bounds = replace(last.bounds, upper=last.bounds.upper - 1)
-    return replace(old, dims=(*old.dims[:-1], replace(last, bounds=bounds)))
+    return replace(old, dims=(*old.dims[:-1], Variable(bounds, last.name)))
 
 
 @pytest.mark.parametrize("change", [_skewed, _short], ids=["skewed", "short"])

@@ -111,6 +111,14 @@ ENTRY e {
 }
 """
 
+_STATIC = """
+ENTRY e {
+  x = s8[2,3] parameter(0)
+  n = s32[] parameter(1)
+  ROOT d = s8[6] dynamic-reshape(x, n)
+}
+"""
+
 
 def _flat(value: Literal) -> list[np.ndarray[Any, Any]]:
     return [leaf for part in value for leaf in _flat(part)] if isinstance(value, tuple) else [value]
@@ -161,3 +169,8 @@ def test_an_empty_product_is_static() -> None:
     """Its dot becomes a constant, so that no size is known where the result is reshaped to a dynamic shape."""
     (r,) = _flat(_check(_EMPTY, _floats(3), np.zeros((0, 3), np.float32)))
     assert r.size == 0
+
+
+def test_a_dynamic_reshape_to_a_static_type() -> None:
+    x = np.arange(6, dtype=np.int8).reshape(2, 3)
+    np.testing.assert_array_equal(_check(_STATIC, x, np.array(6, np.int32)), x.reshape(6))

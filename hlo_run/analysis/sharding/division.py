@@ -1,0 +1,20 @@
+"""The division of one array between partitions: the tile of each, as splitting and joining need it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hlo_run.artifact.division import Division
+from hlo_run.hlo.shardings.make import device_array
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import SingleSharding
+
+
+def division_of(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
+    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array."""
+    if leaf.kind != "tiled":
+        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
+    tile_of = [0] * partitions
+    for place, device in np.ndenumerate(device_array(leaf)):
+        tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
+    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
