@@ -68,7 +68,7 @@ def test_modules_that_get_no_shardings(text: str) -> None:
     assert parse(text).to_string() == before
 
 
-@pytest.mark.parametrize("seed", (0, 1))
+@pytest.mark.parametrize("seed", [0, 1])
 def test_divided_products_are_right(seed: int) -> None:
     subject = _sources(PRODUCT).subject(seed)
     assert "num_partitions" in subject.text
