@@ -16,6 +16,7 @@ from hlo_run.fuzz.calls import CALLS
 from hlo_run.fuzz.case import Case, Fault, LeftOut, mismatch
 from hlo_run.fuzz.compiling import compiled
 from hlo_run.fuzz.defined import open_part
+from hlo_run.fuzz.shardings import differs_by_device
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION
@@ -49,7 +50,7 @@ def host_judge(case: Case) -> Iterator[Fault]:
 def _partitions(case: Case) -> int:
     module: HloModule = case.module
     count = int(module.attrs.get("num_partitions", 1))
-    if count == 1 or int(module.attrs.get("replica_count", 1)) != 1:
+    if count == 1 or int(module.attrs.get("replica_count", 1)) != 1 or differs_by_device(module):
         raise LeftOut
     return count
 

@@ -85,7 +85,12 @@ def is_of_several_devices(module: HloModule) -> bool:
 def _may_be_divided(module: HloModule) -> bool:
     if is_of_several_devices(module) or module.schedule is not None:
         return False
-    return not any(i.opcode in _OF_DEVICES | ASYNC_START | ASYNC_DONE for i in module.instructions)
+    return not differs_by_device(module) and not any(i.opcode in ASYNC_START | ASYNC_DONE for i in module.instructions)
+
+
+def differs_by_device(module: HloModule) -> bool:
+    """True if a value depends on the device that computes it, or comes from outside."""
+    return any(i.opcode in _OF_DEVICES for i in module.instructions)
 
 
 def _call_fusions(module: HloModule) -> None:

@@ -91,6 +91,8 @@ def test_a_wrong_division_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_of_one_device_is_left_out() -> None:
     assert _check(PRODUCT, ["shardings"]).kind == "left out"
+    own = "HloModule m, num_partitions=2\nENTRY e { ROOT i = u32[] partition-id() }"
+    assert _check(own, ["shardings"]).kind == "left out"
 
 
 def test_its_judges_go_alone() -> None:
