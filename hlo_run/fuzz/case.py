@@ -36,6 +36,10 @@ class Fault(Struct, frozen=True):
     details: str
 
 
+class LeftOut(Exception):
+    """A judge has nothing to say of a module."""
+
+
 def mismatch(judge: str, differences: list[str], words: str = "wrong values", details: str = "") -> Fault:
     """Return the fault of two results that differ. `details` are more lines to keep."""
     return Fault(FAILED, Signature(judge, "mismatch", words), "\n".join((*differences, *filter(None, [details]))))

@@ -13,7 +13,7 @@ from msgspec import Struct
 from hlo_run.errors import DeviceError, HloRunError, ParseError, Unsupported
 from hlo_run.execution.signatures import Signature, fold, signature_of
 from hlo_run.fuzz.arguments import DRAWS
-from hlo_run.fuzz.case import FAILED, REFUSED, Case, Fault
+from hlo_run.fuzz.case import FAILED, REFUSED, Case, Fault, LeftOut
 from hlo_run.fuzz.judges import Judge
 from hlo_run.fuzz.results import false_claims
 from hlo_run.fuzz.subjects import Subject
@@ -77,13 +77,18 @@ def check(subject: Subject, options: Options, judges: Mapping[str, Judge], draw:
     if case.claims is not None and (claim := "; ".join(false_claims(case.claims.result, expected, "result"))):
         return Outcome.of(subject, [Fault(FAILED, Signature("generator", "false claim", fold(claim)), claim)])
     faults: list[Fault] = []
+    left_out = 0
     for judge in judges.values():
         try:
             faults += judge(case)
+        except LeftOut:
+            left_out += 1
         except Unsupported as error:
             faults.append(Fault(REFUSED, signature_of(error), str(error)))
         except Exception as error:  # as above
             faults.append(_raised(error))
+    if left_out and left_out == len(judges):
+        return Outcome(subject, "left out")
     return Outcome.of(subject, list({fault.signature.bucket: fault for fault in faults}.values()))
 
 

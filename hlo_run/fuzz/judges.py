@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hlo_run.errors import UsageError
-from hlo_run.fuzz import against_host, against_reference
+from hlo_run.fuzz import against_host, against_reference, against_shardings
 from hlo_run.fuzz.case import Case, Fault
 
-JUDGES = ("reference", "host", "xla-cpu", "xla-gpu-compile")
+JUDGES = ("reference", "host", "shardings", "host-shardings", "xla-cpu", "xla-gpu-compile")
+# They judge modules with shardings, for several devices; the others judge modules for one.
+SHARDED = frozenset(("shardings", "host-shardings"))
 Judge = Callable[[Case], Iterator[Fault]]
 
 
 def parse_against(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas. Raises UsageError for an unknown name, or if a judge's extra is missing."""
+    """Return the names in a list with commas. Raises UsageError for an unknown name, if a judge's extra is missing,
+    or for judges of modules for one device and for several."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in names if name not in JUDGES]:
         raise UsageError(f"--against={unknown[0]} is unknown", hint=f"choose from {', '.join(JUDGES)}")
     if not names:
         raise UsageError("--against names no judge", hint=f"choose from {', '.join(JUDGES)}")
+    if 0 < len(SHARDED & set(names)) < len(names):
+        raise UsageError("--against=shardings needs modules with shardings", hint="give its judges a run of their own")
     if "xla-cpu" in names:
         from hlo_run.formats.xla import require
 
@@ -45,6 +50,10 @@ class Judges:
                 return against_reference.judge
             case "host":
                 return against_host.judge
+            case "shardings":
+                return against_shardings.judge
+            case "host-shardings":
+                return against_shardings.host_judge
             case "xla-cpu":
                 from hlo_run.fuzz import against_xla_cpu
 

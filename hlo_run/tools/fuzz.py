@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress, shows_progress
 from hlo_run.errors import HloRunError, Mismatch, UsageError
@@ -19,7 +20,7 @@ from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import check_writable
 from hlo_run.fuzz.check import Outcome
 from hlo_run.fuzz.hunt import Hunt, Plan
-from hlo_run.fuzz.judges import JUDGES, parse_against
+from hlo_run.fuzz.judges import JUDGES, SHARDED, parse_against
 from hlo_run.fuzz.subjects import Sources
 from hlo_run.whole_files import write_whole
 
@@ -34,12 +35,15 @@ Examples:
   hlo-fuzz --time=600 --keep=DIR       ten minutes; failures are reduced and written to DIR
   hlo-fuzz --seed=7 --count=1          one module again
   hlo-fuzz --against=xla-cpu DIR       mutate the modules in DIR, and compare with real XLA:CPU
+  hlo-fuzz --against=shardings         divide modules between 4 or 8 devices, and compare with one device
 
 Without MODULES a generator makes one module per seed. MODULES (files or directories) are mutated to other valid modules; one
-seed in four is still the generator's. --against takes a list with commas of {", ".join(JUDGES)}: Host against the numpy
-reference; Host's two engines bit for bit, and the optimised pipeline against the required rows alone; the values of real
-XLA:CPU; a compilation with real XLA:GPU, whose optimised module must mean what the module means. With --keep, failures are
-reduced at once. Exit codes: 0 nothing found, 1 found, 2 bad flags or a missing extra, 130 Ctrl-C (with the summary)."""
+seed in four is still the generator's. --against takes a list with commas of {", ".join(JUDGES)}. They compare Host with the numpy
+reference; Host's two engines bit for bit, and the optimised pipeline with the required rows alone; the module divided between the
+partitions of a random mesh, by random shardings of GSPMD or Shardy, with the whole one, in the reference or on Host; the values
+of real XLA:CPU; a compilation with real XLA:GPU, whose optimised module must mean what the module means. The judges of shardings
+go without the others. With --keep, failures are reduced at once. Exit codes: 0 nothing found, 1 found, 2 bad flags or a missing
+extra, 130 Ctrl-C (with the summary)."""
 
 
 @click.command("fuzz", help=_HELP)
@@ -82,7 +86,7 @@ def command(
     judges = parse_against(against)
     if report_json:
         check_writable(report_json, "report_json")
-    sources = _sources(console, modules, as_is, seed)
+    sources = replace(_sources(console, modules, as_is, seed), sharded=bool(SHARDED & set(judges)))
     if as_is:
         count = len(sources.given)
     elif count is None and not seconds:

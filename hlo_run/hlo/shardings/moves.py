@@ -115,6 +115,8 @@ def reshape(source: Sequence[int], target: Sequence[int], sharding: SingleShardi
     """
     if sharding.tiles is None:
         return sharding
+    if 0 in source or 0 in target:
+        return None
     found = _reshaped_tiles(source, target, sharding)
     if found is None or math.prod(found[0]) == 1:
         return None

@@ -57,6 +57,14 @@ CASES = {
       a = f32[3,8] parameter(0), sharding={COLUMNS}
       b = f32[2,8] parameter(1), sharding={BOTH}
       ROOT c = f32[5,8] concatenate(a, b), dimensions={{0}}, sharding={BOTH}""",
+    "clamp by scalars": f"""
+      a = f32[6,8] parameter(0), sharding={BOTH}
+      l = f32[] constant(-0.5)
+      h = f32[] parameter(1)
+      ROOT c = f32[6,8] clamp(l, a, h), sharding={BOTH}""",
+    "reshape of no elements": """
+      a = f32[0,8,4] parameter(0), sharding={devices=[1,4,1]<=[4]}
+      ROOT r = f32[4,0,2] reshape(a), sharding={devices=[4,1,1]<=[4]}""",
     "iota": f"""
       a = f32[9,4] parameter(0), sharding={ROWS}
       i = f32[9,4] iota(), iota_dimension=0, sharding={ROWS}
@@ -79,6 +87,20 @@ CASES = {
       u = f32[5,6] parameter(2), sharding={ROWS}
       ROOT s = f32[10,6] scatter(t, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
         scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add""",
+    "scatter with divided components": """
+      t = f32[4,3,5] parameter(0), sharding={devices=[2,1,2]<=[4]}
+      i = s32[2,3] constant({{1,2,3},{3,0,4}}), sharding={devices=[1,4]<=[4]}
+      u = f32[2] parameter(1)
+      ROOT s = f32[4,3,5] scatter(t, i, u), update_window_dims={}, inserted_window_dims={0,1,2},
+        scatter_dims_to_operand_dims={0,1,2}, index_vector_dim=1, to_apply=add, sharding={devices=[2,1,2]<=[4]}""",
+    "scatter of two operands": """
+      t = f32[8,4] parameter(0), sharding={devices=[4,1]<=[4]}
+      k = f32[8,4] parameter(1)
+      i = s32[2,2,1] constant({{{1},{2}},{{5},{7}}})
+      u = f32[2,2,4] parameter(2), sharding={devices=[2,1,2]<=[4]}
+      w = f32[2,2,4] parameter(3), sharding={devices=[1,2,2]<=[4]}
+      ROOT s = (f32[8,4], f32[8,4]) scatter(t, k, i, u, w), update_window_dims={2}, inserted_window_dims={0},
+        scatter_dims_to_operand_dims={0}, index_vector_dim=2, to_apply=add_two""",
     "convolution": """
       a = f32[2,9,9,3] parameter(0), sharding={devices=[1,4,1,1]<=[4]}
       k = f32[3,3,3,4] parameter(1), sharding={replicated}
@@ -89,6 +111,10 @@ CASES = {
       m = f32[] constant(-inf)
       ROOT w = f32[4,4] reduce-window(a, m), window={size=3x1 stride=3x1 pad=1_1x0_0}, to_apply=max,
         sharding={devices=[2,2]<=[4]}""",
+    "reduce-window of a dilated value, padded by less than nothing": """
+      a = f32[8,6] parameter(0), sharding={devices=[1,2,2]<=[4] last_tile_dim_replicate}
+      z = f32[] constant(0)
+      ROOT w = f32[3,6] reduce-window(a, z), window={size=3x1 stride=3x2 pad=0_3x-1_1 lhs_dilate=1x2}, to_apply=add""",
     "sort": f"""
       a = f32[6,8] parameter(0), sharding={BOTH}
       ROOT s = f32[6,8] sort(a), dimensions={{1}}, to_apply=less, sharding={BOTH}""",
@@ -106,6 +132,8 @@ CASES = {
 }
 OTHERS = f"""{ADD}
 {MAX}
+add_two {{ a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
+  x = f32[] add(a, c) y = f32[] add(b, d) ROOT t = (f32[], f32[]) tuple(x, y) }}
 less {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = pred[] compare(x, y), direction=LT }}
 cond {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(3)
   ROOT c = pred[] compare(i, n), direction=LT }}

@@ -37,6 +37,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     slices_order,
     tiles_along,
     trivial_dims,
+    whole_components,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -179,6 +180,7 @@ def _by_trivial(g: _Gather, recurses: bool) -> HloInstruction | None:
     dims = trivial_dims(g.operand, g.what)
     if not dims:
         return None
+    g = replace(g, indices=whole_components(g.indices, g.what))
     b, state, source = g.operand.builder, g.operand.state, g.operand.leaf
     groups, devices = tiles_along(source, dims), source.device_count
     by_operand = group_on_dims(source, dims)

@@ -14,6 +14,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings.groups import GroupedSharding, group_on_dims, group_on_replicated, ungroup
 from hlo_run.hlo.shardings.make import REPLICATED, with_tiles
 from hlo_run.hlo.shardings.merge import merged
+from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
@@ -95,6 +96,14 @@ def index_bounds(operand: Part, indices: Part, what: Indexed, dims: Sequence[int
         least.append(offset)
         most.append(b.binary("add", offset, b.constant(operand.hlo.shape.dims[dim] - 1, index_type)))
     return per_component(b, least, shape, what), per_component(b, most, shape, what)
+
+
+def whole_components(indices: Part, what: Indexed) -> Part:
+    """Return indices of which every device has all components."""
+    vector, leaf = what.index_vector_dim, indices.leaf
+    if vector >= indices.base.rank or leaf.tiles is None or leaf.dims[vector] == 1:
+        return indices
+    return indices.reshard(replicate_dims(leaf, [vector]))
 
 
 def per_component(b: Builder, values: Sequence[HloInstruction], shape: Shape, what: Indexed) -> HloInstruction:

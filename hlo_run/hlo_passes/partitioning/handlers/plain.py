@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.hlo.shardings.groups import group_on_dims
-from hlo_run.hlo.shardings.make import divides_evenly, elements_of, maximal, part_of, shard_shape
+from hlo_run.hlo.shardings.make import REPLICATED, divides_evenly, elements_of, maximal, part_of, shard_shape
 from hlo_run.hlo.shardings.moves import move_tiles, remove_dims, target_for_tiles
 from hlo_run.hlo.shardings.replicate import replicate_dims, transpose
 from hlo_run.hlo.values.shape import Shape
@@ -23,7 +23,10 @@ def elementwise(v: Visit) -> Part:
     if len(v.parts) > 1 and len({key_of(part.sharding) for part in v.parts}) == 1:
         sharding = v.parts[0].sharding
         return v.made(v.clone([part.hlo for part in v.parts], sharding), sharding)
-    return v.made(v.clone([part.reshard(v.sharding).hlo for part in v.parts]))
+    # Bounds of a clamp and conditions of a select may be scalars.
+    rank = v.hlo.shape.rank
+    parts = [part.reshard(v.sharding if part.hlo.shape.rank == rank else REPLICATED) for part in v.parts]
+    return v.made(v.clone([part.hlo for part in parts]))
 
 
 def without_dims(v: Visit, dims: Sequence[int]) -> Part:

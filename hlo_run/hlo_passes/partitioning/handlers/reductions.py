@@ -93,6 +93,10 @@ def reduce_window(v: Visit) -> Part:
         padded = 1 + (size - 1) * dim.base_dilation + dim.pad_low + dim.pad_high
         dims.append((padded - (1 + (dim.size - 1) * dim.window_dilation)) // dim.stride + 1)
 
+    first_leaf = next(leaf for _, leaf in wanted.leaves())
+    if (found[0].starts is None or wanted.is_tuple) and tuple(dims) != first_leaf.dims:
+        return v.by_default()  # paddings below 0 of a dilated value
+
     def sized(shape: Shape) -> Shape:
         return replace(shape, dims=tuple(dims))
 

@@ -41,6 +41,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     slices_order,
     tiles_along,
     trivial_dims,
+    whole_components,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
@@ -60,7 +61,9 @@ def scatter(v: Visit) -> Part:
     updates = tuple(_copied(part) if part.hlo in own else part for part in updates)
     if any(not part.leaf.is_same(updates[0].leaf) or part.base != updates[0].base for part in updates):
         shared = common([part.leaf for part in updates])
-        operands = tuple(part.reshard(shared) for part in operands)
+        updates = tuple(part.reshard(shared) for part in updates)
+        if operands[0].base.rank == updates[0].base.rank:  # XLA reshards the operands, and not the updates
+            operands = tuple(part.reshard(shared) for part in operands)
     if indices.hlo in (*own, *(part.hlo for part in updates)):
         indices = _copied(indices)
     if not divides_evenly(indices.base, indices.leaf):
@@ -190,6 +193,7 @@ def _by_trivial(s: _Scatter, recurses: bool) -> HloInstruction | None:
     dims = trivial_dims(s.operand, s.what)
     if not dims:
         return None
+    s = replace(s, indices=whole_components(s.indices, s.what))
     source, rank = s.operand.leaf, s.indices.base.rank
     groups, devices = tiles_along(source, dims), source.device_count
     by_operand = group_on_dims(source, dims)

@@ -71,8 +71,11 @@ class Rewriter(Editor):
         return self.add(old.opcode, shape or old.shape, operands, called, **attributes)
 
     def clone(self, old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape) -> HloInstruction:
-        """Return a copy of `old`, with its name and metadata, other operands and another shape."""
-        return self.computation.add(copy_instruction(old, operands, shape))
+        """Return a copy of `old`, with its name and metadata, other operands and another shape. A sharding stays if it fits."""
+        made = copy_instruction(old, operands, shape)
+        if shape.rank != old.shape.rank:
+            made.attrs.pop("sharding", None)
+        return self.computation.add(made)
 
     def mul(self, one: HloInstruction, two: HloInstruction) -> HloInstruction:
         """Return the elementwise product of two values of the same shape."""
