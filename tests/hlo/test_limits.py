@@ -84,6 +84,7 @@ def test_dimensions_without_a_bound(flags: list[str], tmp_path: Path, capsys: py
         "(s32[4], f32[4]) rng-bit-generator(x, x), algorithm=rng_philox",
         "u32[4] rng-bit-generator(t), algorithm=rng_philox",
         "s32[4] map(x, s), to_apply=add",
+        "s32[4] dynamic-reshape(x, x)",
         "(s32[4], s32[4]) scatter(x, x, i, w, x), update_window_dims={0}, inserted_window_dims={},"
         " scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=both",
     ],

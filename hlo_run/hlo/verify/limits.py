@@ -82,9 +82,15 @@ def _verify_scatter(scatter: HloInstruction) -> None:
         raise Unsupported(f"'{scatter.name}': a scatter of updates that have different dimensions", scatter.where)
 
 
+def _verify_dynamic_reshape(reshape: HloInstruction) -> None:
+    if any(size.shape.dims or not size.shape.is_array for size in reshape.operands[1:]):
+        raise Unsupported(f"'{reshape.name}': a dynamic-reshape whose sizes are no scalars", reshape.where)
+
+
 _FORMS: dict[str, Callable[[HloInstruction], None]] = {
     "bitcast": _verify_bitcast,
     "bitcast-convert": _verify_bitcast_convert,
+    "dynamic-reshape": _verify_dynamic_reshape,
     "map": _verify_map,
     "rng-bit-generator": _verify_random_bits,
     "scatter": _verify_scatter,
