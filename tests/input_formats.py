@@ -147,7 +147,7 @@ _STAGES = (
     + ("--stage=llvm", "--stage=fusion-analysis", "--explain=fusion")
 )
 _RUNS = (
-    ("--platform=Interpreter", "--reference_platform="),
+    ("--platform=Interpreter", "--reference_platform=", "--timeout=3"),
     _EMULATED,
     (*_EMULATED, "--host_check"),
     ("--platform=Host", "--timeout=3"),
