@@ -54,12 +54,12 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if platform == INTERPRETER:
         interpreter = InterpreterBackend(arguments.grid)
         result.device = interpreter.description
-        runner = Runner(
-            platform,
-            interpreter.description,
-            lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
-            lambda: interpreter.outfeed,
-        )
+
+        def interpret(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+            with limited(options.timeout):
+                return interpreter.run_module(module, values, seed, feeds=feeds)
+
+        runner = Runner(platform, interpreter.description, interpret, lambda: interpreter.outfeed)
         set_device_counts(options, module)
         with opened_reference(options, module, platform, reference, arguments.grid, choose_target(options)) as reference_run:
             execution.run(runner, reference, reference_run)

@@ -134,7 +134,7 @@ class CompileOptions(XlaFlags):
     )
     timeout: float = flag(
         0.0,
-        "Stop a compilation, and a run on the device, after this many seconds (0: never).",
+        "Stop a compilation, and a run, after this many seconds (0: never).",
         "SECONDS",
         no_effect="stops a compilation, or does not change it",
         acts="file",

@@ -176,6 +176,21 @@ llvm_ahead.compile_llvm = waiting
     assert "fneg" in (folder / "wrapped_negate.ll").read_text(encoding="utf-8")
 
 
+def test_a_loop_without_end_is_stopped_in_the_interpreter(tmp_path: Path) -> None:
+    endless = """HloModule endless
+body { s = s32[] parameter(0)
+  ROOT n = s32[] negate(s) }
+cond { s = s32[] parameter(0)
+  ROOT t = pred[] constant(true) }
+ENTRY e { p = s32[] parameter(0)
+  ROOT w = s32[] while(p), condition=cond, body=body }
+"""
+    files = _write(tmp_path, endless_hlo=endless)
+    done = hlo_run(tmp_path, "--platform=Interpreter", "--reference_platform=", "--timeout=0.3", files["endless_hlo"])
+    assert done.returncode == 5
+    assert "took longer than --timeout=0.3 s, in the run on Interpreter" in done.stderr
+
+
 def test_the_reproducer_has_what_was_read_from_stdin(tmp_path: Path) -> None:
     files = _write(tmp_path, dies_py=DIES_IN_LLVM)
     done = hlo_run(tmp_path, "--reference_platform=", f"--custom_calls={files['dies_py']}", "-", stdin=NEGATE)
