@@ -50,10 +50,12 @@ _FITTING = [
     ("", "u64[]", "GetRngSeed", ""),
     ("f32[8,4]", "f32[2,4]", "SPMDFullToShardShape", ""),
     ("f32[4,4]", "(f32[4,4], s32[4], s32[])", "cusolver_getrf_ffi", ""),
+    ("f32[4,4] f32[3]", "f32[4,4]", "cusolver_orgqr_ffi", ""),
     ("f32[3]", "s32[7]", "a_target_of_the_user", ""),
 ]
 # (a fitting row's place, what is replaced, by what)
 _UNFIT = [
+    ("cusolver_orgqr_ffi", "f32[3]", "c64[3]"),
     ("Eigh", "f32[2,6,6]", "f32[2,6,5]"),
     ("Eigh", "f32[2,6])", "s32[2,6])"),
     ("Qr", "f32[4])", "f32[6])"),

@@ -19,6 +19,8 @@ from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.shape import Shape
 
 Dims: TypeAlias = tuple[int, ...]
+# Functions of `matrix_calls` that multiply their operands.
+_OF_ONE_TYPE = frozenset(("orgqr", "ormqr", "gtsv", "cholesky_update"))
 _WHOLE_NUMBERS = ("s32", "s64", "u32", "u64")
 
 
@@ -269,6 +271,8 @@ def _matrices(call: _Call) -> str:
     shapes = (*call.operands, *(leaf for _, leaf in instruction.shape.leaves()))
     if not call.operands or not all(shape.is_array and not any(shape.dynamic_dims) for shape in shapes):
         return "arrays of static size"
+    if found.function in _OF_ONE_TYPE and len({shape.element_type for shape in call.operands}) > 1:
+        return "operands of one element type"
     if found.function != "trsm":
         return ""
     fits = len(call.operands) == 2 and len(call.results) == 1 and _solves(call, found.left)
