@@ -140,7 +140,7 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "`layout_normalization`: scatters keep their layout, and so do reversals between layouts that differ in sizes of 1",
         ("layout_normalization/*Scatter*", "layout_normalization/Reverse*"),
     ),
-    ("a sort that is stable is no kernel here, so it is not fused", ("sort-iota-fusion/*",)),
+    ("our kernels cannot do stable sorts, so such a sort is not fused", ("sort-iota-fusion/*",)),
     ("a condition of the test: ROCm", ("layout-assignment/*ROCm*",)),
     ("an unchanged element of a loop's state is removed at once, which XLA's next run does", ("tuple-simplifier/RemoveMixed*",)),
     ("open: a copy in a layout that a loop's body wants, and bitcast-converts of other ranks", ("layout-assignment/*",)),

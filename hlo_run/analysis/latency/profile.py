@@ -31,7 +31,7 @@ Profile: TypeAlias = "dict[str, float]"
 def read_profile(path: str, fingerprint: str) -> Profile | None:
     """Return the profile of a file, or of the module's file in a folder; None if the folder has none for it.
 
-    Raises UsageError for a file that does not exist or is no profile.
+    Raises UsageError if the file does not exist, or if it is not a profile.
     """
     file = Path(path)
     if file.is_dir():

@@ -160,7 +160,7 @@ def part_of(sharding: Sharding, shape: Shape, index: int) -> Sharding:
 
 
 def same(one: Sharding | None, two: Sharding | None) -> bool:
-    """True if both are the same sharding, whatever their devices' notation and metadata. None means that there is no sharding."""
+    """True if both shardings are the same. The notation of the devices and the metadata do not count. None is no sharding."""
     if one is None or two is None:
         return one is two
     if isinstance(one, TupleSharding) != isinstance(two, TupleSharding):

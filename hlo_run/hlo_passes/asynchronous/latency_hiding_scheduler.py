@@ -1,4 +1,4 @@
-"""Order computations with asynchronous instructions anew, so that other work runs while a collective or a copy is under way.
+"""Reorder computations that have asynchronous instructions: other work runs while a collective or a copy is under way.
 
     s = all-gather-start(p); d = all-gather-done(s); c = fusion(q)   =>   s = all-gather-start(p); c = fusion(q); d = ..
 

@@ -13,7 +13,7 @@ from hlo_run.hlo_passes.code_motion.boundary import Boundary
 def move_users_in(module: HloModule, conditional: HloInstruction, moved: Sequence[Boundary]) -> None:
     """Move users, operands before users, to the ends of the branches; does nothing if that cannot be done.
 
-    A get-tuple-element of the conditional may be the first of them. If it has one user, its element is no longer returned.
+    The first of them may be a get-tuple-element of the conditional. The branches no longer return its element if it has one user.
     """
     values = [boundary.first for boundary in moved]
     if conditional.is_root or (not conditional.shape.is_tuple and len(conditional.users) > 1):
@@ -54,7 +54,7 @@ class _Move:
         self._inside: dict[HloInstruction, list[HloInstruction]] = {}
 
     def open_roots(self, replaced: HloInstruction | None) -> None:
-        """Make tuples of the branches' roots; the element that `replaced` reads, and a result that is no tuple, leave them."""
+        """Make the branches' roots tuples. Leave out the element that `replaced` reads, and a result that is not a tuple."""
         index = None if replaced is None else replaced.tuple_index
         for branch in self._branches:
             old = branch.root

@@ -32,7 +32,7 @@ class WhileLoopExpensiveInvariantCodeMotion(Struct, frozen=True):
         opcodes = frozenset(self.opcodes.split("+"))
         version = module.version
         for loop in reversed(module.instructions_of("while")):
-            attributes = loop.attrs.get("frontend_attributes")
+            attributes = loop.frontend_attributes
             if "_xla_disable_loop_instr_hoisting" in str(attributes or "") or not loop.shape.is_tuple:
                 continue
             if loop.while_body.root.opcode != "tuple" or is_pinned(loop.while_body) or ends_after_one(loop):

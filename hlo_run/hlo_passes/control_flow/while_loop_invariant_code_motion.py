@@ -40,7 +40,7 @@ class WhileLoopInvariantCodeMotion(Struct, frozen=True):
         del ctx
         version = module.version
         for loop in reversed(module.instructions_of("while")):
-            attributes = loop.attrs.get("frontend_attributes")
+            attributes = loop.frontend_attributes
             if loop.parent is not None and "_xla_disable_loop_instr_hoisting" not in str(attributes or ""):
                 self._hoist(module, loop)
         if module.version != version:

@@ -137,5 +137,5 @@ def _may_merge(instruction: HloInstruction) -> bool:
 
 def _is_marked(instruction: HloInstruction) -> bool:
     """Return True for an instruction without operands that a framework allows to merge."""
-    found = instruction.attrs.get("frontend_attributes")
+    found = instruction.frontend_attributes
     return found is not None and found.get("_xla_cse_safe_zero_operand") == "true"

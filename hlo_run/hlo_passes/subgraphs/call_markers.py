@@ -15,7 +15,7 @@ INSTRUCTION = "xla_call_marked_instruction_name"
 
 def frontend_attributes(value: HloInstruction) -> dict[str, str]:
     """Return the frontend attributes of an instruction."""
-    found = value.attrs.get("frontend_attributes")
+    found = value.frontend_attributes
     return dict(found.entries) if isinstance(found, FrontendAttributes) else {}
 
 

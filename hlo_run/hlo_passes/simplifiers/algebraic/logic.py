@@ -78,7 +78,7 @@ def _are_alike(one: HloInstruction, two: HloInstruction) -> bool:
         return False
     ignored = ("metadata", "sharding")
     left, right = ({key: value for key, value in side.attrs.items() if key not in ignored} for side in (one, two))
-    return left == right and one.attrs.get("sharding") == two.attrs.get("sharding")
+    return left == right and one.sharding == two.sharding
 
 
 def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
