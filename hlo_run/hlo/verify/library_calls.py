@@ -207,8 +207,11 @@ def _solves(call: _Call, is_left: bool) -> bool:
 # ---- cuDNN ------------------------------------------------------------------------------------------------------------
 
 
-def _convolution(roles: tuple[int, int, int]) -> _Rule:
-    """Return the rule of a direction. `roles`: which of (first operand, second operand, result) is input, kernel, output."""
+def _convolution(roles: tuple[int, int, int], is_graph: bool = False) -> _Rule:
+    """Return the rule of a direction. `roles`: which of (first operand, second operand, result) is input, kernel, output.
+
+    The other operands of a graph are those of its later steps: arrays of any kind.
+    """
 
     def rule(call: _Call) -> str:
         needs = "window and dim_labels, and an input, a kernel and an output that fit them"
@@ -221,6 +224,8 @@ def _convolution(roles: tuple[int, int, int]) -> _Rule:
         source, kernel, output = (arrays[role] for role in roles)
         if not _convolves(call.instruction, source, kernel, output):
             return needs
+        if is_graph:
+            return "" if call.has_arrays(len(call.operands), len(call.results)) else "arrays"
         features = output.dims[call.instruction.dim_labels.output.second_dim]
         if len(call.operands) > 2 and call.operands[2].dims != (features,):
             return "a bias with one element per output feature"
@@ -368,6 +373,7 @@ _RULES: Mapping[str, _Rule] = {
     "__cudnn$convBiasActivationForward": _convolution((0, 1, 2)),
     "__cudnn$convBackwardInput": _convolution((2, 1, 0)),
     "__cudnn$convBackwardFilter": _convolution((0, 2, 1)),
+    "__cudnn$convForwardGraph": _convolution((0, 1, 2), is_graph=True),
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
     "__cub$DeviceRadixSort": _radix_sort,
     **dict.fromkeys(SCAN_TARGETS, _row_scan),
