@@ -49,6 +49,7 @@ _FITTING = [
     ("f32[<=4,3]", "(f32[4,3], s32[], s32[])", "PadToStatic", ""),
     ("f32[4,3] s32[] s32[]", "f32[<=4,3]", "SliceToDynamic", ""),
     ("", "u64[]", "GetRngSeed", ""),
+    ("f32[<=4]", "f32[<=4]{0}", "LayoutConstraint", ""),
     ("f32[8,4]", "f32[2,4]", "SPMDFullToShardShape", ""),
     ("f32[4,4]", "(f32[4,4], s32[4], s32[])", "cusolver_getrf_ffi", ""),
     ("f32[4,4] f32[3]", "f32[4,4]", "cusolver_orgqr_ffi", ""),
@@ -84,6 +85,7 @@ _UNFIT = [
     ("PadToStatic", "f32[<=4,3]", "f32[4,3]"),
     ("SliceToDynamic", "f32[4,3] s32[]", "f32[4,3]"),
     ("GetRngSeed", "u64[]", "f32[<=4]"),
+    ("LayoutConstraint", "f32[<=4]{0}", "f32[4]{0}"),
     ("SPMDFullToShardShape", "f32[2,4]", "f32[2]"),
     ("cusolver_getrf_ffi", "s32[])", "token[])"),
 ]

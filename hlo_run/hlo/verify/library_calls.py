@@ -341,8 +341,18 @@ def _memory(call: _Call) -> str:
 
 
 def _hint(call: _Call) -> str:
-    same = call.operands and call.instruction.shape.compatible(call.operands[0])
-    return "" if same else "a result like its first operand"
+    return "" if call.operands and _is_like(call.instruction.shape, call.operands[0]) else "a result like its first operand"
+
+
+def _annotation(call: _Call) -> str:
+    same = len(call.operands) == 1 and _is_like(call.instruction.shape, call.operands[0])
+    return "" if same else "one operand, and a result like it"
+
+
+def _is_like(result: Shape, operand: Shape) -> bool:
+    """True if the shapes are equal up to layouts, and have the same dynamic dimensions."""
+    dynamic = [[leaf.is_array and leaf.dynamic_dims for _, leaf in shape.leaves()] for shape in (result, operand)]
+    return result.compatible(operand) and dynamic[0] == dynamic[1]
 
 
 def _seed(call: _Call) -> str:
@@ -360,6 +370,7 @@ def _shard(call: _Call) -> str:
 
 
 _CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
+_ANNOTATIONS = "Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin LayoutConstraint InspectSharding".split()
 _RULES: Mapping[str, _Rule] = {
     "Eigh": _eigh,
     "Qr": _qr,
@@ -383,6 +394,7 @@ _RULES: Mapping[str, _Rule] = {
     "SliceToDynamic": _slice_to_dynamic,
     **dict.fromkeys("AllocateBuffer CreateBuffer NopReturnToken __nop".split(), _memory),
     **dict.fromkeys("AssumeGatherIndicesInBound GatherScatterIndicesBitpacked".split(), _hint),
+    **dict.fromkeys(_ANNOTATIONS, _annotation),
     "GetRngSeed": _seed,
     "SPMDFullToShardShape": _shard,
     "SPMDShardToFullShape": _shard,
