@@ -96,6 +96,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
     )
+    xla_gpu_collect_cost_model_stats: bool = flag(
+        False, "Write the estimated times of fusions, products and collectives into backend_configs (reification_cost)."
+    )
     xla_gpu_async_dot: bool = flag(False, "async-wrapper: run matrix products of cuBLASLt asynchronously.")
     xla_gpu_disable_async_collectives: str = flag(
         "", "Run these kinds of collectives synchronously: ALLREDUCE,ALLGATHER,.. or ALLCOLLECTIVES.", "KINDS"

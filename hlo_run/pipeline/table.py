@@ -440,7 +440,24 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
     ),
-    HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
+    HloGroup(
+        "pre-scheduling-passes",
+        (
+            HloRow(
+                "gpu_cost_model_stats_collection",
+                _pass("asynchronous.gpu_cost_model_stats_collection"),
+                when=lambda c: c.options.xla_gpu_collect_cost_model_stats,
+            ),
+            HloRow(
+                "sol-gpu-cost-model-stats-collection",
+                _pass("asynchronous.sol_gpu_cost_model_stats_collection"),
+                when=lambda c: (
+                    c.options.xla_gpu_collect_cost_model_stats and c.options.xla_gpu_enable_analytical_sol_latency_estimator
+                ),
+            ),
+            HloRow("schedule", _pass("memory.schedule"), required=True),
+        ),
+    ),
     HloGroup(
         "latency-hiding-scheduler",
         (

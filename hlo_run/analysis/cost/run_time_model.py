@@ -32,11 +32,13 @@ _FLOPS_PER_CLOCK = 2
 
 
 class RunTime(Struct, frozen=True):
-    """The estimate of a kernel's time, in ticks of 0.25 ns."""
+    """The estimate of a kernel's time, in ticks of 0.25 ns. `memory` is the time of reads and writes."""
 
     flops: int
     write: int
     execution: int
+    compute: int
+    memory: int
 
 
 class _Guest:
@@ -124,7 +126,8 @@ class RunTimeModel:
                 more = node.operands.count(operand) - 1
                 read += more * self._read(kernel.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
-        return RunTime(flops, write, _combine(self._compute(flops, kernel), read + write))
+        compute = self._compute(flops, kernel)
+        return RunTime(flops, write, _combine(compute, read + write), compute, read + write)
 
     def together(self, producer: Node, consumer: Node, writes_both: bool = False) -> int:
         """Return the ticks of a kernel of `consumer` that computes `producer` itself, and also returns it with `writes_both`."""

@@ -22,7 +22,7 @@ from hlo_run.target import TargetSpec
 _HOPPER, _BLACKWELL = 9, 10
 _UNKNOWN_COLLECTIVES = frozenset(("collective-broadcast", "ragged-all-to-all"))
 _FUSIONS_OF_THE_MODEL = ("kLoop", "kInput")
-_PRODUCT_CALLS = frozenset(("__cublas$lt$matmul", "__cublas$lt$matmul$f8"))
+PRODUCT_CALLS = frozenset(("__cublas$lt$matmul", "__cublas$lt$matmul$f8"))
 _PART_OF_T_SHIRT = 0.01
 _MICROSECONDS = 1e6
 
@@ -38,13 +38,15 @@ def knows_collectives(module: HloModule) -> bool:
 
 
 class SpeedOfLight:
-    """The estimates for a GPU. `other` estimates what the model does not know."""
+    """The estimates for a GPU. `other` estimates what the model does not know, `kernels` the times of fusions."""
 
-    def __init__(self, target: TargetSpec, network: Network, other: LatencyEstimator) -> None:
+    def __init__(
+        self, target: TargetSpec, network: Network, other: LatencyEstimator, kernels: KernelTimes | None = None
+    ) -> None:
         self._target = target
         self._network = network
         self._other = other
-        self._kernels = KernelTimes(target)
+        self._kernels = KernelTimes(target) if kernels is None else kernels
         self._times: dict[HloInstruction, float | None] = {}
 
     def cost(self, instruction: HloInstruction) -> float:
@@ -83,7 +85,7 @@ class SpeedOfLight:
                 "lhs_batch_dimensions": instruction.lhs_batch_dims,
                 "rhs_batch_dimensions": instruction.rhs_batch_dims,
             }
-        elif instruction.opcode == "custom-call" and instruction.custom_call_target in _PRODUCT_CALLS:
+        elif instruction.opcode == "custom-call" and instruction.custom_call_target in PRODUCT_CALLS:
             numbers = gpu_config(instruction).get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
         else:
             return None
