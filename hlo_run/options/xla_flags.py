@@ -87,6 +87,15 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_experimental_parallel_async_compute_limit: int = flag(
         2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
     )
+    xla_gpu_experimental_collective_start_as_early_as_possible: bool = flag(
+        False, "latency-hiding-scheduler: if more than one collective may be in flight, start collectives as early as possible."
+    )
+    xla_gpu_analytical_latency_estimator_options: str = flag(
+        "chunk_prep_us=-1,chunk_size_bytes=-1,gpus_per_node=-1,nccl_op_launch_us=-1,nic_speed_gbps=-1,rtt_us=-1",
+        "latency-hiding-scheduler: figures of the network that replace the GPU's own. Times are in microseconds; values that "
+        "are not positive count as not given.",
+        "FIGURES",
+    )
     xla_gpu_pgle_profile_file_or_directory_path: str = flag(
         "",
         "latency-hiding-scheduler: take the times of instructions from this profile (.pbtxt or .pb), or from that in this folder "

@@ -121,6 +121,13 @@ def _scatter(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> N
     cost.flops = _applied_flops(instruction, target) * instruction.operands[inputs + 1].shape.element_count
 
 
+def _reducing_collective(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    opcode = instruction.to_apply.root.opcode
+    cost.flops = sum(
+        cycles_per_element(opcode, leaf.element_type, target) * leaf.element_count for _, leaf in instruction.shape.leaves()
+    )
+
+
 def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
     del target
     axis: int = instruction.dimensions[0]
@@ -130,6 +137,8 @@ def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) 
 
 
 _HANDLERS: dict[str, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
+    "all-reduce": _reducing_collective,
+    "all-reduce-start": _reducing_collective,
     "broadcast": _broadcast,
     "concatenate": _concatenate,
     "dynamic-slice": _slice,
@@ -137,6 +146,7 @@ _HANDLERS: dict[str, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
     "gather": _slice,
     "map": _map,
     "reduce": _reduce,
+    "reduce-scatter": _reducing_collective,
     "reduce-window": _reduce_window,
     "scatter": _scatter,
     "slice": _slice,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.analysis.latency.collective_times import network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
 from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profile
-from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, is_measured, knows_collectives
+from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, is_measured, knows_collectives
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.options import CompileOptions
@@ -13,17 +13,19 @@ from hlo_run.target import TargetSpec
 
 
 def hides_latency(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
-    """Return True if the scheduler runs: where it has measured speeds, or if a flag says so."""
-    if options.xla_gpu_enable_latency_hiding_scheduler or _has_speeds(options, target, module):
+    """Return True if the scheduler runs: on Hopper and Blackwell, or if a flag says so."""
+    if options.xla_gpu_enable_latency_hiding_scheduler or _asks_for_speeds(options, target, module):
         return True
     return _profile(options, module) is not None
 
 
 def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloModule) -> LatencyEstimator:
-    """Return the estimator: measured speeds on Hopper and Blackwell, sizes of work elsewhere; a profile before both."""
+    """Return the estimator: measured speeds where there are some, sizes of work elsewhere; a profile before both."""
     partitions = int(module.attrs.get("num_partitions", 1))
     sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
-    speeds = SpeedOfLight(target, network_of(target), sizes) if _has_speeds(options, target, module) else sizes
+    network = network_of(target, options.xla_gpu_analytical_latency_estimator_options)
+    has_speeds = is_measured(target) and _asks_for_speeds(options, target, module)
+    speeds = SpeedOfLight(target, network, sizes) if has_speeds else sizes
     profile = _profile(options, module)
     return speeds if profile is None else ProfileGuided(profile, speeds)
 
@@ -37,6 +39,6 @@ def _profile(options: CompileOptions, module: HloModule) -> Profile | None:
     return read_profile(path, known or "")
 
 
-def _has_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
+def _asks_for_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
     is_on = options.xla_gpu_enable_analytical_sol_latency_estimator
-    return is_on and is_measured(target) and knows_collectives(module)
+    return is_on and asks_for_speeds(target) and knows_collectives(module)

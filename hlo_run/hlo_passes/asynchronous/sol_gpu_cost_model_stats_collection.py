@@ -3,8 +3,7 @@
     d = f32[8] all-reduce-start(p), ..
         =>   d = .., backend_config={.. "reification_cost":[{..,"exec_time_us":23.64,..,"name":"sol"}] ..}
 
-Fusions count the cycles per operation of GPUs without a profile, unlike in the scheduler. A collective inside an async-start
-gets the estimate itself. XLA's `SolGpuCostModelStatsCollection`.
+A collective inside an async-start gets the estimate itself. XLA's `SolGpuCostModelStatsCollection`.
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
-from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_start
-from hlo_run.analysis.latency.collective_times import network_of
+from hlo_run.analysis.latency.collective_times import in_ticks, network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
-from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speed_of_light import PRODUCT_CALLS, SpeedOfLight, is_measured
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -37,13 +32,12 @@ class SolGpuCostModelStatsCollection(Struct, frozen=True):
         target = ctx.target
         if not is_measured(target):
             return
-        kernels = KernelTimes(target, replace(target, compute_capability=DEFAULT_PROFILE))
-        estimator = SpeedOfLight(target, network_of(target), TShirtSizes(), kernels)
+        network = network_of(target, ctx.options.xla_gpu_analytical_latency_estimator_options)
+        estimator = SpeedOfLight(target, network, TShirtSizes())
         for computation in computation_post_order(module):
             for instruction in computation.instructions:
                 if _is_estimated(instruction):
-                    ticks = round(_microseconds(instruction, estimator) * TICKS_PER_MICROSECOND)
-                    add_reification_cost(_holder(instruction), "sol", ticks / TICKS_PER_MICROSECOND)
+                    add_reification_cost(_holder(instruction), "sol", in_ticks(_microseconds(instruction, estimator)))
 
 
 def _is_estimated(instruction: HloInstruction) -> bool:

@@ -53,6 +53,25 @@ def test_hosts_talk_slower() -> None:
     assert latencies[1] > 2 * latencies[0]
 
 
+def test_a_flag_replaces_figures_of_the_network() -> None:
+    module = _gather(16)
+    figures = "nccl_op_launch_us=3,rtt_us=2,nic_speed_gbps=70.5,chunk_prep_us=0,gpus_per_node=-1,other=7"
+    fast, slow = (
+        latency_estimator(options, preset("h100"), module).latency(_named(module, "s"), _named(module, "d"))
+        for options in (Options(xla_gpu_analytical_latency_estimator_options=figures), Options())
+    )
+    assert 3 + 15 / 8 * 2 < fast < slow / 2, (fast, slow)
+
+
+def test_kernels_count_the_cycles_of_gpus_without_a_profile() -> None:
+    # Released XLA's schedule dump has this figure for an H100.
+    module = parse(
+        "HloModule m f { x = f32[128,128] parameter(0) ROOT t = f32[128,128] tanh(x) } "
+        "ENTRY e { p = f32[128,128] parameter(0) ROOT n = f32[128,128] fusion(p), kind=kLoop, calls=f }"
+    )
+    assert latency_estimator(Options(), preset("h100"), module).cost(_named(module, "n")) == 0.05
+
+
 def test_sizes_of_work_elsewhere() -> None:
     module = _gather(8)
     assert not hides_latency(Options(), preset("a100"), module)
