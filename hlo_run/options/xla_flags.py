@@ -87,6 +87,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_experimental_parallel_async_compute_limit: int = flag(
         2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
     )
+    xla_gpu_enable_analytical_latency_estimator: bool = flag(
+        False, "latency-hiding-scheduler: estimate times from the sizes of arrays alone, not from measured speeds."
+    )
     xla_gpu_experimental_collective_start_as_early_as_possible: bool = flag(
         False, "latency-hiding-scheduler: if more than one collective may be in flight, start collectives as early as possible."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.analysis.latency.collective_times import network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
 from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profile
+from hlo_run.analysis.latency.ring_times import RingTimes
 from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, is_measured, knows_collectives
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -24,9 +25,11 @@ def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloMo
     partitions = int(module.attrs.get("num_partitions", 1))
     sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
     network = network_of(target, options.xla_gpu_analytical_latency_estimator_options)
+    profile = _profile(options, module)
+    if options.xla_gpu_enable_analytical_latency_estimator and profile is None:
+        return RingTimes(target, sizes)
     has_speeds = is_measured(target) and _asks_for_speeds(options, target, module)
     speeds = SpeedOfLight(target, network, sizes) if has_speeds else sizes
-    profile = _profile(options, module)
     return speeds if profile is None else ProfileGuided(profile, speeds)
 
 

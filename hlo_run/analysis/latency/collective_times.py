@@ -97,7 +97,7 @@ def collective_microseconds(start: HloInstruction, network: Network, target: Tar
     `kernels` estimates the sums of reductions.
     """
     kind = async_kind(start)
-    collective = start.called_computations[0].root if start.opcode == "async-start" else start
+    collective = collective_of(start)
     size = _transferred_bytes(collective, kind.inner)
     if kind.inner == "collective-permute":
         return _permute(collective, size, network, target)
@@ -114,6 +114,21 @@ def collective_microseconds(start: HloInstruction, network: Network, target: Tar
     table = table_of(target)
     seconds = None if table is None else collective_seconds(table, kind.inner, len(groups[0]), size)
     return None if seconds is None else seconds * _MICROSECONDS
+
+
+def collective_of(start: HloInstruction) -> HloInstruction:
+    """Return the collective that an async-start begins; else the instruction itself."""
+    return start.called_computations[0].root if start.opcode == "async-start" else start
+
+
+def group_size(collective: HloInstruction) -> int:
+    """Return the number of devices of the largest group of a collective."""
+    return max(map(len, _groups(collective)))
+
+
+def accessed_bytes(collective: HloInstruction, inner: str) -> int:
+    """Return the bytes of memory that XLA's cost analysis counts. `inner` is the opcode without -start."""
+    return _accessed_bytes(collective, _transferred_bytes(collective, inner))
 
 
 def _permute(permute: HloInstruction, size: int, network: Network, target: TargetSpec) -> float | None:
