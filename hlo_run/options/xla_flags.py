@@ -108,6 +108,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
     )
+    xla_gpu_enable_dus_accumulator_zero_init_elimination: bool = flag(
+        False, "Do not fill arrays with a constant that a loop overwrites slice by slice."
+    )
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
     )

@@ -355,6 +355,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "post-fusion optimization",
         (
             HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
+            HloRow(
+                "dus-accumulator-zero-init-elimination",
+                _pass("memory.dus_accumulator_zero_init_elimination"),
+                for_opcodes=("while",),
+                when=lambda c: c.options.xla_gpu_enable_dus_accumulator_zero_init_elimination,
+            ),
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             *COMBINERS,
