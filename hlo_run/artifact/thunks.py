@@ -137,8 +137,8 @@ class RecvThunk(HostTransfer, frozen=True):
 class SequentialThunk(Nesting, frozen=True):
     """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation.
 
-    A `kDynamicSliceFusion` copies a part of an array, at an offset that depends on the iteration of the loop. XLA does it by a copy,
-    we by a kernel. `copied` are the arrays that it copies from and to.
+    A `kDynamicSliceFusion` copies a part of an array, at an offset that depends on the iteration of the loop. Its thunk is a
+    kernel, where XLA's is a copy. `copied` are the arrays that it copies from and to.
     """
 
     name: str

@@ -99,6 +99,12 @@ class XlaFlags(CollectiveFlags):
         "are not positive count as not given.",
         "FIGURES",
     )
+    xla_gpu_experimental_collective_perf_table_path: str = flag(
+        "", "latency-hiding-scheduler: take the speeds of collectives from this DeviceHloInstructionProfiles text proto.", "FILE"
+    )
+    xla_gpu_experimental_matmul_perf_table_path: str = flag(
+        "", "latency-hiding-scheduler: take the speeds of products from this DeviceHloInstructionProfiles text proto.", "FILE"
+    )
     xla_gpu_pgle_profile_file_or_directory_path: str = flag(
         "",
         "latency-hiding-scheduler: take the times of instructions from this profile (.pbtxt or .pb), or from that in this folder "

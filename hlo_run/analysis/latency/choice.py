@@ -6,7 +6,8 @@ from hlo_run.analysis.latency.collective_times import network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
 from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profile
 from hlo_run.analysis.latency.ring_times import RingTimes
-from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, is_measured, knows_collectives
+from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, knows_collectives
+from hlo_run.analysis.latency.speeds import speeds_of
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.options import CompileOptions
@@ -28,8 +29,8 @@ def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloMo
     profile = _profile(options, module)
     if options.xla_gpu_enable_analytical_latency_estimator and profile is None:
         return RingTimes(target, sizes)
-    has_speeds = is_measured(target) and _asks_for_speeds(options, target, module)
-    speeds = SpeedOfLight(target, network, sizes) if has_speeds else sizes
+    measured = speeds_of(target, options, network.devices_per_host) if _asks_for_speeds(options, target, module) else None
+    speeds = SpeedOfLight(target, network, sizes, measured) if measured is not None else sizes
     return speeds if profile is None else ProfileGuided(profile, speeds)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.analysis.latency.kernel_times import KernelTimes
-from hlo_run.analysis.latency.speed_tables import collective_seconds, permute_seconds, table_of
+from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
@@ -91,16 +91,18 @@ def in_ticks(microseconds: float) -> float:
     return math.floor(microseconds * TICKS_PER_MICROSECOND + 0.5) / TICKS_PER_MICROSECOND
 
 
-def collective_microseconds(start: HloInstruction, network: Network, target: TargetSpec, kernels: KernelTimes) -> float | None:
+def collective_microseconds(
+    start: HloInstruction, network: Network, target: TargetSpec, kernels: KernelTimes, speeds: Speeds
+) -> float | None:
     """Return the time of the collective that `start` begins, or of a synchronous one; None if the model does not know it.
 
-    `kernels` estimates the sums of reductions.
+    `kernels` estimates the sums of reductions, `speeds` has the measurements within a host.
     """
     kind = async_kind(start)
     collective = collective_of(start)
     size = _transferred_bytes(collective, kind.inner)
     if kind.inner == "collective-permute":
-        return _permute(collective, size, network, target)
+        return _permute(collective, size, network, target, speeds)
     groups = _groups(collective)
     hosts = _hosts(groups, network.devices_per_host)
     if hosts is None:
@@ -111,9 +113,8 @@ def collective_microseconds(start: HloInstruction, network: Network, target: Tar
             compute = kernels.estimate(collective).compute / TICKS_PER_MICROSECOND
         between = _between_hosts(kind.inner, collective, groups, hosts, size, network, target)
         return None if between is None else in_ticks(between + compute)
-    table = table_of(target)
-    seconds = None if table is None else collective_seconds(table, kind.inner, len(groups[0]), size)
-    return None if seconds is None else seconds * _MICROSECONDS
+    seconds = speeds.collective(kind.inner, len(groups), len(groups[0]), size, collective.shape.element_type)
+    return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
 def collective_of(start: HloInstruction) -> HloInstruction:
@@ -131,13 +132,12 @@ def accessed_bytes(collective: HloInstruction, inner: str) -> int:
     return _accessed_bytes(collective, _transferred_bytes(collective, inner))
 
 
-def _permute(permute: HloInstruction, size: int, network: Network, target: TargetSpec) -> float | None:
+def _permute(permute: HloInstruction, size: int, network: Network, target: TargetSpec, speeds: Speeds) -> float | None:
     pairs = permute.source_target_pairs
     if any(source // network.devices_per_host != goal // network.devices_per_host for source, goal in pairs):
         return in_ticks(_memory(permute, size, target) + network.launch + network.transfer(size))
-    table = table_of(target)
-    seconds = None if table is None else permute_seconds(table, pairs, size)
-    return None if seconds is None else seconds * _MICROSECONDS
+    seconds = speeds.permutation(pairs, size)
+    return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
 def _between_hosts(

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
 from hlo_run.analysis.latency.async_kinds import async_kind, gpu_config, is_collective_done, is_collective_start
-from hlo_run.analysis.latency.collective_times import Network, collective_microseconds
+from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metadata_nanoseconds
 from hlo_run.analysis.latency.kernel_times import KernelTimes
-from hlo_run.analysis.latency.speed_tables import product_seconds, table_of
+from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.dtype import DTYPES
@@ -35,25 +35,21 @@ def asks_for_speeds(target: TargetSpec) -> bool:
     return target.compute_capability[0] in (_HOPPER, _BLACKWELL)
 
 
-def is_measured(target: TargetSpec) -> bool:
-    """Return True for GPUs whose speeds are known: NVIDIA H100, H200 and B200."""
-    return table_of(target) is not None
-
-
 def knows_collectives(module: HloModule) -> bool:
     """Return True if the model has the times of all collectives of a module."""
     return all(instruction.opcode not in _UNKNOWN_COLLECTIVES for instruction in module.instructions)
 
 
 class SpeedOfLight:
-    """The estimates for a GPU. `other` estimates what the model does not know.
+    """The estimates for a GPU. `other` estimates what the model does not know, `speeds` are its measurements.
 
     As in XLA, kernels count the cycles per operation of GPUs without a profile.
     """
 
-    def __init__(self, target: TargetSpec, network: Network, other: LatencyEstimator) -> None:
+    def __init__(self, target: TargetSpec, network: Network, other: LatencyEstimator, speeds: Speeds) -> None:
         self._target = target
         self._network = network
+        self._speeds = speeds
         self._other = other
         self._kernels = KernelTimes(target, replace(target, compute_capability=DEFAULT_PROFILE))
         self._times: dict[HloInstruction, float | None] = {}
@@ -79,7 +75,7 @@ class SpeedOfLight:
         is_known = first.opcode in COLLECTIVE - _UNKNOWN_COLLECTIVES
         if is_known or (is_pair and one.inner in COLLECTIVE):
             if first not in self._times:
-                self._times[first] = collective_microseconds(first, self._network, self._target, self._kernels)
+                self._times[first] = collective_microseconds(first, self._network, self._target, self._kernels, self._speeds)
             found = self._times[first]
             if found is not None:
                 return found
@@ -106,8 +102,7 @@ class SpeedOfLight:
         point = _size(lhs, batch), _free_size(lhs, batch + inner), _size(lhs, inner), _free_size(rhs, other)
         types = f"{lhs.element_type}x{rhs.element_type}->{result.element_type}"
         element_bytes = max(DTYPES[result.element_type].bits // 8, 1)
-        table = table_of(self._target)
-        return None if table is None else product_seconds(table, types, element_bytes, point) * _MICROSECONDS
+        return in_ticks(self._speeds.product(types, element_bytes, point) * _MICROSECONDS)
 
 
 def _numbers(numbers: dict[str, Any], name: str) -> list[int]:

@@ -16,7 +16,8 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_start
 from hlo_run.analysis.latency.collective_times import in_ticks, network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
-from hlo_run.analysis.latency.speed_of_light import PRODUCT_CALLS, SpeedOfLight, is_measured
+from hlo_run.analysis.latency.speed_of_light import PRODUCT_CALLS, SpeedOfLight
+from hlo_run.analysis.latency.speeds import speeds_of
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.reification_cost import add_reification_cost
@@ -29,11 +30,11 @@ class SolGpuCostModelStatsCollection(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit backend_configs in place. Does nothing on a GPU whose speeds were not measured, where XLA ends with an error."""
-        target = ctx.target
-        if not is_measured(target):
+        network = network_of(ctx.target, ctx.options.xla_gpu_analytical_latency_estimator_options)
+        speeds = speeds_of(ctx.target, ctx.options, network.devices_per_host)
+        if speeds is None:
             return
-        network = network_of(target, ctx.options.xla_gpu_analytical_latency_estimator_options)
-        estimator = SpeedOfLight(target, network, TShirtSizes())
+        estimator = SpeedOfLight(ctx.target, network, TShirtSizes(), speeds)
         for computation in computation_post_order(module):
             for instruction in computation.instructions:
                 if _is_estimated(instruction):

@@ -3,8 +3,8 @@
     zeros = f32[4,8] broadcast(0), dimensions={}          =>   custom-call(), custom_call_target="AllocateBuffer"
     while((i, zeros)): body writes row i, reads nothing
 
-The loop counts from 0 in steps of 1 (`known_init_step`), as often as the array has rows (`known_trip_count`), and its updates cover the
-array. Off by default. XLA's `DusAccumulatorZeroInitElimination`.
+The loop counts from 0 in steps of 1 (`known_init_step`), as often as the array has rows (`known_trip_count`), and its updates
+cover the array. Off by default. XLA's `DusAccumulatorZeroInitElimination`.
 """
 
 from __future__ import annotations
