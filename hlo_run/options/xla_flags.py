@@ -111,6 +111,11 @@ class XlaFlags(CollectiveFlags):
         "which is called after the module's fingerprint_before_lhs.",
         "PATH",
     )
+    xla_gpu_pgle_accuracy_checker: str = flag(
+        "PGLE_STRICTNESS_LEVEL_WARN",
+        "PGLE_STRICTNESS_LEVEL_ERROR: stop if the profile lacks an instruction. XLA logs them at .._WARN; nothing is printed here.",
+        "LEVEL",
+    )
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
     )

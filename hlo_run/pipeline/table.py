@@ -468,6 +468,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "latency-hiding-scheduler",
         (
             HloRow(
+                "pgle-accuracy-checker",
+                _pass("asynchronous.pgle_accuracy_checker"),
+                when=lambda c: c.options.xla_gpu_pgle_accuracy_checker.upper().endswith("ERROR"),
+            ),
+            HloRow(
                 "latency-hiding-scheduler",
                 _pass("asynchronous.latency_hiding_scheduler"),
                 for_opcodes=("custom-call", *sorted(ASYNC_START)),

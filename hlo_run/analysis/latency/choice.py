@@ -18,7 +18,7 @@ def hides_latency(options: CompileOptions, target: TargetSpec, module: HloModule
     """Return True if the scheduler runs: on Hopper and Blackwell, or if a flag says so."""
     if options.xla_gpu_enable_latency_hiding_scheduler or _asks_for_speeds(options, target, module):
         return True
-    return _profile(options, module) is not None
+    return profile_of(options, module) is not None
 
 
 def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloModule) -> LatencyEstimator:
@@ -26,7 +26,7 @@ def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloMo
     partitions = int(module.attrs.get("num_partitions", 1))
     sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
     network = network_of(target, options.xla_gpu_analytical_latency_estimator_options)
-    profile = _profile(options, module)
+    profile = profile_of(options, module)
     if options.xla_gpu_enable_analytical_latency_estimator and profile is None:
         return RingTimes(target, sizes)
     measured = speeds_of(target, options, network.devices_per_host) if _asks_for_speeds(options, target, module) else None
@@ -34,7 +34,8 @@ def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloMo
     return speeds if profile is None else ProfileGuided(profile, speeds)
 
 
-def _profile(options: CompileOptions, module: HloModule) -> Profile | None:
+def profile_of(options: CompileOptions, module: HloModule) -> Profile | None:
+    """Return the profile that a flag gives for a module; None without one. Raises UsageError if it cannot be read."""
     path = options.xla_gpu_pgle_profile_file_or_directory_path
     if not path:
         return None
