@@ -113,7 +113,7 @@ class XlaFlags(CollectiveFlags):
     )
     xla_gpu_pgle_accuracy_checker: str = flag(
         "PGLE_STRICTNESS_LEVEL_WARN",
-        "PGLE_STRICTNESS_LEVEL_ERROR: stop if the profile lacks an instruction. XLA logs them at .._WARN; nothing is printed here.",
+        "PGLE_STRICTNESS_LEVEL_ERROR: stop if the profile lacks an instruction. XLA logs them at .._WARN; hlo-run does not.",
         "LEVEL",
     )
     xla_gpu_memory_limit_slop_factor: int = flag(

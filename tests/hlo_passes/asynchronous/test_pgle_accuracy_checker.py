@@ -19,7 +19,7 @@ def test_a_missing_instruction_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "p.pbtxt"
     ctx = PassContext(preset("h100"), Options(xla_gpu_pgle_profile_file_or_directory_path=str(file)))
     file.write_text('costs { name: "a" cost_us: 1 }')
-    with pytest.raises(UsageError, match="lacks 1 instructions: b$"):
+    with pytest.raises(UsageError, match=r"lacks 1 instructions: b$"):
         PgleAccuracyChecker().apply(ctx, module)
     file.write_text('costs { name: "a" cost_us: 1 } costs { name: "b" cost_us: 1 }')
     PgleAccuracyChecker().apply(ctx, module)
