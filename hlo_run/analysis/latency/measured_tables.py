@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.dtype import DTYPES
@@ -26,6 +25,7 @@ _WRAP = 1 << 31
 
 _Message: TypeAlias = "dict[str, list[_Message | str]]"
 _Point: TypeAlias = tuple[int, ...]
+_Points: TypeAlias = "list[tuple[_Point, float]]"
 
 
 class MeasuredTable(Struct, frozen=True):
@@ -35,13 +35,13 @@ class MeasuredTable(Struct, frozen=True):
     `permutations` by kind points (bytes,). The points of `products` are (b, m, k, n), the sides in bytes of the result's type.
     """
 
-    collectives: dict[str, list[tuple[_Point, float]]] = field(default_factory=dict)
-    exact: dict[tuple[str, int, int, str], list[tuple[_Point, float]]] = field(default_factory=dict)
-    permutations: dict[str, list[tuple[_Point, float]]] = field(default_factory=dict)
-    products: list[tuple[_Point, float]] = field(default_factory=list)
+    collectives: dict[str, _Points]
+    exact: dict[tuple[str, int, int, str], _Points]
+    permutations: dict[str, _Points]
+    products: _Points
 
 
-def nearest(points: Sequence[tuple[_Point, float]], point: _Point) -> float:
+def nearest(points: _Points, point: _Point) -> float:
     """Return the speed of the nearest of some points, the first of equals. As in XLA, coordinates are of 32 bits."""
     return min(points, key=lambda known: sum((_wrapped(a) - b) ** 2 for a, b in zip(known[0], point, strict=True)))[1]
 
@@ -60,7 +60,7 @@ def read_table(path: str, key: str, clock_ghz: float, devices_per_host: int) -> 
         found = next((entry for entry in entries if _text(entry, "key") == key), None)
         if found is None:
             return None
-        table = MeasuredTable()
+        table = MeasuredTable({}, {}, {}, [])
         for entry in _messages(_message(found, "value"), "entries"):
             _add(table, entry, clock_ghz, devices_per_host)
         return table
@@ -142,17 +142,17 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _fields(tokens: Iterator[str], end: str) -> _Message:
-    message: defaultdict[str, list[_Message | str]] = defaultdict(list)
+    message: _Message = {}
     for name in tokens:
         if name == end:
-            return dict(message)
+            return message
         value = next(tokens, "}")
         if value == "}" or name in "{}":
             raise ValueError(f"'{name}' has no value")
-        message[name].append(_fields(tokens, "}") if value == "{" else value.strip('"'))
+        message.setdefault(name, []).append(_fields(tokens, "}") if value == "{" else value.strip('"'))
     if end:
         raise ValueError("it is cut off")
-    return dict(message)
+    return message
 
 
 def _messages(message: _Message, name: str) -> list[_Message]:
@@ -160,7 +160,8 @@ def _messages(message: _Message, name: str) -> list[_Message]:
 
 
 def _message(message: _Message, name: str) -> _Message:
-    return next(iter(_messages(message, name)), {})
+    found = _messages(message, name)
+    return found[0] if found else {}
 
 
 def _text(message: _Message, name: str) -> str:

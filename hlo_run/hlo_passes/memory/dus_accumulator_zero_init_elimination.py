@@ -9,14 +9,14 @@ cover the array. Off by default. XLA's `DusAccumulatorZeroInitElimination`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -59,20 +59,19 @@ class _Loop(Struct, frozen=True):
 def _counted(loop: HloInstruction) -> _Loop | None:
     if loop.operands[0].opcode != "tuple" or loop.sharding is not None or loop.while_body.root.opcode != "tuple":
         return None
-    config = json.loads(loop.backend_config) if loop.backend_config.startswith("{") else {}
+    config = gpu_config(loop)
     trips, step = _record(config, "known_trip_count").get("n", 0), _record(config, "known_init_step")
     if int(trips) <= 0 or int(step.get("init", 0)) != 0 or int(step.get("step", 0)) != 1:
         return None
-    known = config.get("known_induction_variable")
-    if isinstance(known, dict):
+    if "known_induction_variable" in config:
         return _Loop(loop, int(trips), int(_record(config, "known_induction_variable").get("tuple_index", 0)))
     counter = find_counter(loop)
     return None if counter is None else _Loop(loop, int(trips), counter.index)
 
 
 def _record(config: dict[str, Any], name: str) -> dict[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
+    found: object = config.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _without_fills(loop: _Loop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
@@ -41,9 +42,10 @@ def _whole(config: str) -> str | None:
         return None
     if not isinstance(known, dict):
         return None
+    given = cast("dict[str, Any]", known)
     first = {_FIRST: NO_RECORD[_FIRST]}
-    own = {name: value for name, value in known.items() if name not in NO_RECORD}
-    return to_json(first | own | {name: known.get(name, value) for name, value in NO_RECORD.items()})
+    own = {name: value for name, value in given.items() if name not in NO_RECORD}
+    return to_json(first | own | {name: given.get(name, value) for name, value in NO_RECORD.items()})
 
 
 def _number(value: float) -> str:
