@@ -113,6 +113,19 @@ SLICES_SEQUENCE = [
     "        011: kCopy [source | sink] kCopy",
     f"    012: kCustomKernel       [source       | sink        ] loop_add_fusion {ONE_THREAD}",
 ]
+# XLA has the same kinds of thunks for an H100: the kernel sorts in place, and the sum needs the operand.
+SORT = """HloModule sorts
+less { a = f32[] parameter(0) b = f32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3)
+  ROOT l = pred[] compare(a, b), direction=LT }
+ENTRY e { p = f32[64,64] parameter(0)
+  q = f32[64,64] negate(p)
+  i = s32[64,64] iota(), iota_dimension=0
+  s = (f32[64,64], s32[64,64]) sort(q, i), dimensions={0}, to_apply=less
+  v = f32[64,64] get-tuple-element(s), index=0
+  n = s32[64,64] get-tuple-element(s), index=1
+  m = f32[64,64] add(v, q)
+  ROOT t = (f32[64,64], s32[64,64]) tuple(m, n) }
+"""
 X = (0.1 * np.random.default_rng(7).standard_normal((64, 64))).astype(np.float32)
 
 
@@ -138,6 +151,19 @@ def test_copies_of_slices() -> None:
     for n in range(4):
         x = expected[n] = weights[n] @ x
     np.testing.assert_allclose(HostBackend().run(made, [weights, results, X]), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_sort_copies_what_it_must_not_change() -> None:
+    made = compiled(SORT)
+    assert [line.split(" [")[0] for line in thunk_sequence_text(made).splitlines()] == [
+        "001: kCustomKernel",
+        "002: kCopy        ",
+        "003: kCustomKernel",
+        "004: kCustomKernel",
+    ]
+    values, order = HostBackend().run(made, [X])
+    np.testing.assert_array_equal(values, np.sort(-X, axis=0) - X)
+    np.testing.assert_array_equal(order, np.argsort(-X, axis=0))
 
 
 def test_metadata(program: Executable) -> None:
