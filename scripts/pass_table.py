@@ -41,7 +41,6 @@ WHY_NOT = {
     "composite-rewriter": "composite calls of one kernel library; they stay calls",
     "windowed-einsum-handler": _NEVER,
     "apply-xla-transforms": _NEVER,
-    "dus-accumulator-zero-init-elimination": _NEVER,
     "all-gather-pad-ds-simplifier": _COLLECTIVES,
     "collective-pipelining-analyzer": _COLLECTIVES,
     "collective-pipeliner-forward": _COLLECTIVES,

@@ -31,13 +31,13 @@ class KernelArgument(Struct, frozen=True):
 class KernelThunk(Struct, frozen=True):
     """Launch `kernel` with one pointer per argument.
 
-    With `sort`, this is the first of the launches that sort; the others follow directly.
+    With `sort`, this is the first of the launches that sort; the others follow directly. A `kCopy` only copies bytes.
     """
 
     name: str
     kernel: str
     arguments: tuple[KernelArgument, ...]
-    kind: Literal["kCustomKernel"] = "kCustomKernel"
+    kind: Literal["kCustomKernel", "kCopy"] = "kCustomKernel"
     sort: SortOrder | None = None
 
 
@@ -135,11 +135,16 @@ class RecvThunk(HostTransfer, frozen=True):
 
 
 class SequentialThunk(Nesting, frozen=True):
-    """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation."""
+    """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation.
+
+    A `kDynamicSliceFusion` copies a part of an array, at an offset that depends on the iteration of the loop. Its thunk is a
+    kernel, where XLA's is a copy. `copied` are the arrays that it copies from and to.
+    """
 
     name: str
     thunks: tuple[Thunk, ...]
-    kind: Literal["kSequential", "kGroup"] = "kSequential"
+    kind: Literal["kSequential", "kGroup", "kDynamicSliceFusion"] = "kSequential"
+    copied: tuple[BufferSlice, ...] = ()
 
 
 class WhileThunk(Nesting, frozen=True):

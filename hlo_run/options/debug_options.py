@@ -49,6 +49,10 @@ class DebugOption:
         if not self.is_list:
             return self._value(text)
         words = [word.strip() for word in text.split(",") if word.strip()]
+        if self.type == "map":
+            # As in XLA, a value replaces that of its key alone.
+            by_key = {word.partition("=")[0]: word for word in (*self.default.split(","), *words) if word}
+            return ",".join(word for _, word in sorted(by_key.items()))
         if not any(word[0] in "+-" for word in words):
             return ",".join(map(self._value, words))
         # As in XLA, words that begin with a sign change the default.

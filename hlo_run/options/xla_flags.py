@@ -87,14 +87,46 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_experimental_parallel_async_compute_limit: int = flag(
         2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
     )
+    xla_gpu_enable_analytical_latency_estimator: bool = flag(
+        False, "latency-hiding-scheduler: estimate times from the sizes of arrays alone, not from measured speeds."
+    )
+    xla_gpu_experimental_collective_start_as_early_as_possible: bool = flag(
+        False, "latency-hiding-scheduler: if more than one collective may be in flight, start collectives as early as possible."
+    )
+    xla_gpu_analytical_latency_estimator_options: str = flag(
+        "chunk_prep_us=-1,chunk_size_bytes=-1,gpus_per_node=-1,nccl_op_launch_us=-1,nic_speed_gbps=-1,rtt_us=-1",
+        "latency-hiding-scheduler: figures of the network that replace the GPU's own. Times are in microseconds; values that "
+        "are not positive count as not given.",
+        "FIGURES",
+    )
+    xla_gpu_experimental_collective_perf_table_path: str = flag(
+        "", "latency-hiding-scheduler: take the speeds of collectives from this DeviceHloInstructionProfiles text proto.", "FILE"
+    )
+    xla_gpu_experimental_matmul_perf_table_path: str = flag(
+        "", "latency-hiding-scheduler: take the speeds of products from this DeviceHloInstructionProfiles text proto.", "FILE"
+    )
     xla_gpu_pgle_profile_file_or_directory_path: str = flag(
         "",
         "latency-hiding-scheduler: take the times of instructions from this profile (.pbtxt or .pb), or from that in this folder "
         "which is called after the module's fingerprint_before_lhs.",
         "PATH",
     )
+    xla_gpu_pgle_accuracy_checker: str = flag(
+        "PGLE_STRICTNESS_LEVEL_WARN",
+        "PGLE_STRICTNESS_LEVEL_ERROR: stop if the profile lacks an instruction. XLA logs them at .._WARN; hlo-run does not.",
+        "LEVEL",
+    )
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
+    )
+    xla_gpu_enable_dus_accumulator_zero_init_elimination: bool = flag(
+        False, "Do not fill arrays with a constant that a loop overwrites slice by slice."
+    )
+    xla_gpu_temp_buffer_use_separate_color: bool = flag(
+        False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
+    )
+    xla_gpu_collect_cost_model_stats: bool = flag(
+        False, "Write the estimated times of fusions, products and collectives into backend_configs (reification_cost)."
     )
     xla_gpu_async_dot: bool = flag(False, "async-wrapper: run matrix products of cuBLASLt asynchronously.")
     xla_gpu_disable_async_collectives: str = flag(

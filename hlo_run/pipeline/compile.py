@@ -89,7 +89,7 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
-        buffers = assign_buffers(module)
+        buffers = assign_buffers(module, ctx.options.xla_gpu_temp_buffer_use_separate_color)
     if ctx.options.verify == "every":
         from hlo_run.runtime.buffer_check import check_buffers
 

@@ -355,6 +355,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "post-fusion optimization",
         (
             HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
+            HloRow(
+                "dus-accumulator-zero-init-elimination",
+                _pass("memory.dus_accumulator_zero_init_elimination"),
+                for_opcodes=("while",),
+                when=lambda c: c.options.xla_gpu_enable_dus_accumulator_zero_init_elimination,
+            ),
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             *COMBINERS,
@@ -440,10 +446,32 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
     ),
-    HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
+    HloGroup(
+        "pre-scheduling-passes",
+        (
+            HloRow(
+                "gpu_cost_model_stats_collection",
+                _pass("asynchronous.gpu_cost_model_stats_collection"),
+                when=lambda c: c.options.xla_gpu_collect_cost_model_stats,
+            ),
+            HloRow(
+                "sol-gpu-cost-model-stats-collection",
+                _pass("asynchronous.sol_gpu_cost_model_stats_collection"),
+                when=lambda c: (
+                    c.options.xla_gpu_collect_cost_model_stats and c.options.xla_gpu_enable_analytical_sol_latency_estimator
+                ),
+            ),
+            HloRow("schedule", _pass("memory.schedule"), required=True),
+        ),
+    ),
     HloGroup(
         "latency-hiding-scheduler",
         (
+            HloRow(
+                "pgle-accuracy-checker",
+                _pass("asynchronous.pgle_accuracy_checker"),
+                when=lambda c: c.options.xla_gpu_pgle_accuracy_checker.upper().endswith("ERROR"),
+            ),
             HloRow(
                 "latency-hiding-scheduler",
                 _pass("asynchronous.latency_hiding_scheduler"),

@@ -23,9 +23,16 @@ from hlo_run.runtime.planned_allocation import PlannedAllocation
 ALIGNMENT_BYTES = 256
 
 
-def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:
-    """Return the allocations of a module in their final order, with the blocks of temporaries last."""
-    return _Assigner(analysis, live).run()
+def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, temp_color: int = 0) -> list[PlannedAllocation]:
+    """Return the allocations of a module in their final order, with the blocks of temporaries last.
+
+    The temporaries of the default memory space are in the space `temp_color`.
+    """
+    planned = _Assigner(analysis, live).run()
+    for allocation in planned:
+        if allocation.is_temp and not allocation.color:
+            allocation.color = temp_color
+    return planned
 
 
 class _Assigner:

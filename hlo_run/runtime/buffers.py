@@ -25,6 +25,7 @@ from hlo_run.runtime.planned_allocation import PlannedAllocation
 # The caller allocates entry parameters and guarantees this alignment. The backend allocates all other buffers.
 PARAMETER_ALIGNMENT_BYTES = 16
 ALLOCATION_ALIGNMENT_BYTES = 256
+_TEMP_SPACE = 2
 
 
 class BufferAssignment(Struct, frozen=True):
@@ -60,13 +61,16 @@ class BufferAssignment(Struct, frozen=True):
         return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
 
 
-def assign_buffers(module: HloModule) -> BufferAssignment:
-    """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule."""
+def assign_buffers(module: HloModule, separates_temps: bool = False) -> BufferAssignment:
+    """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule.
+
+    With `separates_temps` the temporaries are in a memory space of their own.
+    """
     schedule = module.schedule
     assert schedule is not None, "buffers are assigned to scheduled modules"
     analysis = analyze_aliases(analyze_dataflow(module))
     live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
-    planned = plan_allocations(analysis, live)
+    planned = plan_allocations(analysis, live, _TEMP_SPACE if separates_temps else 0)
     kinds = {(number, index): must for _, number, index, must in aliases(module)}
     allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
     places = {

@@ -77,7 +77,8 @@ class CommandBufferConversion(Struct, frozen=True):
             case WhileThunk():
                 return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
             case SequentialThunk():
-                return self._all_recorded(thunk.thunks)
+                # XLA computes the offset of a slice before each of its copies.
+                return thunk.kind != "kDynamicSliceFusion" and self._all_recorded(thunk.thunks)
             case MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
@@ -90,10 +91,12 @@ class CommandBufferConversion(Struct, frozen=True):
         """Return a thunk that is not recorded, with its inner sequences converted."""
         match thunk:
             case WhileThunk():
-                condition, body = self._convert(thunk.condition, numbers), self._convert(thunk.body, numbers)
-                return replace(thunk, condition=condition, body=body)
+                # As in XLA, the condition stays as it is.
+                return replace(thunk, body=self._convert(thunk.body, numbers))
             case ConditionalThunk():
                 return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
+            case SequentialThunk(kind="kDynamicSliceFusion"):
+                return thunk
             case SequentialThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
             case AsyncStartThunk():

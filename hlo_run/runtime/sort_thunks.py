@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.sort_keys import sort_keys
 from hlo_run.analysis.tiling.sort_steps import sort_sizes, sort_steps
-from hlo_run.artifact import ArraySpec, CountingOperand, KernelArgument, KernelThunk, SortOrder, SortThunk, Thunk
+from hlo_run.artifact import (
+    ArraySpec,
+    BufferSlice,
+    CopyThunk,
+    CountingOperand,
+    KernelArgument,
+    KernelThunk,
+    SortOrder,
+    SortThunk,
+    Thunk,
+)
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.wrap import fusion_of_entry
@@ -18,11 +28,35 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 
 def sort_fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
-    """Return the thunks of a fusion whose root is a sort. They have the name of the sort, as in XLA."""
+    """Return the thunks of a fusion whose root is a sort: copies of operands into the results, then the kernels.
+
+    As in XLA, an operand that shares the memory of its result needs no copy, and the kernels sort in place.
+    """
     sort = fusion.fused_computation.root
-    arguments = fusion_arguments(fusion, context.buffers)
+    results = _results(context, fusion)
     operands = [_operand(context, fusion, operand) for operand in sort.operands]
-    return _launches(context, fusion, sort, arguments, operands, _results(context, fusion))
+    if not _sorts_in_place(sort):
+        return _launches(context, fusion, sort, fusion_arguments(fusion, context.buffers), operands, results)
+    copies: list[Thunk] = []
+    moved: dict[int, BufferSlice] = {}
+    for operand, given, result in zip(sort.operands, operands, results, strict=True):
+        if isinstance(given, ArraySpec):
+            moved[operand.parameter_number] = result.slice
+            if given.slice != result.slice:
+                copies.append(CopyThunk(fusion.name, given.slice, result.slice))
+    read = [moved.get(number, context.buffers.slice(operand)) for number, operand in enumerate(fusion.operands)]
+    arguments = kernel_arguments(read, [result.slice for result in results])
+    sorted_in_place = [result if isinstance(given, ArraySpec) else given for given, result in zip(operands, results, strict=True)]
+    return [*copies, *_launches(context, fusion, sort, arguments, sorted_in_place, results)]
+
+
+def _sorts_in_place(sort: HloInstruction) -> bool:
+    """Return True if every operand is an operand of the fusion, each once, in the layout of the results, or a count."""
+    read = [operand for operand in sort.operands if operand.opcode == "parameter"]
+    if len(set(read)) != len(read) or any(operand.opcode not in ("parameter", "iota") for operand in sort.operands):
+        return False
+    shapes = [leaf for _, leaf in sort.shape.leaves()]
+    return all(operand.shape == shape for operand, shape in zip(sort.operands, shapes, strict=True))
 
 
 def _sort(context: ThunkContext, sort: HloInstruction) -> list[Thunk]:

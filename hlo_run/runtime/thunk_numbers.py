@@ -12,14 +12,14 @@ NO_NUMBER = 0
 
 def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
     """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks: inner
-    thunks before the outer one, except for loops."""
+    thunks before the outer one, except for loops and copies of slices."""
     numbers: dict[int, int] = {}
     count = 0
 
     def visit(thunks: Sequence[Thunk]) -> None:
         nonlocal count
         for thunk in thunks:
-            if isinstance(thunk, WhileThunk):
+            if isinstance(thunk, WhileThunk) or thunk.kind == "kDynamicSliceFusion":
                 count += 1
                 numbers[id(thunk)] = count
             for inner in nested_sequences(thunk):

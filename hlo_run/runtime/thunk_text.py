@@ -105,6 +105,8 @@ class _Printer:
     def _describe(self, thunk: Thunk, level: int) -> str:
         indent = "  " * (level + 1)
         match thunk:
+            case KernelThunk(kind="kCopy"):
+                return thunk.kind
             case KernelThunk():
                 kernel = self._kernels[thunk.kernel]
                 grid, block = ", ".join(map(str, kernel.grid)), ", ".join(map(str, kernel.block))
@@ -117,6 +119,8 @@ class _Printer:
                 names = _branch_names(thunk)
                 parts = [f"{indent}{name}:\n{self._inner(b, level)}" for name, b in zip(names, thunk.branches, strict=True)]
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
+            case SequentialThunk(kind="kDynamicSliceFusion"):
+                return "params=1, results=1\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case SequentialThunk(kind="kGroup"):
                 return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case SequentialThunk():
@@ -138,7 +142,14 @@ class _Printer:
 
 
 def _uses(thunk: Thunk) -> Accesses:
-    """Return what a thunk reads and writes, with the workspaces of libraries."""
+    """Return what a thunk reads and writes, with the workspaces of libraries.
+
+    A copy of a slice has no indices in XLA. Its inner copy counts as from allocation 0 to allocation 1, whatever is there.
+    """
+    if isinstance(thunk, SequentialThunk) and thunk.copied:
+        source, target = thunk.copied
+        size = min(source.size_bytes, target.size_bytes)
+        return Accesses((source, BufferSlice(0, 0, size)), (target, BufferSlice(1, 0, size)))
     found = accesses(thunk)
     workspaces = [part.workspace for part in every_thunk((thunk,)) if isinstance(part, GemmThunk)]
     return Accesses(found.reads, (*found.writes, *(workspace for workspace in workspaces if workspace is not None)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hlo_run.analysis.buffers.copied_operands import copied_operands
-from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
+from hlo_run.analysis.buffers.copied_operands import copied_operands, copied_slice
+from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, SequentialThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
@@ -72,7 +72,12 @@ def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     copied = copied_operands(fusion)
     if not copied:
         kernel, arguments = context.kernels.of_fusion(fusion)
-        return [KernelThunk(fusion.name, kernel, arguments)]
+        found = copied_slice(fusion)
+        if found is None:
+            return [KernelThunk(fusion.name, kernel, arguments)]
+        ends = context.buffers.slice(fusion.operands[found.number]), context.buffers.slice(fusion)
+        copy = KernelThunk(found.copy.name, kernel, arguments, "kCopy")
+        return [SequentialThunk(fusion.name, (copy,), "kDynamicSliceFusion", ends)]
     thunks: list[Thunk] = []
     for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
         whole, target = context.buffers.slice(fusion.operands[part.number]), context.buffers.slice(fusion, index)

@@ -283,9 +283,9 @@ ENTRY e {
 """
 
 
-def _overlapping(module: HloModule) -> BufferAssignment:
+def _overlapping(module: HloModule, separates_temps: bool = False) -> BufferAssignment:
     """Give the exponential the memory of the negation, which is still live."""
-    made = assign_buffers(module)
+    made = assign_buffers(module, separates_temps)
     slices: dict[object, BufferSlice] = {}
     places = {instruction.name: made.slices[instruction, ()] for instruction, index in made.slices if index == ()}
     for (instruction, index), piece in made.slices.items():

@@ -57,6 +57,17 @@ def test_texts_are_xlas(name: str, title: str) -> None:
         assert actual == expected
 
 
+def test_temporaries_in_a_space_of_their_own() -> None:
+    module = hlo_run.parse((_RECORDED / f"{_MODULES[0]}.hlo").read_text())
+    plain, apart = (buffer_texts(assign_buffers(module, separates), module) for separates in (False, True))
+    assert (
+        apart["buffer-assignment"]().replace(", color 2, preallocated-temp", ", preallocated-temp")
+        == plain["buffer-assignment"]()
+    )
+    assert "color 2, preallocated-temp" in apart["buffer-assignment"]()
+    assert "Memory Space: smem (color=2)" in apart["memory-usage-report"]()
+
+
 def _usage_report(text: str) -> str:
     module = _compiled(text)
     return buffer_texts(assign_buffers(module), module)["memory-usage-report"]()

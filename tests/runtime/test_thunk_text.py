@@ -69,6 +69,63 @@ SEQUENCE = [
     f"    010: kCustomKernel [source | sink] wrapped_cosine grid: [32, 1, 1] {THREADS}",
     "012: kFft         [prev=011 (1) | sink        ] (no description)",
 ]
+# A loop over slices of an array. The sequence is the output of XLA:GPU for an H100.
+SLICES = """HloModule slices
+condition { t = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(4)
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { t = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  w = f32[4,64,64] get-tuple-element(t), index=1
+  o = f32[4,64,64] get-tuple-element(t), index=2
+  x = f32[64,64] get-tuple-element(t), index=3
+  z = s32[] constant(0)
+  s = f32[1,64,64] dynamic-slice(w, i, z, z), dynamic_slice_sizes={1,64,64}
+  r = f32[64,64] reshape(s)
+  d = f32[64,64] dot(r, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  u = f32[1,64,64] reshape(d)
+  p = f32[4,64,64] dynamic-update-slice(o, u, i, z, z)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  ROOT n = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) tuple(j, w, p, d) }
+ENTRY e { w = f32[4,64,64] parameter(0)
+  o = f32[4,64,64] parameter(1)
+  x = f32[64,64] parameter(2)
+  z = s32[] constant(0)
+  t = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) tuple(z, w, o, x)
+  l = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) while(t), condition=condition, body=body
+  ROOT p = f32[4,64,64] get-tuple-element(l), index=2 }
+"""
+SLICES_SEQUENCE = [
+    "001: kCopy  [source       | next=004 (3)] kCopy",
+    "002: kCopy  [source       | next=004 (2)] kCopy",
+    "003: kCopy  [source       | next=004 (1)] kCopy",
+    "004: kWhile [prev=003 (1) | sink        ]   ",
+    "condition:",
+    f"    005: kCustomKernel [source | sink] loop_compare_fusion {ONE_THREAD}",
+    "  body:",
+    "    006: kDynamicSliceFusion [source       | next=008 (1)] params=1, results=1",
+    "        007: kCopy [source | sink] kCopy",
+    "    008: kCublasLtMatmul     [prev=006 (1) | next=009 (1)] kCublasLtMatmul",
+    "    009: kCopy               [prev=008 (1) | sink        ] kCopy",
+    "    010: kDynamicSliceFusion [prev=008 (2) | sink        ] params=1, results=1",
+    "        011: kCopy [source | sink] kCopy",
+    f"    012: kCustomKernel       [source       | sink        ] loop_add_fusion {ONE_THREAD}",
+]
+# XLA has the same kinds of thunks for an H100: the kernel sorts in place, and the sum needs the operand.
+SORT = """HloModule sorts
+less { a = f32[] parameter(0) b = f32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3)
+  ROOT l = pred[] compare(a, b), direction=LT }
+ENTRY e { p = f32[64,64] parameter(0)
+  q = f32[64,64] negate(p)
+  i = s32[64,64] iota(), iota_dimension=0
+  s = (f32[64,64], s32[64,64]) sort(q, i), dimensions={0}, to_apply=less
+  v = f32[64,64] get-tuple-element(s), index=0
+  n = s32[64,64] get-tuple-element(s), index=1
+  m = f32[64,64] add(v, q)
+  ROOT t = (f32[64,64], s32[64,64]) tuple(m, n) }
+"""
 X = (0.1 * np.random.default_rng(7).standard_normal((64, 64))).astype(np.float32)
 
 
@@ -83,6 +140,30 @@ def program() -> Executable:
 
 def test_sequence(program: Executable) -> None:
     assert thunk_sequence_text(program).splitlines() == SEQUENCE
+
+
+def test_copies_of_slices() -> None:
+    made = compiled(SLICES)
+    assert thunk_sequence_text(made).splitlines() == SLICES_SEQUENCE
+    assert 'thunk_id: 6\n  }\n  thunk_kind: "kDynamicSliceFusion"' in thunk_metadata_text(made)
+    weights, results = np.stack([X * n for n in (1, 2, 3, 4)]), np.zeros((4, 64, 64), np.float32)
+    expected, x = results.copy(), X
+    for n in range(4):
+        x = expected[n] = weights[n] @ x
+    np.testing.assert_allclose(HostBackend().run(made, [weights, results, X]), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_sort_copies_what_it_must_not_change() -> None:
+    made = compiled(SORT)
+    assert [line.split(" [")[0] for line in thunk_sequence_text(made).splitlines()] == [
+        "001: kCustomKernel",
+        "002: kCopy        ",
+        "003: kCustomKernel",
+        "004: kCustomKernel",
+    ]
+    values, order = HostBackend().run(made, [X])
+    np.testing.assert_array_equal(values, np.sort(-X, axis=0) - X)
+    np.testing.assert_array_equal(order, np.argsort(-X, axis=0))
 
 
 def test_metadata(program: Executable) -> None:

@@ -36,6 +36,8 @@ def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
         case "scatter" | "all-reduce-start":
             count = len(instruction.operands) // 2 if instruction.opcode == "scatter" else len(instruction.operands)
             return [InPlacePair(n, (), (n,) if instruction.shape.is_tuple else ()) for n in range(count)]
+        case "ragged-all-to-all":
+            return [InPlacePair(1, (), ())]
         case "collective-permute" if len(instruction.operands) == 4:
             return [InPlacePair(1, index, index) for index, leaf in instruction.operands[1].shape.leaves() if leaf.is_array]
         case _:

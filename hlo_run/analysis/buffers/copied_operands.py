@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from hlo_run.analysis.fusion_owner import is_slice_copy
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.graph import HloInstruction
 
@@ -55,3 +56,32 @@ def _offset_bits(slice_: HloInstruction) -> int | None:
         stride *= whole.dims[dim]
         is_whole = is_whole and part.dims[dim] == whole.dims[dim]
     return offset
+
+
+class CopiedSlice(Struct, frozen=True):
+    """The copy in the body of a fusion, and the number of the operand that it copies from."""
+
+    copy: HloInstruction
+    number: int
+
+
+def copied_slice(fusion: HloInstruction) -> CopiedSlice | None:
+    """Return the copy of a fusion that only copies a part of an operand at a dynamic offset, or into its result; else None.
+
+    `fusion-dynamic-memcpy-rewriter` marked these fusions and put the copy into their bodies.
+    """
+    if not is_slice_copy(fusion):
+        return None
+    copies = [inner for inner in fusion.fused_computation.instructions if inner.opcode == "copy"]
+    if len(copies) != 1:
+        return None
+    source = _behind(copies[0].operands[0])
+    if source.opcode in ("dynamic-slice", "slice"):
+        source = _behind(source.operands[0])
+    return CopiedSlice(copies[0], source.parameter_number) if source.opcode == "parameter" else None
+
+
+def _behind(value: HloInstruction) -> HloInstruction:
+    while value.opcode in ("bitcast", "reshape"):
+        value = value.operands[0]
+    return value

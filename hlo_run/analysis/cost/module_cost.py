@@ -18,9 +18,9 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
+from hlo_run.analysis.cost.convolution_products import convolution_products
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
 
 FLOPS, TRANSCENDENTALS, BYTES, UTILIZATION = "flops", "transcendentals", "bytes accessed", "utilization"
@@ -271,40 +271,8 @@ def _dot_flops(instruction: HloInstruction, results: int) -> int:
 
 
 def _convolution(analysis: _Analysis, instruction: HloInstruction, cost: Properties) -> None:
-    """Count only the products inside the input: padding and holes of dilated inputs are free."""
     del analysis
-    source, kernel = (operand.shape.dims for operand in instruction.operands[:2])
-    result, labels = instruction.shape.dims, instruction.dim_labels
-    batch, features = source[labels.input.first_dim], source[labels.input.second_dim]
-    products = features // instruction.feature_group_count * result[labels.output.second_dim]
-    products *= batch // instruction.batch_group_count
-    places = (labels.input.spatial_dims, labels.kernel.spatial_dims, labels.output.spatial_dims)
-    spatial = zip(instruction.window.dims, *places, strict=True)
-    for window, input_dim, kernel_dim, output_dim in spatial:
-        products *= _products_inside(window, source[input_dim], kernel[kernel_dim], result[output_dim])
-    cost[FLOPS] = _FLOPS_PER_FMA * products
-
-
-def _products_inside(window: WindowDim, length: int, taps: int, results: int) -> int:
-    """Return how many pairs of a tap and a result meet an element of the input in one dimension."""
-    total = 0
-    for tap in range(taps):
-        first = tap * window.window_dilation - window.pad_low
-        # Positions first + stride * i of the dilated input, whose elements are at the multiples of its dilation.
-        step = window.base_dilation // math.gcd(window.stride, window.base_dilation)
-        for start in range(min(step, results)):
-            if (first + window.stride * start) % window.base_dilation == 0:
-                total += _count_inside(first, window.stride, start, step, results, (length - 1) * window.base_dilation)
-                break
-    return total
-
-
-def _count_inside(first: int, stride: int, start: int, step: int, results: int, last: int) -> int:
-    """Return how many i in start, start + step, .. below `results` have 0 <= first + stride * i <= last."""
-    low = max(-(first // stride), start)  # the first i that is not before the input
-    low = start + -(-(low - start) // step) * step
-    high = min((last - first) // stride, results - 1)
-    return max((high - low) // step + 1, 0)
+    cost[FLOPS] = _FLOPS_PER_FMA * convolution_products(instruction, instruction.shape)
 
 
 def _fft(analysis: _Analysis, instruction: HloInstruction, cost: Properties) -> None:

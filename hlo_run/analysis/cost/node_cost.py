@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-from hlo_run.analysis.cost.op_cost import OpCost, op_cost, shape_bytes
+from hlo_run.analysis.cost.op_cost import OpCost, op_cost, operand_bytes, shape_bytes
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
@@ -111,6 +111,10 @@ class CostAnalysis:
             found = self._costs[node] = self._fusion(node) if node.is_fusion else self._instruction(node)
         return found
 
+    def set(self, node: Node, cost: NodeCost) -> None:
+        """Use this cost of a node."""
+        self._costs[node] = cost
+
     def forget(self, node: Node) -> None:
         """Drop the cost of a node, so that the next request computes it again."""
         self._costs.pop(node, None)
@@ -167,7 +171,7 @@ class CostAnalysis:
         for number, operand in enumerate(node.operands):
             if operand not in cost.bytes_read:
                 size = own.bytes_read.get(number)
-                cost.bytes_read[operand] = shape_bytes(operand.instruction.shape) if size is None else size
+                cost.bytes_read[operand] = operand_bytes(operand.instruction.shape) if size is None else size
                 cost.utilization[operand] = own.utilization.get(number, 1.0)
         return cost
 

@@ -5,12 +5,14 @@ Mirrors the handlers of XLA's `HloCostAnalysis` and `GpuHloCostAnalysis` for fus
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
+from hlo_run.analysis.cost.convolution_products import convolution_products
 from hlo_run.analysis.cost.op_cycles import cycles_per_element
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -18,6 +20,10 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
 _CONCATENATE_FLOPS = 6
+_FLOPS_PER_FMA = 2
+_POINTER_BYTES = 8
+_CONVOLUTIONS = "__cudnn$conv"
+_PRODUCT_CALLS = ("__cublas$lt$matmul", "__cublas$lt$matmul$f8")
 # A concatenate whose parts end within a warp executes both branches, at more cost than their sum in a fusion.
 _MISALIGNED_CONCATENATE_FLOPS = 400
 _WARP_MASK = 31
@@ -38,6 +44,11 @@ class OpCost(Struct):
 def shape_bytes(shape: Shape) -> int:
     """Return the bytes of an array, or of all arrays of a tuple."""
     return sum(leaf.size_bytes for _, leaf in shape.leaves()) if shape.is_tuple else shape.size_bytes
+
+
+def operand_bytes(shape: Shape) -> int:
+    """Return the bytes of an array, or of the table of pointers of a tuple."""
+    return _POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
 
 
 def op_cost(instruction: HloInstruction, target: TargetSpec) -> OpCost:
@@ -121,6 +132,42 @@ def _scatter(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> N
     cost.flops = _applied_flops(instruction, target) * instruction.operands[inputs + 1].shape.element_count
 
 
+def _reducing_collective(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    """The operations of one sum per element of the result. The elements of several results have no type in XLA's count."""
+    leaves = [leaf for _, leaf in instruction.shape.leaves()]
+    cycles = cycles_per_element(instruction.to_apply.root.opcode, instruction.shape.element_type, target)
+    cost.flops = cycles * sum(leaf.element_count for leaf in leaves)
+
+
+def _nothing(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    """A value is handed on without work."""
+    del target
+    cost.bytes_written = 0
+    cost.bytes_read = dict.fromkeys(range(len(instruction.operands)), 0)
+
+
+def _tuple(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    _nothing(instruction, cost, target)
+    cost.bytes_written = _POINTER_BYTES * len(instruction.operands)
+
+
+def _custom_call(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    """Products of cuBLASLt and convolutions count their multiplications and additions. Nothing is known about other calls."""
+    product = instruction.shape.tuple_shapes[0] if instruction.shape.is_tuple else instruction.shape
+    if instruction.custom_call_target.startswith(_CONVOLUTIONS):
+        cost.flops = _FLOPS_PER_FMA * convolution_products(instruction, product)
+        cost.bytes_written = product.size_bytes
+        return
+    if instruction.custom_call_target not in _PRODUCT_CALLS:
+        _nothing(instruction, cost, target)
+        return
+    config = json.loads(instruction.backend_config or "{}").get("gemm_backend_config", {})
+    lhs = instruction.operands[0].shape
+    width = math.prod(lhs.dims[int(dim)] for dim in config.get("dot_dimension_numbers", {}).get("lhs_contracting_dimensions", ()))
+    cost.flops = _FLOPS_PER_FMA * product.element_count * width
+    cost.bytes_written = product.size_bytes
+
+
 def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
     del target
     axis: int = instruction.dimensions[0]
@@ -130,14 +177,21 @@ def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) 
 
 
 _HANDLERS: dict[str, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
+    "all-reduce": _reducing_collective,
+    "all-reduce-start": _reducing_collective,
     "broadcast": _broadcast,
+    "after-all": _nothing,
     "concatenate": _concatenate,
+    "custom-call": _custom_call,
     "dynamic-slice": _slice,
     "dynamic-update-slice": _dynamic_update_slice,
     "gather": _slice,
+    "get-tuple-element": _nothing,
     "map": _map,
     "reduce": _reduce,
+    "reduce-scatter": _reducing_collective,
     "reduce-window": _reduce_window,
     "scatter": _scatter,
     "slice": _slice,
+    "tuple": _tuple,
 }

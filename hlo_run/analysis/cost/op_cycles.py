@@ -9,6 +9,8 @@ from hlo_run.target import TargetSpec
 
 _DEFAULT_CYCLES = 3
 _DEFAULT_PROFILE = 86
+DEFAULT_PROFILE = divmod(_DEFAULT_PROFILE, 10)
+"""The capability, (major, minor), whose cycles serve for others."""
 
 # Capability -> a line per element type: the type, then op=cycles.
 _PROFILES: dict[int, str] = {

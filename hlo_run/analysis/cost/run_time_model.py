@@ -12,7 +12,7 @@ from collections.abc import Set
 from msgspec import Struct
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis, NodeCost
-from hlo_run.analysis.cost.op_cost import shape_bytes
+from hlo_run.analysis.cost.op_cost import operand_bytes, shape_bytes
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner, PlannedKernel
 from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.hlo.fusion_graph import Node
@@ -32,11 +32,13 @@ _FLOPS_PER_CLOCK = 2
 
 
 class RunTime(Struct, frozen=True):
-    """The estimate of a kernel's time, in ticks of 0.25 ns."""
+    """The estimate of a kernel's time, in ticks of 0.25 ns. `memory` is the time of reads and writes."""
 
     flops: int
     write: int
     execution: int
+    compute: int
+    memory: int
 
 
 class _Guest:
@@ -124,7 +126,8 @@ class RunTimeModel:
                 more = node.operands.count(operand) - 1
                 read += more * self._read(kernel.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
-        return RunTime(flops, write, _combine(self._compute(flops, kernel), read + write))
+        compute = self._compute(flops, kernel)
+        return RunTime(flops, write, _combine(compute, read + write), compute, read + write)
 
     def together(self, producer: Node, consumer: Node, writes_both: bool = False) -> int:
         """Return the ticks of a kernel of `consumer` that computes `producer` itself, and also returns it with `writes_both`."""
@@ -212,7 +215,8 @@ class RunTimeModel:
         found = self._arrays.get(node)
         if found is None:
             shape = node.instruction.shape
-            found = self._arrays[node] = shape_bytes(shape), _element_bytes(shape)
+            size = shape_bytes(shape) if node.is_fusion else operand_bytes(shape)
+            found = self._arrays[node] = size, _element_bytes(shape)
         return found
 
     def _read_alone(self, node: Node, blocks: int, is_coalesced: bool, times: float) -> int:
@@ -233,9 +237,8 @@ class RunTimeModel:
     def _compute(self, flops: int, kernel: PlannedKernel) -> int:
         per_nanosecond = self._flops_per_nanosecond.get(kernel)
         if per_nanosecond is None:
-            target = self._target
-            units = min(kernel.blocks, target.core_count) * min(kernel.threads_per_block, target.fpus_per_core)
-            per_nanosecond = self._flops_per_nanosecond[kernel] = int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
+            per_nanosecond = flops_per_nanosecond(self._target, kernel.blocks, kernel.threads_per_block)
+            self._flops_per_nanosecond[kernel] = per_nanosecond
         return math.floor(flops / per_nanosecond * 1e-9 * TICKS_PER_SECOND + 0.5) if per_nanosecond else 0
 
     def _read(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
@@ -261,6 +264,12 @@ class RunTimeModel:
             again *= useful
         ticks = _ticks(net / min(memory, most))
         return ticks + _ticks((total - net) / min(again, most)) if total > net else ticks
+
+
+def flops_per_nanosecond(target: TargetSpec, blocks: int, threads_per_block: int) -> int:
+    """Return the operations in a nanosecond of a kernel of `blocks` blocks."""
+    units = min(blocks, target.core_count) * min(threads_per_block, target.fpus_per_core)
+    return int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
 
 
 def _element_bytes(shape: Shape) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hlo_run.analysis.latency.collective_times import network_of
 from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
 from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profile
-from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, is_measured, knows_collectives
+from hlo_run.analysis.latency.ring_times import RingTimes
+from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, knows_collectives
+from hlo_run.analysis.latency.speeds import speeds_of
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.options import CompileOptions
@@ -13,22 +15,27 @@ from hlo_run.target import TargetSpec
 
 
 def hides_latency(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
-    """Return True if the scheduler runs: where it has measured speeds, or if a flag says so."""
-    if options.xla_gpu_enable_latency_hiding_scheduler or _has_speeds(options, target, module):
+    """Return True if the scheduler runs: on Hopper and Blackwell, or if a flag says so."""
+    if options.xla_gpu_enable_latency_hiding_scheduler or _asks_for_speeds(options, target, module):
         return True
-    return _profile(options, module) is not None
+    return profile_of(options, module) is not None
 
 
 def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloModule) -> LatencyEstimator:
-    """Return the estimator: measured speeds on Hopper and Blackwell, sizes of work elsewhere; a profile before both."""
+    """Return the estimator: measured speeds where there are some, sizes of work elsewhere; a profile before both."""
     partitions = int(module.attrs.get("num_partitions", 1))
     sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
-    speeds = SpeedOfLight(target, network_of(target), sizes) if _has_speeds(options, target, module) else sizes
-    profile = _profile(options, module)
+    network = network_of(target, options.xla_gpu_analytical_latency_estimator_options)
+    profile = profile_of(options, module)
+    if options.xla_gpu_enable_analytical_latency_estimator and profile is None:
+        return RingTimes(target, sizes)
+    measured = speeds_of(target, options, network.devices_per_host) if _asks_for_speeds(options, target, module) else None
+    speeds = SpeedOfLight(target, network, sizes, measured) if measured is not None else sizes
     return speeds if profile is None else ProfileGuided(profile, speeds)
 
 
-def _profile(options: CompileOptions, module: HloModule) -> Profile | None:
+def profile_of(options: CompileOptions, module: HloModule) -> Profile | None:
+    """Return the profile that a flag gives for a module; None without one. Raises UsageError if it cannot be read."""
     path = options.xla_gpu_pgle_profile_file_or_directory_path
     if not path:
         return None
@@ -37,6 +44,6 @@ def _profile(options: CompileOptions, module: HloModule) -> Profile | None:
     return read_profile(path, known or "")
 
 
-def _has_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
+def _asks_for_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:
     is_on = options.xla_gpu_enable_analytical_sol_latency_estimator
-    return is_on and is_measured(target) and knows_collectives(module)
+    return is_on and asks_for_speeds(target) and knows_collectives(module)

@@ -8,13 +8,17 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind
-from hlo_run.analysis.latency.speed_tables import collective_seconds, permute_seconds
+from hlo_run.analysis.latency.kernel_times import KernelTimes
+from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.options.flag import names
 from hlo_run.target import TargetSpec
 
 # One host. XLA scales the measured figures of its network by 0.45.
@@ -28,8 +32,19 @@ _MEASURED_DEVICE = "NVIDIA H100 80GB HBM3"
 _MICROSECONDS = 1e6
 
 
+# The names that --xla_gpu_analytical_latency_estimator_options has for whole numbers.
+_OPTIONS = {
+    "nccl_op_launch_us": "launch",
+    "chunk_prep_us": "chunk",
+    "rtt_us": "round_trip",
+    "gpus_per_node": "devices_per_host",
+    "chunk_size_bytes": "chunk_bytes",
+}
+_SPEED_OPTION = "nic_speed_gbps"
+
+
 class Network(Struct, frozen=True):
-    """The figures of the network; `with_options` replaces some. Times in microseconds, speed in gigabytes per second."""
+    """The figures of the network. Times in microseconds, speed in gigabytes per second."""
 
     launch: float = _LAUNCH_MICROSECONDS
     chunk: float = _CHUNK_MICROSECONDS
@@ -41,38 +56,88 @@ class Network(Struct, frozen=True):
     def transfer(self, size_bytes: int) -> float:
         """Return the time of a message of one device, without its start."""
         sent = size_bytes / (1e3 * self.speed) * (1 + _HEADER)
-        return sent + math.ceil(size_bytes / self.chunk_bytes) * self.chunk + self.round_trip
+        return in_ticks(sent) + math.ceil(size_bytes / self.chunk_bytes) * self.chunk + self.round_trip
 
 
-def network_of(target: TargetSpec) -> Network:
-    """Return the figures for the hosts of a GPU."""
+def network_of(target: TargetSpec, figures: str = "") -> Network:
+    """Return the figures for the hosts of a GPU.
+
+    `figures` replaces some: `rtt_us=20,nic_speed_gbps=100`, as --xla_gpu_analytical_latency_estimator_options does. Unknown names
+    and values that are not positive numbers are left out, as in XLA.
+    """
     is_measured = target.description == _MEASURED_DEVICE
-    return Network(speed=_NETWORK_GB_PER_SECOND if is_measured else _OTHER_NETWORK_GB_PER_SECOND)
+    network = Network(speed=_NETWORK_GB_PER_SECOND if is_measured else _OTHER_NETWORK_GB_PER_SECOND)
+    for name, _, value in (word.partition("=") for word in names(figures)):
+        number = _positive(value)
+        if number is None:
+            continue
+        if name == _SPEED_OPTION:
+            network = replace(network, speed=number)
+        elif name in _OPTIONS and number.is_integer():
+            network = replace(network, **{_OPTIONS[name]: int(number)})
+    return network
 
 
-def collective_microseconds(start: HloInstruction, network: Network, target: TargetSpec) -> float | None:
-    """Return the time of the collective that `start` begins, or of a synchronous one; None if the model does not know it."""
+def _positive(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None
+
+
+def in_ticks(microseconds: float) -> float:
+    """Return a time rounded to quarters of a nanosecond, as XLA counts it."""
+    return math.floor(microseconds * TICKS_PER_MICROSECOND + 0.5) / TICKS_PER_MICROSECOND
+
+
+def collective_microseconds(
+    start: HloInstruction, network: Network, target: TargetSpec, kernels: KernelTimes, speeds: Speeds
+) -> float | None:
+    """Return the time of the collective that `start` begins, or of a synchronous one; None if the model does not know it.
+
+    `kernels` estimates the sums of reductions, `speeds` has the measurements within a host.
+    """
     kind = async_kind(start)
-    collective = start.called_computations[0].root if start.opcode == "async-start" else start
+    collective = collective_of(start)
     size = _transferred_bytes(collective, kind.inner)
     if kind.inner == "collective-permute":
-        return _permute(collective, size, network)
+        return _permute(collective, size, network, target, speeds)
     groups = _groups(collective)
     hosts = _hosts(groups, network.devices_per_host)
     if hosts is None:
         return None
     if hosts > 1:
-        return _between_hosts(kind.inner, collective, groups, hosts, size, network, target)
-    seconds = collective_seconds(kind.inner, len(groups[0]), size)
-    return None if seconds is None else seconds * _MICROSECONDS
+        compute = 0.0
+        if kind.inner in REDUCING_COLLECTIVE:
+            compute = kernels.estimate(collective).compute / TICKS_PER_MICROSECOND
+        between = _between_hosts(kind.inner, collective, groups, hosts, size, network, target)
+        return None if between is None else in_ticks(between + compute)
+    seconds = speeds.collective(kind.inner, len(groups), len(groups[0]), size, collective.shape.element_type)
+    return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
-def _permute(permute: HloInstruction, size: int, network: Network) -> float | None:
+def collective_of(start: HloInstruction) -> HloInstruction:
+    """Return the collective that an async-start begins; else the instruction itself."""
+    return start.called_computations[0].root if start.opcode == "async-start" else start
+
+
+def group_size(collective: HloInstruction) -> int:
+    """Return the number of devices of the largest group of a collective."""
+    return max(map(len, _groups(collective)))
+
+
+def accessed_bytes(collective: HloInstruction, inner: str) -> int:
+    """Return the bytes of memory that XLA's cost analysis counts. `inner` is the opcode without -start."""
+    return _accessed_bytes(collective, _transferred_bytes(collective, inner))
+
+
+def _permute(permute: HloInstruction, size: int, network: Network, target: TargetSpec, speeds: Speeds) -> float | None:
     pairs = permute.source_target_pairs
-    if any(source // network.devices_per_host != target // network.devices_per_host for source, target in pairs):
-        return network.launch + network.transfer(size)
-    seconds = permute_seconds(pairs, size)
-    return None if seconds is None else seconds * _MICROSECONDS
+    if any(source // network.devices_per_host != goal // network.devices_per_host for source, goal in pairs):
+        return in_ticks(_memory(permute, size, target) + network.launch + network.transfer(size))
+    seconds = speeds.permutation(pairs, size)
+    return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
 def _between_hosts(
@@ -83,13 +148,13 @@ def _between_hosts(
         return None
     devices = hosts * network.devices_per_host // communicators
     per_host = devices // hosts
-    memory = _accessed_bytes(collective, size) / target.memory_bandwidth * _MICROSECONDS
+    memory = _memory(collective, size, target)
     if inner == "all-to-all":
         return memory + network.launch + per_host * (hosts - 1) * network.transfer(size // (devices - 1))
     if inner != "all-gather" and inner not in REDUCING_COLLECTIVE:
         return None
     rounds = 2 if inner == "all-reduce" else 1
-    return memory + network.launch + network.transfer(size // devices) * (devices - 1) / per_host * rounds
+    return memory + network.launch + in_ticks(network.transfer(size // devices) * (devices - 1) / per_host) * rounds
 
 
 def _hosts(groups: IntLists, devices_per_host: int) -> int | None:
@@ -142,9 +207,15 @@ def _transferred_bytes(collective: HloInstruction, inner: str) -> int:
             return _array_bytes(collective.shape)
 
 
+def _memory(collective: HloInstruction, size: int, target: TargetSpec) -> float:
+    return in_ticks(_accessed_bytes(collective, size) / target.memory_bandwidth * _MICROSECONDS)
+
+
 def _accessed_bytes(collective: HloInstruction, size: int) -> int:
     """Return the bytes of memory that XLA's cost analysis counts."""
-    if collective.opcode == "all-reduce":
+    if collective.opcode.startswith("collective-permute"):
+        return _array_bytes(collective.shape) + sum(_array_bytes(operand.shape) for operand in collective.operands)
+    if collective.opcode in ("all-reduce", "all-to-all"):
         return size + sum(_array_bytes(operand.shape) for operand in collective.operands)
     if collective.opcode.startswith(("all-gather", "reduce-scatter")):
         ranks = len(_groups(collective)[0])

@@ -13,8 +13,8 @@ from hlo_run.hlo.opcodes.traits import DEVICE_ID
 
 LOW_COST, MEDIUM_COST, HIGH_COST = 1.0, 1000.0, 5000.0
 LOW_LATENCY, HIGH_LATENCY = 1.0, 5000.0
-# Instructions that cost nothing.
-_NOTHING = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "opt-barrier")) | DEVICE_ID
+FREE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "opt-barrier")) | DEVICE_ID
+"""Instructions that cost nothing."""
 _COSTLY_ALL_REDUCE_BYTES = 30 * 1024 * 1024
 _COSTLY_FACTOR = 4
 _P2P_STREAM = "_xla_gpu_collective_stream"
@@ -45,7 +45,7 @@ class TShirtSizes:
 
     def cost(self, instruction: HloInstruction) -> float:
         """Return 0, 1, 1000 or 5000."""
-        if instruction.opcode in _NOTHING:
+        if instruction.opcode in FREE:
             return 0.0
         if instruction.opcode == "custom-call":
             given = metadata_nanoseconds(instruction)

@@ -18,18 +18,24 @@ _Choice = bool | None
 _Rule = Callable[["_Scheduler", ScheduleNode, ScheduleNode], _Choice]
 
 
-def latency_order(nodes: Sequence[ScheduleNode], limits: dict[str, int], pressure: MemoryPressure | None) -> list[HloInstruction]:
+def latency_order(
+    nodes: Sequence[ScheduleNode], limits: dict[str, int], pressure: MemoryPressure | None, starts_early: bool = False
+) -> list[HloInstruction]:
     """Return the order. `limits` has the number of asynchronous operations in flight by stream.
 
-    `pressure` follows the memory in use; None if it cannot come near its limit. The nodes are used up.
+    `pressure` follows the memory in use; None if it cannot come near its limit. With `starts_early` all other work goes behind
+    the starts that may precede it. The nodes are used up.
     """
-    return _Scheduler(nodes, limits, pressure).run()
+    return _Scheduler(nodes, limits, pressure, starts_early).run()
 
 
 class _Scheduler:
     """The state of the schedule, which grows backwards. `free` has what is left of each stream, `queued` the ready uses of it."""
 
-    def __init__(self, nodes: Sequence[ScheduleNode], limits: dict[str, int], pressure: MemoryPressure | None) -> None:
+    def __init__(
+        self, nodes: Sequence[ScheduleNode], limits: dict[str, int], pressure: MemoryPressure | None, starts_early: bool
+    ) -> None:
+        self.starts_early = starts_early
         self.free = dict(limits)
         self.queued: dict[str, int] = {}
         self.time = 0.0
@@ -168,8 +174,18 @@ def _memory(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice
     return _more(fits[0], fits[1])
 
 
-def _host_update(_state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
+def _early_start(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
+    """Schedule other work before starts, so that these run early; of two starts, the deeper one."""
+    if not state.starts_early or one.occupies or best.occupies:
+        return None
+    delayed = [node.releases and not state.is_constrained(node) for node in (one, best)]
+    return _more(one.depth, best.depth) if all(delayed) else _more(delayed[1], delayed[0])
+
+
+def _host_update(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
     """Delay the start of an asynchronous update in place, which XLA uses to move arrays to the host."""
+    if state.starts_early and (one.occupies or best.occupies):
+        return None
     return _more(not _updates(one), not _updates(best))
 
 
@@ -252,6 +268,7 @@ _RULES: tuple[_Rule, ...] = (
     _first,
     _delayed,
     _memory,
+    _early_start,
     _host_update,
     _done,
     _start_of_delayed,

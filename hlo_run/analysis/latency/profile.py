@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_done, is_collective_start
-from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator
+from hlo_run.analysis.latency.estimator import FREE, LOW_COST, LatencyEstimator
 from hlo_run.errors import UsageError
 from hlo_run.hlo.async_ops import async_start
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 
 _MESSAGE = re.compile(r'(costs|latencies)\s*:?\s*[{<]((?:"(?:[^"\\]|\\.)*"|[^{}<>"])*)[}>]')
@@ -164,3 +164,31 @@ class ProfileGuided:
         """Return the time of the instruction inside an async-start."""
         start = async_start(first)
         return self._profile.get(start.called_computations[0].root.name) if start is not None else None
+
+
+def missing_instructions(module: HloModule, profile: Profile) -> list[HloInstruction]:
+    """Return the instructions of the entry and of loops whose time a profile lacks. XLA's `CheckAccuracy`.
+
+    Copies, loops and instructions that do nothing need no time.
+    """
+    loops = module.instructions_of("while")
+    checked = {module.entry, *(inner for loop in loops for inner in loop.called_computations)}
+    return [
+        instruction
+        for computation in module.computations
+        if computation in checked
+        for instruction in computation.instructions
+        if _is_missing(instruction, profile)
+    ]
+
+
+def _is_missing(instruction: HloInstruction, profile: Profile) -> bool:
+    kind = async_kind(instruction)
+    if instruction.name in profile:
+        return False
+    if kind.phase == "start" and any(async_kind(user).phase == "done" for user in instruction.users):
+        start = async_start(instruction)
+        return start is None or start.called_computations[0].root.name not in profile
+    if is_collective_start(instruction) or is_collective_done(instruction) or kind.inner in TRANSFER:
+        return False
+    return instruction.opcode not in FREE | {"while", "copy"}

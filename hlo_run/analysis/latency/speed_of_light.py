@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
 from hlo_run.analysis.latency.async_kinds import async_kind, gpu_config, is_collective_done, is_collective_start
-from hlo_run.analysis.latency.collective_times import Network, collective_microseconds
+from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metadata_nanoseconds
 from hlo_run.analysis.latency.kernel_times import KernelTimes
-from hlo_run.analysis.latency.speed_tables import product_seconds
+from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.dtype import DTYPES
@@ -22,13 +25,13 @@ from hlo_run.target import TargetSpec
 _HOPPER, _BLACKWELL = 9, 10
 _UNKNOWN_COLLECTIVES = frozenset(("collective-broadcast", "ragged-all-to-all"))
 _FUSIONS_OF_THE_MODEL = ("kLoop", "kInput")
-_PRODUCT_CALLS = frozenset(("__cublas$lt$matmul", "__cublas$lt$matmul$f8"))
+PRODUCT_CALLS = frozenset(("__cublas$lt$matmul", "__cublas$lt$matmul$f8"))
 _PART_OF_T_SHIRT = 0.01
 _MICROSECONDS = 1e6
 
 
-def is_measured(target: TargetSpec) -> bool:
-    """Return True for Hopper and Blackwell."""
+def asks_for_speeds(target: TargetSpec) -> bool:
+    """Return True for Hopper and Blackwell, on which XLA hides latencies by default."""
     return target.compute_capability[0] in (_HOPPER, _BLACKWELL)
 
 
@@ -38,13 +41,17 @@ def knows_collectives(module: HloModule) -> bool:
 
 
 class SpeedOfLight:
-    """The estimates for a GPU. `other` estimates what the model does not know."""
+    """The estimates for a GPU. `other` estimates what the model does not know, `speeds` are its measurements.
 
-    def __init__(self, target: TargetSpec, network: Network, other: LatencyEstimator) -> None:
+    As in XLA, kernels count the cycles per operation of GPUs without a profile.
+    """
+
+    def __init__(self, target: TargetSpec, network: Network, other: LatencyEstimator, speeds: Speeds) -> None:
         self._target = target
         self._network = network
+        self._speeds = speeds
         self._other = other
-        self._kernels = KernelTimes(target)
+        self._kernels = KernelTimes(target, replace(target, compute_capability=DEFAULT_PROFILE))
         self._times: dict[HloInstruction, float | None] = {}
 
     def cost(self, instruction: HloInstruction) -> float:
@@ -68,7 +75,7 @@ class SpeedOfLight:
         is_known = first.opcode in COLLECTIVE - _UNKNOWN_COLLECTIVES
         if is_known or (is_pair and one.inner in COLLECTIVE):
             if first not in self._times:
-                self._times[first] = collective_microseconds(first, self._network, self._target)
+                self._times[first] = collective_microseconds(first, self._network, self._target, self._kernels, self._speeds)
             found = self._times[first]
             if found is not None:
                 return found
@@ -83,7 +90,7 @@ class SpeedOfLight:
                 "lhs_batch_dimensions": instruction.lhs_batch_dims,
                 "rhs_batch_dimensions": instruction.rhs_batch_dims,
             }
-        elif instruction.opcode == "custom-call" and instruction.custom_call_target in _PRODUCT_CALLS:
+        elif instruction.opcode == "custom-call" and instruction.custom_call_target in PRODUCT_CALLS:
             numbers = gpu_config(instruction).get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
         else:
             return None
@@ -95,7 +102,7 @@ class SpeedOfLight:
         point = _size(lhs, batch), _free_size(lhs, batch + inner), _size(lhs, inner), _free_size(rhs, other)
         types = f"{lhs.element_type}x{rhs.element_type}->{result.element_type}"
         element_bytes = max(DTYPES[result.element_type].bits // 8, 1)
-        return product_seconds(types, element_bytes, point) * _MICROSECONDS
+        return in_ticks(self._speeds.product(types, element_bytes, point) * _MICROSECONDS)
 
 
 def _numbers(numbers: dict[str, Any], name: str) -> list[int]:

@@ -1,6 +1,6 @@
-"""Measured speeds of collectives and matrix products on Hopper, and the times that follow from them.
+"""Measured speeds of collectives and matrix products on Hopper and Blackwell, and the times that follow from them.
 
-XLA's `CollectiveInterpolator` and `MatmulInterpolator`. Both tables are for NVIDIA H100, eight in a host.
+XLA's `CollectiveInterpolator` and `MatmulInterpolator`. There are tables for NVIDIA H100 and NVIDIA B200, eight in a host.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hlo_run.target import TargetSpec
+
 _FOLDER = Path(__file__).parent
 _FEWEST_BYTES, _MOST_BYTES = 1 << 10, 1 << 30
 _FEWEST_DEVICES, _MOST_DEVICES = 2, 8
@@ -20,18 +22,34 @@ _FEWEST, _MOST = (1, 256, 256, 256), (4, 4096, 4096, 4096)
 _FALLBACK = "bf16xbf16->bf16"
 _FALLBACK_BYTES = 2
 
+_GPUS_WITH_TABLES = frozenset(("sm_90", "sm_100_B200"))
+_BLACKWELL = (10, 0)
+
 _Point = tuple[int, int, int, int]
 
 
-def collective_seconds(opcode: str, devices: int, size_bytes: int) -> float | None:
+def table_of(target: TargetSpec) -> str | None:
+    """Return the name of a GPU's tables; None if there are none.
+
+    XLA names them after the capability, and for 10.0 also after the last word of the GPU's name.
+    """
+    major, minor = target.compute_capability
+    name = f"sm_{major}{minor}"
+    if target.compute_capability == _BLACKWELL:
+        name += "_" + target.description.split(" ")[-1]
+    return name if name in _GPUS_WITH_TABLES else None
+
+
+def collective_seconds(table: str, opcode: str, devices: int, size_bytes: int) -> float | None:
     """Return the time of a collective within a host; None for an opcode without a speed.
 
-    The speed is that of the nearest measured size and number of devices.
+    The speed is that of the nearest measured size and number of devices. `table` is a name that `table_of` returned.
     """
-    return _collective_seconds(opcode, str(_clamped(_nearest_power(devices), _FEWEST_DEVICES, _MOST_DEVICES)), size_bytes)
+    kind = str(_clamped(_nearest_power(devices), _FEWEST_DEVICES, _MOST_DEVICES))
+    return _collective_seconds(table, opcode, kind, size_bytes)
 
 
-def permute_seconds(pairs: Sequence[Sequence[int]], size_bytes: int) -> float | None:
+def permute_seconds(table: str, pairs: Sequence[Sequence[int]], size_bytes: int) -> float | None:
     """Return the time of a permutation within a host; None if it has no pairs.
 
     A device may send or receive alone, or both; and two devices may exchange their arrays.
@@ -42,25 +60,25 @@ def permute_seconds(pairs: Sequence[Sequence[int]], size_bytes: int) -> float | 
     kind = "one-way"
     if {source for source, _ in known} & {target for _, target in known}:
         kind = "mutual" if all((target, source) in known for source, target in known) else "two-way"
-    return _collective_seconds("collective-permute", kind, size_bytes)
+    return _collective_seconds(table, "collective-permute", kind, size_bytes)
 
 
-def _collective_seconds(opcode: str, kind: str, size_bytes: int) -> float | None:
-    speeds = _collective_speeds().get((opcode, kind))
+def _collective_seconds(table: str, opcode: str, kind: str, size_bytes: int) -> float | None:
+    speeds = _collective_speeds(table).get((opcode, kind))
     if speeds is None:
         return None
     size = _clamped(_nearest_power(size_bytes), _FEWEST_BYTES, _MOST_BYTES)
     return size_bytes / speeds[size.bit_length() - _FEWEST_BYTES.bit_length()]
 
 
-def product_seconds(types: str, element_bytes: int, point: _Point) -> float:
+def product_seconds(table: str, types: str, element_bytes: int, point: _Point) -> float:
     """Return the time of `b` products of m by k and k by n elements, `point` being (b, m, k, n).
 
     `types` are those of the operands and the result, such as `bf16xbf16->bf16`. Types that were not measured have the speed of
     bf16 for as many bytes; `element_bytes` is the size of an element of the result.
     """
     batch, rows, inner, columns = point
-    speeds = _product_speeds()
+    speeds = _product_speeds(table)
     if types in speeds:
         operations = 2 * batch * rows * inner * columns
         return operations / _weighted(speeds[types], point, _FEWEST, _MOST, 1)
@@ -111,15 +129,15 @@ def _nearest_power(value: int) -> int:
 
 
 @cache
-def _collective_speeds() -> dict[tuple[str, str], list[int]]:
+def _collective_speeds(table: str) -> dict[tuple[str, str], list[int]]:
     """Return by opcode and number of devices (or kind of permutation) the speeds at 2^10, 2^11, .. bytes."""
-    rows = _rows("collective_speeds.tsv")
+    rows = _rows(f"collective_speeds_{table}.tsv")
     return {(opcode, kind): [int(speed) for speed in speeds] for opcode, kind, *speeds in rows}
 
 
 @cache
-def _product_speeds() -> dict[str, dict[_Point, int]]:
-    (_, _, _, _, *types), *rows = _rows("product_speeds.tsv")
+def _product_speeds(table: str) -> dict[str, dict[_Point, int]]:
+    (_, _, _, _, *types), *rows = _rows(f"product_speeds_{table}.tsv")
     found: dict[str, dict[_Point, int]] = {name: {} for name in types}
     for batch, m, k, n, *speeds in rows:
         for name, speed in zip(types, speeds, strict=True):

@@ -50,6 +50,10 @@ class LatencyHidingScheduler(Struct, frozen=True):
             options.xla_gpu_experimental_parallel_collective_overlap_limit,
             options.xla_gpu_experimental_parallel_async_compute_limit,
         )
+        starts_early = (
+            options.xla_gpu_experimental_collective_start_as_early_as_possible
+            and options.xla_gpu_experimental_parallel_collective_overlap_limit > 1
+        )
         estimator = latency_estimator(ctx.options, ctx.target, module)
         analysis = analyze_aliases(analyze_dataflow(module))
         limit = _limit_bytes(ctx, module)
@@ -58,7 +62,7 @@ class LatencyHidingScheduler(Struct, frozen=True):
         for computation in computations:
             pressure = MemoryPressure(analysis, limit, peaks) if follows_memory else None
             nodes = build_graph(schedule[computation], estimator, streams, analysis)
-            order = latency_order(nodes, streams.limits, pressure)
+            order = latency_order(nodes, streams.limits, pressure, starts_early)
             if pressure is not None:
                 peaks[computation] = pressure.peak_bytes
             streams.forget(computation)

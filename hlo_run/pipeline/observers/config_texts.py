@@ -80,12 +80,12 @@ def _is_nonzero(option: DebugOption) -> bool:
 
 
 def _lines(option: DebugOption, value: str, ordered: bool = False) -> Iterator[str]:
-    """Yield the lines of a field; with `ordered` the elements of a list are sorted."""
+    """Yield the lines of a field; with `ordered` the elements of a list are sorted, and messages begin with a colon."""
     values = [part for part in value.split(",") if part] if option.is_list else [value]
     for part in sorted(values) if ordered else values:
         if option.type == "map":
             key, _, text = part.partition("=")
-            yield from (f"{option.name} {{", f'{_INDENT}key: "{key}"', f'{_INDENT}value: "{text}"', "}")
+            yield from (f"{option.name}{':' * ordered} {{", f'{_INDENT}key: "{key}"', f'{_INDENT}value: "{text}"', "}")
         elif option.choices or option.type in _NUMBERS:
             yield f"{option.name}: {part}"
         else:

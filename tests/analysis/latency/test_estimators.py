@@ -53,6 +53,62 @@ def test_hosts_talk_slower() -> None:
     assert latencies[1] > 2 * latencies[0]
 
 
+def test_a_flag_replaces_figures_of_the_network() -> None:
+    module = _gather(16)
+    figures = "nccl_op_launch_us=3,rtt_us=2,nic_speed_gbps=70.5,chunk_prep_us=0,gpus_per_node=-1,other=7"
+    fast, slow = (
+        latency_estimator(options, preset("h100"), module).latency(_named(module, "s"), _named(module, "d"))
+        for options in (Options(xla_gpu_analytical_latency_estimator_options=figures), Options())
+    )
+    assert 3 + 15 / 8 * 2 < fast < slow / 2, (fast, slow)
+
+
+def test_kernels_count_the_cycles_of_gpus_without_a_profile() -> None:
+    # Released XLA's schedule dump has this figure for an H100.
+    module = parse(
+        "HloModule m f { x = f32[128,128] parameter(0) ROOT t = f32[128,128] tanh(x) } "
+        "ENTRY e { p = f32[128,128] parameter(0) ROOT n = f32[128,128] fusion(p), kind=kLoop, calls=f }"
+    )
+    assert latency_estimator(Options(), preset("h100"), module).cost(_named(module, "n")) == 0.05
+
+
+_LOOP = """HloModule m, num_partitions=4
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT ab = f32[] add(a, b) }
+body {
+  t = (f32[128,128]) parameter(0)
+  x = f32[128,128] get-tuple-element(t), index=0
+  c = (f32[128,128], s8[64]) custom-call(x, x), custom_call_target="__cublas$lt$matmul",
+    backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],
+      "lhs_batch_dimensions":[],"rhs_batch_dimensions":[]}}}
+  r = f32[128,128] get-tuple-element(c), index=0
+  ROOT o = (f32[128,128]) tuple(r)
+}
+cond { t = (f32[128,128]) parameter(0) ROOT f = pred[] constant(false) }
+ENTRY e {
+  p = f32[3072] parameter(0)
+  g = f32[131072] parameter(1)
+  q = (f32[128,128]) parameter(2)
+  s = f32[3072] all-reduce-start(p), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=sum
+  d = f32[3072] all-reduce-done(s)
+  gs = (f32[131072], f32[524288]) all-gather-start(g), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true,
+    dimensions={0}
+  gd = f32[524288] all-gather-done(gs)
+  w = (f32[128,128]) while(q), condition=cond, body=body
+  ROOT out = (f32[3072], f32[524288]) tuple(d, gd)
+}"""
+
+
+def test_estimates_without_measurements() -> None:
+    # The figures of the collectives are those of released XLA's schedule dumps for an H100.
+    module = parse(_LOOP)
+    estimator = latency_estimator(Options(xla_gpu_enable_analytical_latency_estimator=True), preset("h100"), module)
+    assert estimator.latency(_named(module, "s"), _named(module, "d")) == 5.01575
+    assert estimator.latency(_named(module, "gs"), _named(module, "gd")) == 8.683
+    assert estimator.cost(_named(module, "gs")) == 1
+    # A loop counts one iteration of its body.
+    assert estimator.cost(_named(module, "w")) > 0 < estimator.cost(_named(module, "c"))
+
+
 def test_sizes_of_work_elsewhere() -> None:
     module = _gather(8)
     assert not hides_latency(Options(), preset("a100"), module)

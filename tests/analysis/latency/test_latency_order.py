@@ -28,14 +28,14 @@ ENTRY e {
 }"""
 
 
-def _order(text: str, collectives: int = 1, limit_bytes: int | None = None) -> list[str]:
+def _order(text: str, collectives: int = 1, limit_bytes: int | None = None, starts_early: bool = False) -> list[str]:
     module = parse(text)
     assert module.schedule is not None
     aliases = analyze_aliases(analyze_dataflow(module))
     streams = Streams(collectives)
     nodes = build_graph(module.schedule[module.entry], TShirtSizes(), streams, aliases)
     pressure = MemoryPressure(aliases, limit_bytes, {}) if limit_bytes is not None else None
-    return [instruction.name for instruction in latency_order(nodes, streams.limits, pressure)]
+    return [instruction.name for instruction in latency_order(nodes, streams.limits, pressure, starts_early)]
 
 
 def test_one_collective_is_in_flight_and_kernels_hide_it() -> None:
@@ -50,6 +50,11 @@ def test_one_collective_is_in_flight_and_kernels_hide_it() -> None:
 def test_two_collectives_may_be_in_flight() -> None:
     order = _order(_TWO, collectives=2)
     assert max(order.index("v"), order.index("w")) < min(order.index("vd"), order.index("wd"))
+
+
+def test_starts_may_come_before_all_other_work() -> None:
+    order = _order(_TWO, collectives=2, starts_early=True)
+    assert max(order.index("v"), order.index("w")) < min(order.index("f"), order.index("g"))
 
 
 def test_with_little_memory_results_live_shortly() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hlo_run import parse
 from hlo_run.analysis.latency.estimator import TShirtSizes
-from hlo_run.analysis.latency.profile import ProfileGuided, read_profile
+from hlo_run.analysis.latency.profile import ProfileGuided, missing_instructions, read_profile
 from hlo_run.errors import UsageError
 from hlo_run.formats.wire import delimited, double
 
@@ -65,3 +65,24 @@ ENTRY e {
     assert [estimator.cost(found[name]) for name in "sdfg"] == [1, 1, 2.5, 1000]
     assert estimator.latency(found["s"], found["d"]) == 40
     assert estimator.latency(found["f"], found["g"]) == 1
+
+
+def test_instructions_that_a_profile_lacks() -> None:
+    module = parse("""HloModule m, num_partitions=2
+    f { x = f32[4] parameter(0) ROOT y = f32[4] tanh(x) }
+    h { x = f32[4] parameter(0) ROOT y = f32[4] sine(x) }
+    body { t = (f32[4]) parameter(0) x = f32[4] get-tuple-element(t), index=0 n = f32[4] fusion(x), kind=kLoop, calls=f
+      ROOT r = (f32[4]) tuple(n) }
+    cond { t = (f32[4]) parameter(0) ROOT c = pred[] constant(false) }
+    ENTRY e {
+      p = f32[4] parameter(0)
+      s = (f32[4], f32[8]) all-gather-start(p), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+      d = f32[8] all-gather-done(s)
+      k = f32[4] copy(p)
+      g = f32[4] fusion(k), kind=kLoop, calls=h
+      t = (f32[4]) tuple(g)
+      w = (f32[4]) while(t), condition=cond, body=body
+      ROOT o = ((f32[4]), f32[8]) tuple(w, d)
+    }""")
+    assert [instruction.name for instruction in missing_instructions(module, {})] == ["n", "s", "g"]
+    assert [instruction.name for instruction in missing_instructions(module, {"s": 1.0, "g": 2.0})] == ["n"]
