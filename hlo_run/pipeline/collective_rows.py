@@ -50,6 +50,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             _pass(f"{_GATHER}.all_gather_dynamic_slice_simplifier"),
             for_opcodes=("all-gather",),
         ),
+        HloRow("all-gather-pad-ds-simplifier", _pass(f"{_GATHER}.all_gather_pad_ds_simplifier"), for_opcodes=("all-gather",)),
         HloRow(
             "all-gather-to-collective-permute-simplifier",
             _pass(f"{_GATHER}.all_gather_to_collective_permute_simplifier"),
