@@ -17,6 +17,10 @@ def _permute_threshold(c: PassContext) -> int:
     return c.options.xla_gpu_collective_permute_decomposer_threshold
 
 
+def _overlaps_stages(c: PassContext) -> bool:
+    return c.options.xla_gpu_experimental_pipeline_parallelism_opt_level.endswith("ENABLE")
+
+
 def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
 
@@ -77,6 +81,16 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             ),
             for_opcodes=("collective-permute",),
             when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
+        ),
+        HloRow(
+            "collective-permute-decomposer",
+            _pass(
+                "collectives.exchange.collective_permute_decomposer",
+                threshold_in_bytes=_permute_threshold,
+                overlaps_stages=_overlaps_stages,
+            ),
+            for_opcodes=("collective-permute",),
+            when=lambda c: c.options.xla_gpu_enable_pipelined_p2p or _overlaps_stages(c),
         ),
         HloRow("algsimp", _pass("simplifiers.algsimp")),
         HloRow("reduce-scatter-creator", _pass(f"{_REDUCE}.reduce_scatter_creator"), for_opcodes=("all-reduce",)),
