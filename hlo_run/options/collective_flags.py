@@ -54,6 +54,9 @@ class CollectiveFlags:
     xla_gpu_collective_permute_decomposer_threshold: int = flag(
         (1 << 63) - 1, "collective-permute-decomposer, collective-permute-cycle-decomposer: split values of N bytes or more.", "N"
     )
+    xla_gpu_unsupported_enable_ragged_all_to_all_decomposer: bool = flag(
+        False, "ragged-all-to-all-decomposer: exchange the pieces of a ragged-all-to-all in an all-to-all of whole arrays."
+    )
     xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
         0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"
     )

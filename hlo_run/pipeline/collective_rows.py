@@ -36,6 +36,12 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             for_opcodes=("ragged-all-to-all",),
         ),
         HloRow(
+            "ragged-all-to-all-decomposer",
+            _pass("collectives.exchange.ragged_all_to_all_decomposer"),
+            for_opcodes=("ragged-all-to-all",),
+            when=lambda c: c.options.xla_gpu_unsupported_enable_ragged_all_to_all_decomposer,
+        ),
+        HloRow(
             "all-reduce-simplifier",
             _pass(f"{_REDUCE}.all_reduce_simplifier"),
             for_opcodes=("all-reduce", "all-gather", "reduce-scatter"),
