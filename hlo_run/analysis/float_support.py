@@ -45,7 +45,7 @@ def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     """True if a GPU of architecture `sm` (90 for 9.0) computes the instruction in the `narrow` type itself."""
     opcode = instruction.opcode
     if narrow == "f8e4m3b11fnuz":
-        # XLA has no support of GPUs for this type: it even moves values in the wide type, whose exponents reduce-precision rounds.
+        # XLA even moves values of this type in the wide one, to which the bits of a reduce-precision do not refer.
         keeps = opcode in ("convert", "bitcast-convert", "reduce-precision")
         return keeps or (opcode in _HANDING_ON and opcode not in COLLECTIVE)
     if opcode in _HANDING_ON or opcode in _MOVING:
