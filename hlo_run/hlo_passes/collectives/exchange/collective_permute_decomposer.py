@@ -96,18 +96,21 @@ class CollectivePermuteDecomposer(Struct, frozen=True):
         of_done = ((_PIPELINE, stage),) if stage else ()
         # A dictionary: what the permute had goes first and is replaced by what has the same name.
         entries = dict([*(given.entries if given else ()), (PAIRS, f"{{{pairs}}}"), *of_done])
-        attributes = FrontendAttributes(tuple(sorted(entries.items())))
-        channel = {} if permute.channel_id is None else {"channel_id": permute.channel_id}
-        done = {**channel, **({"frontend_attributes": FrontendAttributes(of_done)} if stage else {})}
+        attributes, marks = FrontendAttributes(tuple(sorted(entries.items()))), FrontendAttributes(of_done)
         plain = Editor(permute, derives=False)
         token = Shape("token")
         context = Shape.make_tuple((value.shape, Shape.array("u32", ()), token))
-        first = plain.add("after-all", token, name=f"{name}-after-all")
-        recv = editor.add("recv", context, [first], name=f"{name}-recv", frontend_attributes=attributes, **channel)
-        send = editor.add("send", context, [value, first], name=f"{name}-send", frontend_attributes=attributes, **channel)
         received = Shape.make_tuple((value.shape, token))
-        recv_done = plain.add("recv-done", received, [recv], name=f"{name}-recv-done", **done)
-        send_done = plain.add("send-done", token, [send], name=f"{name}-send-done", **done)
+        first = plain.add("after-all", token, name=f"{name}-after-all")
+        recv = editor.add("recv", context, [first], name=f"{name}-recv")
+        send = editor.add("send", context, [value, first], name=f"{name}-send")
+        recv_done = plain.add("recv-done", received, [recv], name=f"{name}-recv-done")
+        send_done = plain.add("send-done", token, [send], name=f"{name}-send-done")
+        for half, own in ((recv, attributes), (send, attributes), (recv_done, marks), (send_done, marks)):
+            if permute.channel_id is not None:
+                half.attrs["channel_id"] = permute.channel_id
+            if own.entries:
+                half.attrs["frontend_attributes"] = own
         data = plain.add("get-tuple-element", value.shape, [recv_done], name=f"{name}-recv-data", index=0)
         assert editor.computation.module is not None, "the computation is in a module"
         editor.computation.module.replace_uses(permute, data)
@@ -136,7 +139,7 @@ def _is_element(permute: HloInstruction) -> bool:
 
 
 def _has_cycle(pairs: Pairs) -> bool:
-    targets = dict(pairs)
+    targets: dict[int, int] = {pair[0]: pair[1] for pair in pairs}
     while targets:
         seen, device = set[int](), next(iter(targets))
         while device in targets and device not in seen:

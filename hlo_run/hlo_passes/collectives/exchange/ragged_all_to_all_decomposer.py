@@ -59,15 +59,18 @@ class _Exchange(Struct):
             padded = self._with_piece(padded, self._piece(together, device, row), piece, places, received)
         return self.editor.slice(padded, [0] * output.shape.rank, output.shape.dims)
 
-    def _collective(self, shape: Shape, values: list[HloInstruction], **attributes: tuple[int, ...]) -> HloInstruction:
-        old = self.old.attrs
-        kept = {name: old[name] for name in ("replica_groups", "channel_id") if name in old}
-        return self.editor.add("all-to-all", shape, values, **kept, **attributes)
+    def _collective(self, shape: Shape, values: list[HloInstruction]) -> HloInstruction:
+        made = self.editor.add("all-to-all", shape, values)
+        for name in ("replica_groups", "channel_id"):
+            if name in self.old.attrs:
+                made.attrs[name] = self.old.attrs[name]
+        return made
 
     def _exchanged_places(self, places: HloInstruction) -> HloInstruction:
         (pieces,) = places.shape.dims
         by_device = self.editor.add("reshape", Shape.array("s64", (self.count, pieces // self.count)), [places])
-        exchanged = self._collective(by_device.shape, [by_device], dimensions=(0,))
+        exchanged = self._collective(by_device.shape, [by_device])
+        exchanged.attrs["dimensions"] = (0,)
         return self.editor.add("reshape", Shape.array("s64", (pieces,)), [exchanged])
 
     def _sent(self, starts: HloInstruction) -> HloInstruction:
