@@ -44,6 +44,10 @@ _BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
 def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     """True if a GPU of architecture `sm` (90 for 9.0) computes the instruction in the `narrow` type itself."""
     opcode = instruction.opcode
+    if narrow == "f8e4m3b11fnuz":
+        # XLA even moves values of this type in the wide one, to which the bits of a reduce-precision do not refer.
+        keeps = opcode in ("convert", "bitcast-convert", "reduce-precision")
+        return keeps or (opcode in _HANDING_ON and opcode not in COLLECTIVE)
     if opcode in _HANDING_ON or opcode in _MOVING:
         return True
     if opcode == "dot":

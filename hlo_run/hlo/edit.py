@@ -67,8 +67,9 @@ class Editor(InstructionMaker):
     """
 
     origin: HloInstruction
-    # Whether new instructions get the metadata of `origin`.
+    # Whether new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
     derives: bool = True
+    keeps_sharding: bool = True
 
     @property
     def computation(self) -> HloComputation:
@@ -89,7 +90,9 @@ class Editor(InstructionMaker):
         if self.derives and "metadata" in self.origin.attrs:
             attributes["metadata"] = self.origin.attrs["metadata"]
         if (
-            "sharding" in self.origin.attrs
+            self.derives
+            and self.keeps_sharding
+            and "sharding" in self.origin.attrs
             and shape.is_array
             and self.origin.shape.is_array
             and shape.rank == self.origin.shape.rank

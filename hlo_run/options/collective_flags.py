@@ -44,10 +44,18 @@ class CollectiveFlags:
         False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
     )
     xla_gpu_enable_pipelined_p2p: bool = flag(
-        False, "collective-permute-cycle-decomposer: split collective-permutes of the threshold's size whose pairs form a cycle."
+        False, "Rows collective-permute-cycle-decomposer and collective-permute-decomposer: messages instead of large permutes."
+    )
+    xla_gpu_experimental_pipeline_parallelism_opt_level: str = flag(
+        "PIPELINE_PARALLELISM_OPT_LEVEL_DISABLE",
+        "collective-permute-decomposer: one permute of each loop becomes a message on a stream of its own.",
+        choices=("PIPELINE_PARALLELISM_OPT_LEVEL_DISABLE", "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE"),
     )
     xla_gpu_collective_permute_decomposer_threshold: int = flag(
-        (1 << 63) - 1, "collective-permute-cycle-decomposer: split values of N bytes or more.", "N"
+        (1 << 63) - 1, "collective-permute-decomposer, collective-permute-cycle-decomposer: split values of N bytes or more.", "N"
+    )
+    xla_gpu_unsupported_enable_ragged_all_to_all_decomposer: bool = flag(
+        False, "ragged-all-to-all-decomposer: exchange the pieces of a ragged-all-to-all in an all-to-all of whole arrays."
     )
     xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
         0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"

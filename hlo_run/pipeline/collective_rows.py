@@ -17,6 +17,10 @@ def _permute_threshold(c: PassContext) -> int:
     return c.options.xla_gpu_collective_permute_decomposer_threshold
 
 
+def _overlaps_stages(c: PassContext) -> bool:
+    return c.options.xla_gpu_experimental_pipeline_parallelism_opt_level.endswith("ENABLE")
+
+
 def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
 
@@ -30,6 +34,12 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             "ragged-all-to-all-canonicalizer",
             _pass("collectives.exchange.ragged_all_to_all_canonicalizer"),
             for_opcodes=("ragged-all-to-all",),
+        ),
+        HloRow(
+            "ragged-all-to-all-decomposer",
+            _pass("collectives.exchange.ragged_all_to_all_decomposer"),
+            for_opcodes=("ragged-all-to-all",),
+            when=lambda c: c.options.xla_gpu_unsupported_enable_ragged_all_to_all_decomposer,
         ),
         HloRow(
             "all-reduce-simplifier",
@@ -50,6 +60,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             _pass(f"{_GATHER}.all_gather_dynamic_slice_simplifier"),
             for_opcodes=("all-gather",),
         ),
+        HloRow("all-gather-pad-ds-simplifier", _pass(f"{_GATHER}.all_gather_pad_ds_simplifier"), for_opcodes=("all-gather",)),
         HloRow(
             "all-gather-to-collective-permute-simplifier",
             _pass(f"{_GATHER}.all_gather_to_collective_permute_simplifier"),
@@ -76,6 +87,16 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             ),
             for_opcodes=("collective-permute",),
             when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
+        ),
+        HloRow(
+            "collective-permute-decomposer",
+            _pass(
+                "collectives.exchange.collective_permute_decomposer",
+                threshold_in_bytes=_permute_threshold,
+                overlaps_stages=_overlaps_stages,
+            ),
+            for_opcodes=("collective-permute",),
+            when=lambda c: c.options.xla_gpu_enable_pipelined_p2p or _overlaps_stages(c),
         ),
         HloRow("algsimp", _pass("simplifiers.algsimp")),
         HloRow("reduce-scatter-creator", _pass(f"{_REDUCE}.reduce_scatter_creator"), for_opcodes=("all-reduce",)),

@@ -89,6 +89,11 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
                 _pass("control_flow.call_inliner", only="inlinable_manual_computation_body"),
                 for_opcodes=("call",),
             ),
+            HloRow(
+                "collective-permute-motion",
+                _pass("collectives.exchange.collective_permute_motion"),
+                for_opcodes=("collective-permute",),
+            ),
         ),
         for_partitions=True,
     ),

@@ -28,6 +28,7 @@ from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metada
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.partitioning.cleanup import clean_up
 from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
+from hlo_run.hlo_passes.partitioning.preparation import prepare
 from hlo_run.hlo_passes.partitioning.state import Channels
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 
@@ -53,6 +54,7 @@ class SpmdPartitioning(Struct, frozen=True):
             return
         flatten_call_graph(module)
         _complete(module, partitions)
+        prepare(module)
         channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
         whole = module.entry
         kept = [parameter.sharding for parameter in whole.parameters]

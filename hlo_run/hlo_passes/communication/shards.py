@@ -221,6 +221,25 @@ def table_entry(value: HloInstruction, device: int, number: DeviceNumber) -> int
     return int(entries[place]) if 0 <= place < len(entries) else None
 
 
+def table_offset(offset: HloInstruction, partition: int, size: int) -> int | None:
+    """Return an offset on a partition: an entry of a table by partition, or its multiple by a divisor of the slice's size."""
+
+    def number(value: HloInstruction, device: int) -> int | None:
+        return device if value.opcode == "partition-id" else None
+
+    while offset.opcode in ("reshape", "bitcast", "copy"):
+        offset = offset.operands[0]
+    factor = 1
+    if offset.opcode == "multiply":
+        factors = [(f, other) for f, other in zip(map(scalar_constant, offset.operands), reversed(offset.operands), strict=True)]
+        known = [(f, other) for f, other in factors if f is not None]
+        if not known or not known[0][0] or size % known[0][0]:
+            return None
+        factor, offset = known[0]
+    entry = table_entry(offset, partition, number) if is_table_lookup(offset) else None
+    return None if entry is None else entry * factor
+
+
 def scalar_constant(value: HloInstruction) -> int | None:
     """Return the number of an integer constant with one element, or None."""
     if value.opcode != "constant" or not value.shape.is_array or math.prod(value.shape.dims) != 1:

@@ -146,7 +146,8 @@ class _Normalizer(Struct):
         return self._normal_of[value]
 
     def _new(self, instruction: HloInstruction) -> HloInstruction | None:
-        editor, opcode = Editor(instruction), instruction.opcode
+        # As in XLA, only the bitcast that replaces an instruction gets its sharding.
+        editor, opcode = Editor(instruction, keeps_sharding=False), instruction.opcode
         if opcode in ("copy", "transpose"):
             return self._moved(editor, instruction)
         if opcode == "broadcast":

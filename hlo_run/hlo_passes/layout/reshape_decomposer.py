@@ -35,20 +35,26 @@ class ReshapeDecomposer(Struct, frozen=True):
 def _decomposed(reshape: HloInstruction) -> HloInstruction:
     shape, (operand,) = reshape.shape, reshape.operands
     # The new instructions have the operand's metadata, or that of the reshape if it has none.
-    editor = Editor(operand)
+    editor = Editor(operand, keeps_sharding=False)
     source = operand.shape
     if reshape_is_bitcast(source, shape):
         return editor.add("bitcast", shape, [operand])
     if (order := aligned_order(shape, source.dims)) is not None:
-        return editor.bitcast(_copy(editor, operand, _with_order(source, order)), shape)
+        return editor.bitcast(_copy(editor, operand, _with_order(source, _ones_first(source, order))), shape)
     if (order := aligned_order(source, shape.dims)) is not None:
-        return _copy(editor, editor.bitcast(operand, _with_order(shape, order)), shape)
+        return _copy(editor, editor.bitcast(operand, _with_order(shape, _ones_first(shape, order))), shape)
     copied = _copy(editor, operand, descending(source))
     return _copy(editor, editor.bitcast(copied, descending(shape)), shape)
 
 
 def _with_order(shape: Shape, order: tuple[int, ...]) -> Shape:
     return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
+
+
+def _ones_first(shape: Shape, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a minor-to-major order with the dimensions of size 1 major, in their order: no byte moves."""
+    ones = [dim for dim, size in enumerate(shape.dims) if size == 1]
+    return (*(dim for dim in order if dim not in ones), *reversed(ones))
 
 
 def _copy(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:

@@ -155,7 +155,7 @@ class _Walk(Struct):
         self._try(instruction, rules)
 
     def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
-        fits = _is_any if old.opcode in _ON_ANY_SHAPE else _is_static if old.opcode == "bitcast-convert" else is_plain
+        fits = _is_any if old.opcode in _ON_ANY_SHAPE else _is_static if old.opcode in _ON_BITS else is_plain
         if not all(fits(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
             return
         rewriter, count = Rewriter(old, sees_layouts=self.sees_layouts, fuel=self.fuel), len(self.computation.instructions)
@@ -193,6 +193,8 @@ class _Walk(Struct):
 
 # Opcodes whose rules move whole values.
 _ON_ANY_SHAPE = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
+
+_ON_BITS = ("bitcast", "bitcast-convert")
 
 
 def _is_static(shape: Shape) -> bool:

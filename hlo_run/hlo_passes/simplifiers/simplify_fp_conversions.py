@@ -1,7 +1,8 @@
-"""Replace a chain of conversions between float types by one conversion, or by none if first and last type are equal.
+"""Replace a chain of conversions to float types by one conversion, or by none if first and last type are equal.
 
     c = f32[8] convert(bf16[8] convert(f32[8] x))    =>   x
     c = f32[8] convert(f16[8] convert(bf16[8] x))    =>   f32[8] convert(x)
+    c = f16[8] convert(f8e5m2[8] convert(s32[8] x))  =>   f16[8] convert(x)
 
 The result is not rounded to the types in between, so the pass runs only with `--xla_allow_excess_precision`. XLA's
 `SimplifyFPConversions`.
@@ -28,10 +29,10 @@ class SimplifyFpConversions(Struct, frozen=True):
         del ctx
         replaced: list[HloInstruction] = []
         for last in module.instructions_of("convert"):
-            if not _is_between_floats(last) or not _is_between_floats(last.operands[0]):
+            if not _makes_float(last) or not _makes_float(last.operands[0]):
                 continue
             source = last.operands[0].operands[0]
-            while _is_between_floats(source):
+            while _makes_float(source):
                 source = source.operands[0]
             if source.shape == last.shape:
                 module.replace(last, source)
@@ -41,5 +42,5 @@ class SimplifyFpConversions(Struct, frozen=True):
         remove_unused(replaced)
 
 
-def _is_between_floats(value: HloInstruction) -> bool:
-    return value.opcode == "convert" and value.shape.dtype.is_float and value.operands[0].shape.dtype.is_float
+def _makes_float(value: HloInstruction) -> bool:
+    return value.opcode == "convert" and value.shape.dtype.is_float

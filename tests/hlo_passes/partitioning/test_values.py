@@ -50,6 +50,22 @@ CASES = {
       z = f32[] constant(1)
       p = f32[14,4] pad(a, z), padding=2_3x0_0, sharding={ROWS}
       ROOT s = f32[6,4] slice(p), slice={{[1:12:2], [0:4]}}, sharding={ROWS}""",
+    "slice of a pad": f"""
+      a = f32[10,4] parameter(0), sharding={ROWS}
+      z = f32[] constant(1)
+      p = f32[13,4] pad(a, z), padding=1_2x0_0, sharding={ROWS}
+      ROOT s = f32[10,4] slice(p), slice={{[2:12], [0:4]}}, sharding={ROWS}""",
+    "rotation of uneven tiles": f"""
+      a = f32[9,4] parameter(0), sharding={ROWS}
+      e = f32[4,4] slice(a), slice={{[5:9], [0:4]}}, sharding={ROWS}
+      s = f32[5,4] slice(a), slice={{[0:5], [0:4]}}, sharding={ROWS}
+      ROOT r = f32[9,4] concatenate(e, s), dimensions={{0}}, sharding={ROWS}""",
+    "value between its ends": f"""
+      a = f32[12,4] parameter(0), sharding={ROWS}
+      e = f32[2,4] slice(a), slice={{[9:11], [0:4]}}, sharding={ROWS}
+      n = f32[2,4] negate(e), sharding={ROWS}
+      s = f32[1,4] slice(a), slice={{[0:1], [0:4]}}, sharding={ROWS}
+      ROOT r = f32[15,4] concatenate(n, a, s), dimensions={{0}}, sharding={ROWS}""",
     "reverse": f"""
       a = f32[9,4] parameter(0), sharding={ROWS}
       ROOT r = f32[9,4] reverse(a), dimensions={{0}}, sharding={ROWS}""",

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.shards import is_table_lookup, scalar_constant, table_entry
+from hlo_run.hlo_passes.communication.shards import table_offset
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.groups import device_counts
 
@@ -61,29 +61,10 @@ def _pairs(shard: HloInstruction, gather: HloInstruction) -> Pairs | None:
     size = shard.shape.dims[dim]
     pairs: list[tuple[int, int]] = []
     for group in gather.replica_groups.groups():
-        starts = [_start(shard.operands[dim + 1], device, size) for device in group]
+        starts = [table_offset(shard.operands[dim + 1], device, size) for device in group]
         readers = dict(zip(starts, group, strict=True))
         wanted = [size * place for place in range(len(group))]
         if len(readers) < len(group) or set(readers) != set(wanted):
             return None
         pairs += [(device, readers[start]) for device, start in zip(group, wanted, strict=True)]
     return tuple(pairs) or None
-
-
-def _start(offset: HloInstruction, partition: int, size: int) -> int | None:
-    """Return an offset, which is an entry of a table by partition, or a multiple of one."""
-
-    def number(value: HloInstruction, device: int) -> int | None:
-        return device if value.opcode == "partition-id" else None
-
-    while offset.opcode in ("reshape", "bitcast", "copy"):
-        offset = offset.operands[0]
-    factor = 1
-    if offset.opcode == "multiply":
-        factors = [(f, other) for f, other in zip(map(scalar_constant, offset.operands), reversed(offset.operands), strict=True)]
-        known = [(f, other) for f, other in factors if f is not None]
-        if not known or not known[0][0] or size % known[0][0]:
-            return None
-        factor, offset = known[0]
-    entry = table_entry(offset, partition, number) if is_table_lookup(offset) else None
-    return None if entry is None else entry * factor

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo_passes.partitioning.handlers import convolutions, dots, dynamic, gathers, plain, reductions, scatters, shapes
+from hlo_run.hlo_passes.partitioning.handlers import (
+    convolutions,
+    dots,
+    dynamic,
+    gathers,
+    plain,
+    reductions,
+    rotate,
+    scatters,
+    shapes,
+)
 from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
+from hlo_run.hlo_passes.partitioning.preparation import ROTATE
 from hlo_run.hlo_passes.partitioning.state import Part
 
 _HANDLERS: dict[str, Handler] = {
@@ -48,6 +59,8 @@ def handler_of(instruction: HloInstruction) -> Handler:
     """Return the handler of an instruction's opcode."""
     if instruction.opcode == "collective-permute" and instruction.channel_id is not None:
         return plain.elementwise
+    if instruction.opcode == "custom-call" and instruction.custom_call_target == ROTATE and not instruction.shape.is_tuple:
+        return rotate.rotate
     found = _HANDLERS.get(instruction.opcode)
     if found is not None:
         return found

@@ -29,7 +29,7 @@ def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     ]
     if all(len(side) == operand.shape.rank for side, operand in zip(sides, i.operands, strict=True)):
         return None
-    operands = [rw.bare.reshape(o, [o.shape.dims[d] for d in side]) for o, side in zip(i.operands, sides, strict=True)]
+    operands = [_with_dims(rw, o, side) for o, side in zip(i.operands, sides, strict=True)]
     new: dict[str, tuple[int, ...]] = {}
     for n, name in enumerate(("lhs", "rhs")):
         new[f"{name}_batch_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_batch)
@@ -43,6 +43,15 @@ def _dims(i: HloInstruction, kind: str) -> tuple[tuple[int, ...], tuple[int, ...
 
 def _without_ones(shape: Shape, kept: list[int]) -> list[int]:
     return [d for d, size in enumerate(shape.dims) if size != 1 or d in kept]
+
+
+def _with_dims(rw: Rewriter, value: HloInstruction, kept: list[int]) -> HloInstruction:
+    """Keep some dimensions of a value, in its layout: layout assignment asks for the layout that an operand of a dot has."""
+    if len(kept) == value.shape.rank:
+        return value
+    order = tuple(kept.index(dim) for dim in value.shape.minor_to_major if dim in kept)
+    shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[dim] for dim in kept), order)
+    return rw.bare.add("reshape", shape, [value])
 
 
 def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims: dict[str, tuple[int, ...]]) -> HloInstruction:

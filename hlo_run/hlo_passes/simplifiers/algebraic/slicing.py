@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.device_numbers import numbers_of_devices
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
 
@@ -133,6 +134,33 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     if scale is not None:
         number = rw.mul(number, rw.constant(scale, i.shape.element_type))
     return rw.reshape(number, (1,))
+
+
+def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(dynamic-slice(A, x), y) => dynamic-slice(A, y + clamp(0, x, limit)).
+
+    XLA does it always. Where a start may be out of bounds, its sum is another start: only for starts known to be in bounds.
+    """
+    inner = i.operands[0]
+    if inner.opcode != "dynamic-slice" or any(index.shape.dims for index in (*i.operands[1:], *inner.operands[1:])):
+        return None
+    sizes = list(zip(inner.operands[0].shape.dims, inner.shape.dims, i.shape.dims, strict=True))
+    for (whole, between, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
+        # The first start is clamped as before where the second slice takes all that the first one leaves.
+        if not (_is_within(then, between - taken) and (between == taken or _is_within(first, whole - between))):
+            return None
+    starts: list[HloInstruction] = []
+    for (whole, _, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
+        low, high = (rw.constant(limit, first.shape.element_type) for limit in (0, whole - taken))
+        clamped = rw.add("clamp", first.shape, [low, first, high])
+        starts.append(rw.binary("add", then, rw.convert(clamped, then.shape.element_type)))
+    return rw.like(i, [inner.operands[0], *starts])
+
+
+def _is_within(start: HloInstruction, most: int) -> bool:
+    """True if a start is between 0 and `most` on every device."""
+    numbers = numbers_of_devices(start)
+    return numbers is not None and bool(np.all((numbers >= 0) & (numbers <= most)))
 
 
 def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -304,6 +332,7 @@ RULES: Rules = {
         slice_of_one_value,
         dynamic_slice_at_constants,
         dynamic_index_that_is_clamped,
+        dynamic_slice_twice,
     ),
     "dynamic-update-slice": (
         dynamic_slice_of_all,
