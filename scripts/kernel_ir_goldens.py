@@ -20,6 +20,7 @@ from pathlib import Path
 
 # Our row, and XLA's first pass after it.
 ROWS = {
+    "as emitted": ("simplify-arith", "xla-simplify-arith"),
     "as emitted, simplified": ("lower-xla-to-scf", "xla-gpu-lower-xla-shared"),
     "functions inlined": ("peel-loops", "xla-gpu-peel-loops"),
     "loops lowered": ("propagate-slice-indices", "xla-propagate-slice-indices"),

@@ -54,6 +54,7 @@ _ROWS = {
     "test-transform-loops": "cse-4",
     "test-optimize": "erase-dead-functions",
 }
+_A6000 = "backends/gpu/target_config/specs/a6000.txtpb"  # the GPU of XLA's tools for tests
 _PASSES = {"inline": "inliner,cse"}
 
 
@@ -183,10 +184,12 @@ def kernel_ir(file: Path, options: list[str]) -> int:
     module = with_entry(file.read_text(encoding="utf-8"))
     tools = Path(sys.prefix) / "bin"
     form = ["--print_ir_as_xla"] if "--newer" in options else []
+    specs = next(parent for parent in file.parents if (parent / _A6000).is_file())
+    target = f"--xla_gpu_target_config_filename={specs / _A6000}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, file.name)
         path.write_text(module.to_string(FULL), encoding="utf-8")
-        done = _tool([str(tools / "hlo-run"), *form, f"--stage={row}", "--xla_disable_all_hlo_passes", str(path)])
+        done = _tool([str(tools / "hlo-run"), *form, target, f"--stage={row}", "--xla_disable_all_hlo_passes", str(path)])
         if passes and not done.returncode:
             path = Path(folder, "kernel.mlir")
             path.write_text(done.stdout, encoding="utf-8")

@@ -28,7 +28,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.options.show import ShowOptions
-from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
+from hlo_run.pipeline.kernel_table import EMITTED_ROWS, KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
 from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, settings_of
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
@@ -86,7 +86,8 @@ def _kernel_text(show: ShowOptions, module: ModuleOp, row: str, kind: str) -> st
     if show.print_ir_as_xla:
         from hlo_run.dialects.editing.released_form import print_released  # imports XLA's dialect
 
-        return print_released(module, kind, is_shared=row in SHARED_ROWS, print_locations=show.print_locations)
+        stage = "emitted" if row in EMITTED_ROWS else "shared" if row in SHARED_ROWS else "lowered"
+        return print_released(module, kind, stage=stage, print_locations=show.print_locations)
     return print_module(module, print_locations=show.print_locations)
 
 

@@ -67,8 +67,8 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
         from hlo_run.dialects.editing.released_form import print_released  # imports XLA's dialect
 
         kind = "loop" if "scf.forall" in text else ""
-        is_shared = all(base_name(row.name) in _BEFORE_SHARED for row in rows)
-        return print_released(module, kind, is_shared=is_shared, print_locations=show.print_locations)
+        stage = "shared" if all(base_name(row.name) in _BEFORE_SHARED for row in rows) else "lowered"
+        return print_released(module, kind, stage=stage, print_locations=show.print_locations)
     return print_module(module, generic=show.print_ir_generic, print_locations=show.print_locations)
 
 

@@ -13,42 +13,88 @@ have no such pass. XLA gives the modules of these kernels a name, NAME_kernel_mo
 
 from __future__ import annotations
 
+from typing import Literal
+
 from xdsl.dialects import arith, func
-from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
-from xdsl.ir import Block, Region
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i32, i64
+from xdsl.ir import Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from hlo_run.dialects.editing.value_ranges import range_of
+from hlo_run.dialects.editing.value_ranges import range_of, set_range
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
 from hlo_run.dialects.printer import print_module
 from hlo_run.dialects.xla import NAMES, BackendKind, BackendKindAttr, ForallOp, InParallelOp, ParallelInsertSliceOp, WorkgroupIdOp
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr, LoopOp
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.variable import GRID_NAMES, Variable
 
+Stage = Literal["emitted", "shared", "lowered"]
 _ENTRY = "xla.entry"
 _SHARED_KINDS = ("loop", "concatenate", "in-place dynamic-update-slice")
 
 
-def print_released(module: ModuleOp, kind: str, *, is_shared: bool, print_locations: bool = False) -> str:
+def print_released(module: ModuleOp, kind: str, *, stage: Stage, print_locations: bool = False) -> str:
     """Return the text of `released_form`, with released XLA's names of operations, values and maps, ending in a newline."""
-    return print_module(released_form(module, kind, is_shared=is_shared), print_locations=print_locations, spelling=NAMES)
+    return print_module(released_form(module, kind, stage=stage), print_locations=print_locations, spelling=NAMES)
 
 
-def released_form(module: ModuleOp, kind: str, *, is_shared: bool) -> ModuleOp:
+def released_form(module: ModuleOp, kind: str, *, stage: Stage) -> ModuleOp:
     """Return a copy of a kernel in released XLA's form. `kind` names the kernel's emitter, empty if it is not known.
 
-    `is_shared` tells that the kernel has not run lower-xla-to-scf yet: loops then have their `scf.forall`.
+    The stage "emitted" is before XLA's first canonicalize: maps have all six ids of threads and blocks. "shared" is before
+    lower-xla-shared: loops have their `scf.forall`. "lowered" is everything after it.
     """
     copy = module.clone()
     entry = next((op for op in copy.body.block.ops if isinstance(op, func.FuncOp) and _ENTRY in op.attributes), None)
     if entry is None:
         return copy
     entry.attributes["xla.backend_kind"] = BackendKindAttr(BackendKind.GPU)
+    if stage == "emitted":
+        _read_all_ids(entry)
     if kind in _SHARED_KINDS:
         copy.sym_name = StringAttr(f"{entry.sym_name.data}_kernel_module")
-        if is_shared:
+        if stage != "lowered":
             _share_outputs(entry, carries_outputs=kind != "concatenate")
         else:
             _put_blocks_first(entry)
     return copy
+
+
+def _read_all_ids(entry: func.FuncOp) -> None:
+    """Read all ids at the start, and make them the dimensions of each map over ids. An id that is not read is 0."""
+    start = entry.body.block
+    reads = {_name_of(op): op for op in start.ops if isinstance(op, ThreadIdOp | BlockIdOp)}
+    for op in reads.values():
+        op.detach()
+    for name in reversed(GRID_NAMES):
+        if name not in reads:
+            reads[name] = (ThreadIdOp if name.startswith("th") else BlockIdOp)(name[-1])
+            set_range(reads[name], Interval.of_size(1))
+        Rewriter.insert_op(reads[name], InsertPoint.at_start(start))
+    ids: list[SSAValue] = [reads[name].result for name in GRID_NAMES]
+    for op in [*entry.walk()]:
+        if isinstance(op, LoopOp):
+            dims, others = op.dims, op.inits
+        elif isinstance(op, ApplyIndexingOp) and op.map.dims:
+            dims, others = op.arguments[: len(op.map.dims)], op.arguments[len(op.map.dims) :]
+        else:
+            continue
+        if all(each in ids for each in dims):
+            places = [ids.index(each) for each in dims]
+            bounds = [range_of(each) or Interval.of_size(1) for each in ids]
+            for place, variable in zip(places, op.map.dims, strict=True):
+                bounds[place] = variable.bounds
+            variables = [Variable(each, name) for each, name in zip(bounds, GRID_NAMES, strict=True)]
+            wide = IndexingMapAttr(op.map.with_dims(variables, places))
+            op.properties["indexing_map"] = wide
+            op.operands = [*ids, *others]
+            if isinstance(op, LoopOp):
+                op.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [len(ids), len(others)])
+
+
+def _name_of(op: ThreadIdOp | BlockIdOp) -> str:
+    prefix, dimension = "th" if isinstance(op, ThreadIdOp) else "bl", op.dimension.data
+    return f"{prefix}_{dimension.value}"
 
 
 def _put_blocks_first(entry: func.FuncOp) -> None:

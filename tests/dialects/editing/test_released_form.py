@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from emitting import emit
 
-from hlo_run.dialects.editing.released_form import print_released
+from hlo_run.dialects.editing.released_form import Stage, print_released
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 
@@ -34,9 +34,9 @@ fusion {
 """
 
 
-def _released(text: str, *, is_shared: bool = True) -> str:
+def _released(text: str, stage: Stage = "shared") -> str:
     kernel = emit(text, name="k").kernel
-    return print_released(kernel.module, kernel.kind, is_shared=is_shared)
+    return print_released(kernel.module, kernel.kind, stage=stage)
 
 
 def test_loops_share_their_outputs_between_threads() -> None:
@@ -64,7 +64,7 @@ def test_blocks_have_xlas_ids_and_concatenations_carry_the_arguments() -> None:
 
 
 def test_after_lower_xla_shared_the_ids_of_blocks_come_first() -> None:
-    text = _released(CONCATENATE, is_shared=False)
+    text = _released(CONCATENATE, "lowered")
     assert "scf.forall" not in text
     assert text.index("%block_id_x = gpu.block_id x") < text.index("%thread_id_x = gpu.thread_id x")
 
@@ -77,11 +77,22 @@ def test_other_emitters_read_the_ids_from_the_start() -> None:
     assert "xla_gpu.sync_threads" in text
 
 
+def test_emitted_maps_have_all_ids() -> None:
+    text = _released(CONCATENATE, "emitted")
+    ids = "th_x in [0, 127], th_y in [0, 0], th_z in [0, 0], bl_x in [0, 3], bl_y in [0, 0], bl_z in [0, 0]"
+    assert f'"(th_x, th_y, th_z, bl_x, bl_y, bl_z) -> (bl_x * 128 + th_x + 200), domain: {ids}' in text
+    assert "%1 = xla.workgroup_id y {xla.range = [0 : index, 0 : index]}" in text
+    assert "%3 = scf.forall (%arg3, %arg4, %arg5) in (128, 1, 1) shared_outs(%arg6 = %arg2)" in text
+    assert "%xla_loop = xla.loop (%arg3, %arg4, %arg5, %0, %1, %2)[] -> (%ra)" in text
+    text = _released(TRANSPOSE, "emitted")
+    assert text.index("%thread_id_z") < text.index("%block_id_x") < text.index("%block_id_z") < text.index("%shmem")
+
+
 @pytest.mark.parametrize("text", [LOOP, CONCATENATE, TRANSPOSE])
 def test_the_text_is_read_back(text: str) -> None:
     kernel = emit(text, name="k").kernel
-    released = print_released(kernel.module, kernel.kind, is_shared=True)
+    released = print_released(kernel.module, kernel.kind, stage="shared")
     again = parse_module(released)
-    assert print_released(again, kernel.kind, is_shared=True) == released
+    assert print_released(again, kernel.kind, stage="shared") == released
     assert print_module(parse_module(print_module(again))) == print_module(again)
     assert "xla.loop" not in print_module(again)
