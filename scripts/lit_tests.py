@@ -27,6 +27,7 @@ from pathlib import Path
 
 import hlo_run
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.print_options import FULL
 
 FOLDERS = {
@@ -182,6 +183,8 @@ def kernel_ir(file: Path, options: list[str]) -> int:
     row = next((name for option, name in _ROWS.items() if option in given), "emit-kernels")
     passes = [name for name in given if name not in _ROWS and name != "newer"]
     module = with_entry(file.read_text(encoding="utf-8"))
+    if module.entry.root.opcode == "fusion":
+        module = isolate_instruction(module.entry.root)
     tools = Path(sys.prefix) / "bin"
     form = ["--print_ir_as_xla"] if "--newer" in options else []
     specs = next(parent for parent in file.parents if (parent / _A6000).is_file())
