@@ -55,7 +55,7 @@ _ROWS = {
     "test-transform-loops": "cse-4",
     "test-optimize": "erase-dead-functions",
 }
-_A6000 = "backends/gpu/target_config/specs/a6000.txtpb"  # the GPU of XLA's tools for tests
+_SPECS = "backends/gpu/target_config/specs"  # XLA's tools for tests take an A6000
 _PASSES = {"inline": "inliner,cse"}
 
 
@@ -187,8 +187,9 @@ def kernel_ir(file: Path, options: list[str]) -> int:
         module = isolate_instruction(module.entry.root)
     tools = Path(sys.prefix) / "bin"
     form = ["--print_ir_as_xla"] if "--newer" in options else []
-    specs = next(parent for parent in file.parents if (parent / _A6000).is_file())
-    target = f"--xla_gpu_target_config_filename={specs / _A6000}"
+    specs = next(parent / _SPECS for parent in file.parents if (parent / _SPECS).is_dir())
+    gpu = "b200" if any("compute_capability_major=10" in option for option in options) else "a6000"
+    target = f"--xla_gpu_target_config_filename={specs / gpu}.txtpb"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, file.name)
         path.write_text(module.to_string(FULL), encoding="utf-8")
@@ -197,7 +198,7 @@ def kernel_ir(file: Path, options: list[str]) -> int:
             path = Path(folder, "kernel.mlir")
             path.write_text(done.stdout, encoding="utf-8")
             named = ",".join(_PASSES.get(name, name) for name in passes)
-            done = _tool([str(tools / "hlo-opt"), *form, f"--passes={named}", str(path)])
+            done = _tool([str(tools / "hlo-opt"), *form, target, f"--passes={named}", str(path)])
     # XLA's tool calls the kernel @main and knows no buffers, so it has no attributes of them.
     text = re.sub(r"func\.func @\w+(?=\(.*\bxla\.entry)", "func.func @main", done.stdout)
     text = re.sub(r"llvm\.(align|dereferenceable) = \d+ : index, |xla\.invariant, ", "", text)
