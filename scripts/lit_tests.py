@@ -6,8 +6,8 @@ XLA_TREE is XLA's source tree; `FOLDERS` names the folders of the tests. Each li
 `FileCheck` are ours (the latter of the `filecheck` package), in the order of the file. Of the emitters' tools,
 `gpu_test_correctness FILE` runs the fusion on Host and compares it with the reference; `fusion_to_mlir FILE | emitters_opt`
 prints kernel IR: as emitted, after the first simplification (`-xla-test-optimize`), or in the LLVM dialect (`-xla-gpu-test-to-
-llvm`). XLA moved most operations of its dialect `xla_gpu` to `xla`; the IR is also checked with the newer names. Lines of other
-platforms, tools and test passes are out of scope.
+llvm`). The IR is also checked in the form of released XLA (`--print_ir_as_xla`). Lines of other platforms, tools and test passes
+are out of scope.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import hlo_run
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.print_options import FULL
 
 FOLDERS = {
@@ -47,6 +48,15 @@ SCOPE = (
 _RUN = re.compile(r"^\s*(?://|#|;)?\s*RUN:\s?(.*)$")
 _KERNEL_IR = re.compile(r"(?:gpu_)?fusion_to_mlir (\S+) *(?:\| *emitters_opt((?: +-[^|]+?)*))? *\|")
 _LIMIT_SECONDS = 240
+# Pipelines of `emitters_opt` and our row after them, the last pipeline first; other options name single passes.
+_ROWS = {
+    "test-to-llvm": "lower-to-llvm-gpu",
+    "lower-tensors": "lower-tensors",
+    "test-transform-loops": "cse-4",
+    "test-optimize": "erase-dead-functions",
+}
+_SPECS = "backends/gpu/target_config/specs"  # XLA's tools for tests take an A6000
+_PASSES = {"inline": "inliner,cse"}
 
 
 @dataclass(frozen=True)
@@ -168,27 +178,38 @@ def correct(file: Path) -> int:
 
 
 def kernel_ir(file: Path, options: list[str]) -> int:
-    """Print the kernel of a fusion after the row that the options of XLA's `emitters_opt` stand for; return the exit code."""
-    row = "emit-kernels"
-    given = {option.lstrip("-") for option in options}
-    if "xla-test-optimize" in given:
-        row = "inliner" if "inline" in given else "cse"
-    if given & {"xla-gpu-test-to-llvm", "xla-gpu-test-to-inline"}:
-        row = "lower-to-llvm-gpu"
+    """Print the kernel of a fusion after the passes that the options of XLA's `emitters_opt` name; return the exit code."""
+    given = [option.lstrip("-").partition("=")[0].removeprefix("xla-").removeprefix("gpu-") for option in options]
+    row = next((name for option, name in _ROWS.items() if option in given), "emit-kernels")
+    passes = [name for name in given if name not in _ROWS and name != "newer"]
     module = with_entry(file.read_text(encoding="utf-8"))
+    if module.entry.root.opcode == "fusion":
+        module = isolate_instruction(module.entry.root)
+    tools = Path(sys.prefix) / "bin"
+    form = ["--print_ir_as_xla"] if "--newer" in options else []
+    specs = next(parent / _SPECS for parent in file.parents if (parent / _SPECS).is_dir())
+    gpu = "b200" if any("compute_capability_major=10" in option for option in options) else "a6000"
+    target = f"--xla_gpu_target_config_filename={specs / gpu}.txtpb"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, file.name)
         path.write_text(module.to_string(FULL), encoding="utf-8")
-        command = [str(Path(sys.prefix) / "bin" / "hlo-run"), f"--stage={row}", "--xla_disable_all_hlo_passes", str(path)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    text = done.stdout
-    if "--newer" in options:
-        text = re.sub(r"xla_gpu\.(?!allocate_shared|sync_threads|shuffle_reduce|reindex|materialize|insert)", "xla.", text)
-        text = re.sub(r"func\.func @\w+(?=\(.*xla\.entry)", "func.func @main", text)
+        done = _tool([str(tools / "hlo-run"), *form, target, f"--stage={row}", "--xla_disable_all_hlo_passes", str(path)])
+        if passes and not done.returncode:
+            path = Path(folder, "kernel.mlir")
+            path.write_text(done.stdout, encoding="utf-8")
+            named = ",".join(_PASSES.get(name, name) for name in passes)
+            done = _tool([str(tools / "hlo-opt"), *form, target, f"--passes={named}", str(path)])
+    # XLA's tool calls the kernel @main and knows no buffers, so it has no attributes of them.
+    text = re.sub(r"func\.func @\w+(?=\(.*\bxla\.entry)", "func.func @main", done.stdout)
+    text = re.sub(r"llvm\.(align|dereferenceable) = \d+ : index, |xla\.invariant, ", "", text)
     print(text)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
     return done.returncode
+
+
+def _tool(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def main() -> int:

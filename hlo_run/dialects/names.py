@@ -23,6 +23,7 @@ _BY_OP: dict[type[Operation], str] = {
     xla_gpu.AllocateSharedOp: "shmem",
     xla_gpu.SyncThreadsOp: "synced_tensor",
 }
+_NAMED_APART = (xla_gpu.LoopOp, xla_gpu.PureCallOp, xla_gpu.SyncThreadsOp)
 _LOOP_INDICES = ("i", "j", "k", "l", "m", "n")
 
 
@@ -80,9 +81,12 @@ def _argument_name(value: SSAValue) -> str | None:
     return "iter"
 
 
-def result_groups(op: Operation) -> Sequence[Sequence[SSAValue]]:
-    """Return the results in groups that share a name: `%x:2 = ..` is one group of two."""
-    if isinstance(op, gpu.ShuffleOp):
+def result_groups(op: Operation, *, as_mlir: bool = False) -> Sequence[Sequence[SSAValue]]:
+    """Return the results in groups that share a name: `%x:2 = ..` is one group of two.
+
+    With `as_mlir`, results of XLA's operations have names of their own, as in MLIR.
+    """
+    if isinstance(op, gpu.ShuffleOp) or (as_mlir and isinstance(op, _NAMED_APART)):
         return [[result] for result in op.results]
     return [op.results] if op.results else []
 
@@ -94,9 +98,10 @@ class _Scope(Struct):
     next_suffix: dict[str, int] = field(default_factory=dict[str, int])
     next_number: int = 0
     next_argument: int = 0
+    as_mlir: bool = False
 
     def copy(self) -> _Scope:
-        return _Scope(set(self.used), dict(self.next_suffix), self.next_number, self.next_argument)
+        return _Scope(set(self.used), dict(self.next_suffix), self.next_number, self.next_argument, self.as_mlir)
 
     def number(self) -> str:
         self.next_number += 1
@@ -109,21 +114,22 @@ class _Scope(Struct):
     def unique(self, name: str) -> str:
         candidate = name
         while candidate in self.used:
-            suffix = self.next_suffix.get(name, 0)
-            self.next_suffix[name] = suffix + 1
+            counter = "" if self.as_mlir else name  # MLIR counts the suffixes of all names together
+            suffix = self.next_suffix.get(counter, 0)
+            self.next_suffix[counter] = suffix + 1
             candidate = f"{name}_{suffix}"
         self.used.add(candidate)
         return candidate
 
 
-def name_values(op: Operation) -> dict[SSAValue, str]:
+def name_values(op: Operation, *, as_mlir: bool = False) -> dict[SSAValue, str]:
     """Return the printed name of every value in and under `op`, without `%`, with `#i` for one of several results.
 
     As in MLIR, a region's own values are named before those of nested regions. Sibling regions start from the same
-    state, so two loops side by side both have an `%i`.
+    state, so two loops side by side both have an `%i`. With `as_mlir`, hints do not count: MLIR has none.
     """
     names: dict[SSAValue, str] = {}
-    scope = _Scope()
+    scope = _Scope(as_mlir=as_mlir)
     _name_results(op, scope, names)
     pending = [(region, scope.copy()) for region in op.regions]
     while pending:
@@ -131,14 +137,14 @@ def name_values(op: Operation) -> dict[SSAValue, str]:
         _name_region(region, scope, names)
         for inner in (inner for block in region.blocks for inner in block.ops if inner.regions):
             isolated = bool(inner.get_traits_of_type(IsolatedFromAbove))
-            pending += [(nested, _Scope() if isolated else scope.copy()) for nested in inner.regions]
+            pending += [(nested, _Scope(as_mlir=as_mlir) if isolated else scope.copy()) for nested in inner.regions]
     return names
 
 
 def _name_region(region: Region, scope: _Scope, names: dict[SSAValue, str]) -> None:
     for number, block in enumerate(region.blocks):
         for arg in block.args:
-            name = arg.name_hint or default_name(arg)
+            name = (None if scope.as_mlir else arg.name_hint) or default_name(arg)
             if name is not None:
                 names[arg] = scope.unique(name)
             else:
@@ -153,9 +159,9 @@ def _name_all_results(ops: Iterable[Operation], scope: _Scope, names: dict[SSAVa
 
 
 def _name_results(op: Operation, scope: _Scope, names: dict[SSAValue, str]) -> None:
-    for group in result_groups(op):
+    for group in result_groups(op, as_mlir=scope.as_mlir):
         first = group[0]
-        hint = None if is_constant_op(op) else first.name_hint
+        hint = None if scope.as_mlir or is_constant_op(op) else first.name_hint
         wanted = hint or default_name(first)
         name = scope.number() if wanted is None else scope.unique(wanted)
         if len(group) == 1:

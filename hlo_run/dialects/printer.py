@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Final
 
+from msgspec.structs import replace
 from xdsl.dialects import func
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
-from xdsl.dialects.llvm import LLVMPointerType
+from xdsl.dialects.llvm import LinkageAttr, LLVMPointerType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from hlo_run.dialects.names import name_values, result_groups
 from hlo_run.dialects.upstream_syntax import PRINTERS
 from hlo_run.dialects.xla_gpu import IndexingMapAttr
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.variable import GRID_NAMES, Variable
 
+_ID_SPACES: Final = re.compile(r"(= (?:gpu\.thread_id|gpu\.block_id|xla\.workgroup_id)) +")
 HLO_OP: Final = "hlo.op"  # attribute with the name of the HLO instruction an op comes from
 
 
-def print_module(op: Operation, *, generic: bool = False, print_locations: bool = False) -> str:
+def print_module(
+    op: Operation, *, generic: bool = False, print_locations: bool = False, spelling: Mapping[str, str] | None = None
+) -> str:
     """Return the text of a module or of any other op, ending in a newline.
 
     `generic` prints every op in MLIR's generic form. `print_locations` prints the `hlo.op` attributes. After tensors are
-    lowered to pointers, ops of the xla_gpu dialect are always printed in generic form, so that MLIR can read them.
+    lowered to pointers, ops of the xla_gpu dialect are always printed in generic form, so that MLIR can read them. `spelling`
+    gives the names of operations that released XLA calls otherwise; values and maps then have its names too.
     """
     stream = StringIO()
-    printer = _IrPrinter(stream, generic=generic, print_locations=print_locations)
+    printer = _IrPrinter(stream, generic=generic, print_locations=print_locations, spelling=spelling)
     printer.prepare(op)
     printer.print_op(op)
     aliases = "".join(f"{name} = {text}\n" for name, text in printer.alias_definitions())
-    return f"{aliases}{stream.getvalue()}\n"
+    text = stream.getvalue()
+    if spelling is not None:
+        text = _ID_SPACES.sub(r"\1 ", text)
+    return f"{aliases}{text}\n"
 
 
 def is_lowered_to_pointers(op: Operation) -> bool:
@@ -45,8 +56,9 @@ def is_lowered_to_pointers(op: Operation) -> bool:
 class _IrPrinter(Printer):
     """xDSL's printer with MLIR's value names, `%x:2` result groups, aliases for maps, and hidden locations."""
 
-    def __init__(self, stream: StringIO, *, generic: bool, print_locations: bool) -> None:
+    def __init__(self, stream: StringIO, *, generic: bool, print_locations: bool, spelling: Mapping[str, str] | None) -> None:
         super().__init__(stream=stream, print_generic_format=generic)
+        self._spelling = spelling
         self._print_locations = print_locations
         self._generic_xla_gpu = False
         self._names: dict[SSAValue, str] = {}
@@ -54,7 +66,7 @@ class _IrPrinter(Printer):
         self._out = stream
 
     def prepare(self, op: Operation) -> None:
-        self._names = name_values(op)
+        self._names = name_values(op, as_mlir=self._spelling is not None)
         self._generic_xla_gpu = is_lowered_to_pointers(op)
 
     def alias_definitions(self) -> list[tuple[str, str]]:
@@ -62,8 +74,13 @@ class _IrPrinter(Printer):
         definitions: list[tuple[str, str]] = []
         for attribute, name in self._aliases.items():
             stream = StringIO()
+            if self._spelling is not None and isinstance(attribute, IndexingMapAttr):
+                attribute = IndexingMapAttr(_with_default_names(attribute.data))
             Printer(stream=stream).print_attribute(attribute)
-            definitions.append((name, stream.getvalue()))
+            text = stream.getvalue()
+            if self._spelling is not None:
+                text = text.replace("#xla_gpu.", "#xla.", 1).replace(" floordiv ", " / ")
+            definitions.append((name, text))
         return definitions
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
@@ -80,11 +97,14 @@ class _IrPrinter(Printer):
         return name
 
     def print_attribute(self, attribute: Attribute) -> None:
+        if isinstance(attribute, LinkageAttr):
+            self._out.write(f"#llvm.linkage<{attribute.linkage.data}>")  # xDSL writes quotation marks
+            return
         if not isinstance(attribute, IndexingMapAttr):
             super().print_attribute(attribute)
             return
-        count = len(self._aliases)
-        self._out.write(self._aliases.setdefault(attribute, f"#map{count or ''}"))
+        count, name = len(self._aliases), "map" if self._spelling is None else "indexing_map"
+        self._out.write(self._aliases.setdefault(attribute, f"#{name}{count or ''}"))
 
     def print_op_attributes(
         self,
@@ -117,18 +137,25 @@ class _IrPrinter(Printer):
             super().print_op(op)
             return
         self._print_results(op)
-        self._out.write(_short_name(op))
+        name = _short_name(op)
+        self._out.write(name if self._spelling is None else self._spelling.get(name, name))
         if syntax is not None:
             syntax(self, op)
         else:
             op.print(self)
 
     def _print_results(self, op: Operation) -> None:
-        groups = result_groups(op)
+        groups = result_groups(op, as_mlir=self._spelling is not None)
         if not groups:
             return
         self.print_list(groups, lambda group: self._out.write(_group_text(self._names[group[0]], len(group))))
         self._out.write(" = ")
+
+
+def _with_default_names(map_: IndexingMap) -> IndexingMap:
+    """Return the map with XLA's names: only thread and block ids have one."""
+    dims = tuple(Variable(each.bounds, each.name if each.name in GRID_NAMES else "") for each in map_.dims)
+    return replace(map_, dims=dims, ranges=tuple(Variable(each.bounds) for each in map_.ranges))
 
 
 def _group_text(name: str, size: int) -> str:

@@ -157,6 +157,29 @@ class ForallOp(IRDLOperation):
         op.attributes |= parser.parse_optional_attr_dict()
         return op
 
+    def print(self, printer: Printer) -> None:
+        """Print what `parse` reads."""
+        block, count = self.body.block, len(self.bounds)
+        printer.print_string(" (")
+        printer.print_list(block.args[:count], printer.print_ssa_value)
+        printer.print_string(f") in ({', '.join(map(str, self.bounds.get_values()))})")
+        if self.inits:
+            printer.print_string(" shared_outs(")
+            pairs = [*zip(block.args[count:], self.inits, strict=True)]
+
+            def pair(values: tuple[SSAValue, SSAValue]) -> None:
+                printer.print_ssa_value(values[0])
+                printer.print_string(" = ")
+                printer.print_ssa_value(values[1])
+
+            printer.print_list(pairs, pair)
+            printer.print_string(") -> (")
+            printer.print_list(self.res.types, printer.print_attribute)
+            printer.print_string(")")
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+        printer.print_op_attributes(self.attributes)
+
     def verify_(self) -> None:
         """Check that the bounds are those of a block, and that each shared output is written once as a whole."""
         bounds = self.bounds.get_values()
@@ -182,6 +205,11 @@ class InParallelOp(IRDLOperation):
     def parse(cls, parser: Parser) -> InParallelOp:
         """Parse the region of slices."""
         return cls(regions=[parser.parse_region()])
+
+    def print(self, printer: Printer) -> None:
+        """Print the region of slices."""
+        printer.print_string(" ")
+        printer.print_region(self.body)
 
 
 @irdl_op_definition
@@ -209,6 +237,33 @@ class ParallelInsertSliceOp(IRDLOperation):
         if any(offsets) or any(stride != 1 for stride in strides) or tuple(sizes) != tensor_type(op.dest).get_shape():
             parser.raise_error("tensor.parallel_insert_slice of a part is not supported")
         return op
+
+    def print(self, printer: Printer) -> None:
+        """Print the slice of the whole tensor."""
+        shape = tensor_type(self.dest).get_shape()
+        printer.print_string(" ")
+        printer.print_ssa_value(self.source)
+        printer.print_string(" into ")
+        printer.print_ssa_value(self.dest)
+        lists = ([0] * len(shape), shape, [1] * len(shape))
+        printer.print_string(" ".join(f"[{', '.join(map(str, values))}]" for values in lists) + " : ")
+        printer.print_attribute(self.source.type)
+        printer.print_string(" into ")
+        printer.print_attribute(self.dest.type)
+
+
+@irdl_op_definition
+class WorkgroupIdOp(gpu.IdOp):
+    """`xla.workgroup_id x`, only to be printed: the parser makes `gpu.block_id` of it."""
+
+    name = "xla.workgroup_id"
+
+    @classmethod
+    def like(cls, op: gpu.BlockIdOp) -> WorkgroupIdOp:
+        """Return the op for the same id, with the same attributes."""
+        new = cls(op.dimension.data)
+        new.attributes |= op.attributes
+        return new
 
 
 _AXES = "xyz"
@@ -342,5 +397,7 @@ Xla = Dialect(
     [_spelled(op, f"xla.{name}") for name, op in _OURS.items()],
     [_XlaIndexingMap, BackendKindAttr],
 )
+NAMES = {ours.name: f"xla.{name}" for name, ours in _OURS.items() if ours is not gpu.BlockIdOp}
+"""XLA's name of each of our ops that it spells differently."""
 Ub = Dialect("ub", [_spelled(llvm_extra.PoisonOp, "ub.poison")], [])
 EXTRA_SYNTAX: tuple[type[Operation], ...] = (ForallOp, InParallelOp, ParallelInsertSliceOp, FromElementsOp)

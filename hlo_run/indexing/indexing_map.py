@@ -179,6 +179,11 @@ class IndexingMap(Struct, frozen=True, eq=False, dict=True):
         bare = replace(self, results=tuple(map(rewrite, self.results)), constraints=())
         return bare.with_constraints(constraints)
 
+    def with_dims(self, dims: Sequence[Variable], places: Sequence[int]) -> IndexingMap:
+        """Return the map over other dimensions: old dimension i is `dims[places[i]]`, with the bounds of the latter."""
+        symbols = [symbol(i) for i in range(len(self.symbols))]
+        return self._rewritten(tuple(dims), self.ranges, self.rts, [dim(place) for place in places], symbols)
+
     def symbols_to_dims(self) -> IndexingMap:
         """Turn all symbols into dimensions, appended after the dimensions in order."""
         count = len(self.dims)

@@ -88,6 +88,9 @@ class ShowOptions(DumpOptions, ReductionChecks):
         False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).", acts="text"
     )
     print_ir_generic: bool = flag(False, "Print kernel IR in MLIR's generic form.", acts="text")
+    print_ir_as_xla: bool = flag(
+        False, "Print kernel IR as released XLA does: its dialect xla, its names of values, scf.forall over threads.", acts="text"
+    )
     xla_syntax_sugar_async_ops: bool = flag(False, "Print the async-start of an add as add-start.")
 
     def display_key(self) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import EMIT_KERNELS
 from hlo_run.options.compile import RowSelection
 from hlo_run.pipeline.table_rows import PassAt, Row
 
@@ -97,6 +98,10 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
     KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
 )
+EMITTED_ROWS = (EMIT_KERNELS, "simplify-arith")
+"""The rows before XLA's first canonicalize, after which maps have all ids of threads and blocks as dimensions in XLA."""
+SHARED_ROWS = ("canonicalize", "cse", "erase-dead-functions")
+"""The further rows after which XLA has `scf.forall` over the threads. lower-xla-to-scf stands for XLA's lower-xla-shared too."""
 
 # Kernel passes of XLA that its pipeline for NVIDIA GPUs does not run; hlo-opt runs them by name.
 OTHER_KERNEL_PASSES: tuple[KernelRow, ...] = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from msgspec.structs import replace
+from xdsl.dialects.builtin import ModuleOp
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
@@ -25,7 +27,8 @@ from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
-from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.options.show import ShowOptions
+from hlo_run.pipeline.kernel_table import EMITTED_ROWS, KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
 from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, settings_of
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
@@ -67,22 +70,25 @@ def _compile_dump(ctx: PassContext, given: KernelIr) -> Kernel:
     module = parse_module(given.text, given.file)
     emitted = EmittedKernel(module, given.launch, given.unroll_factor, kind="", vector_size=0)
     run = _kernel_run(ctx, given.kernel)
-    run.resume(emitted)
+    run.resume(emitted, given.row)
     with _blaming(given.file):
         return _finish(ctx, run, given.kernel, emitted, given.row)
 
 
 def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
-    show = ctx.show
-    return KernelRun(
-        kernel,
-        ctx,
-        lambda module: print_module(
-            module,
-            generic=show.print_ir_generic or not show.xla_dump_enable_mlir_pretty_form,
-            print_locations=show.print_locations,
-        ),
-    )
+    return KernelRun(kernel, ctx, partial(_kernel_text, ctx.show))
+
+
+def _kernel_text(show: ShowOptions, module: ModuleOp, row: str, kind: str) -> str:
+    """Return the text of a kernel of the emitter `kind` after a row."""
+    if show.print_ir_generic or not show.xla_dump_enable_mlir_pretty_form:
+        return print_module(module, generic=True, print_locations=show.print_locations)
+    if show.print_ir_as_xla:
+        from hlo_run.dialects.editing.released_form import print_released  # imports XLA's dialect
+
+        stage = "emitted" if row in EMITTED_ROWS else "shared" if row in SHARED_ROWS else "lowered"
+        return print_released(module, kind, stage=stage, print_locations=show.print_locations)
+    return print_module(module, print_locations=show.print_locations)
 
 
 def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> Kernel:

@@ -14,6 +14,7 @@ from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kerne
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.text_files import read_text
+from hlo_run.pipeline.table_rows import base_name
 from hlo_run.target import TargetSpec
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # XLA's names begin with these words.
 _PREFIX = re.compile(r"^(?:xla-gpu-|xla-)")
+# Passes that run on kernels before XLA's lower-xla-shared.
+_BEFORE_SHARED = ("simplify-arith", "canonicalize", "cse", "erase-dead-functions", "inliner")
 _OTHER_NAMES = {
     "inline": "inliner",
     "merge-pointers": "merge-pointers-to-same-slice",
@@ -60,6 +63,12 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
         row.make(ctx).apply(make_context(), module)
         module.verify()
     show = options.show
+    if show.print_ir_as_xla and not show.print_ir_generic:
+        from hlo_run.dialects.editing.released_form import print_released  # imports XLA's dialect
+
+        kind = "loop" if "scf.forall" in text else ""
+        stage = "shared" if all(base_name(row.name) in _BEFORE_SHARED for row in rows) else "lowered"
+        return print_released(module, kind, stage=stage, print_locations=show.print_locations)
     return print_module(module, generic=show.print_ir_generic, print_locations=show.print_locations)
 
 

@@ -194,20 +194,29 @@ class Emitted(Protocol):
         """The maximum unroll factor of the kernel's loops."""
         ...
 
+    @property
+    def kind(self) -> str:
+        """The name of the emitter; empty for a dump."""
+        ...
+
 
 EmittedT = TypeVar("EmittedT", bound=Emitted)
 
 
 class KernelRun:
-    """Runs the rows of one kernel. Keeps the text of the last step, so that observers cost one printing per row."""
+    """Runs the rows of one kernel. Keeps the text of the last step, so that observers cost one printing per row.
 
-    def __init__(self, kernel: str, ctx: PassContext, printer: Callable[[ModuleOp], str]) -> None:
+    `printer` gets the kernel, the row after which it is printed, and the name of the emitter.
+    """
+
+    def __init__(self, kernel: str, ctx: PassContext, printer: Callable[[ModuleOp, str, str], str]) -> None:
         self._kernel = kernel
         self._ctx = ctx
         self._printer = printer
         self._watched = any(observer.watches(Level.KERNEL) for observer in ctx.observers)
         self._text = ""
         self._launch = ""
+        self._kind = ""
         self._unroll_factor = 0
         self._verified: list[object] = []
 
@@ -223,15 +232,15 @@ class KernelRun:
         # Before the emitter has run, the kernel has no text.
         step = Step(Level.KERNEL, "kernel", row, text=str, kernel=self._kernel)
         seconds = _guarded(apply, step, self._ctx.observers)
-        self.resume(result[0])
+        self.resume(result[0], row)
         _tell(self._ctx.observers, replace(self._step(row, result[0].module), changed=True, seconds=seconds))
         return result[0]
 
-    def resume(self, emitted: Emitted) -> None:
-        """Continue with the IR of an emitter or of a dump."""
-        self._launch, self._unroll_factor = str(emitted.launch), emitted.unroll_factor
+    def resume(self, emitted: Emitted, row: str) -> None:
+        """Continue with the IR of an emitter or of a dump after a row."""
+        self._launch, self._kind, self._unroll_factor = str(emitted.launch), emitted.kind, emitted.unroll_factor
         if self._watched:
-            self._text = self._printer(emitted.module)
+            self._text = self._printer(emitted.module, row, self._kind)
 
     def apply(self, row: str, pass_name: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
         """Apply one row and verify with `--verify=every`. LLVM verifies the result of the last row, as LLVM IR.
@@ -256,7 +265,7 @@ class KernelRun:
         seconds = _guarded(apply, step, self._ctx.observers)
         changed: bool | None = None
         if self._watched:
-            text = self._printer(module)
+            text = self._printer(module, row, self._kind)
             changed, self._text = text != self._text, text
         _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
 
@@ -272,7 +281,7 @@ class KernelRun:
             Level.KERNEL,
             "kernel",
             row,
-            text=lambda: self._text if self._watched else self._printer(module),
+            text=lambda: self._text if self._watched else self._printer(module, row, self._kind),
             kernel=self._kernel,
             launch=self._launch,
             unroll_factor=self._unroll_factor,

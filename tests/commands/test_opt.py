@@ -165,6 +165,14 @@ def test_a_scheduled_module_comes_from_the_backend_stage_only(file: str, capsys:
     assert "fusion(" in backend
 
 
+def test_copies_are_inserted_before_the_module_is_scheduled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "same.hlo"
+    path.write_text("HloModule same\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n")
+    optimized = _output(capsys, "--platform=gpu", str(path))
+    assert "ROOT %copy" in optimized
+    assert "is_scheduled" not in optimized
+
+
 def test_a_module_that_is_scheduled_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scheduled.hlo"
     path.write_text(ONE.replace("HloModule one", "HloModule one, is_scheduled=true"))

@@ -24,7 +24,7 @@ module @k_kernel_module attributes {dlti.dl_spec = #dlti.dl_spec<index = 32 : i3
     // CHECK: return %xla_loop
     return %3 : tensor<512xf32>
   }
-  // CHECK: llvm.linkage = #llvm.linkage<"internal">
+  // CHECK: llvm.linkage = #llvm.linkage<internal>
   func.func private @f(%arg0: tensor<512xf32>, %arg1: index) -> f32 attributes {llvm.linkage = #llvm.linkage<internal>} {
     %extracted = tensor.extract %arg0[%arg1] : tensor<512xf32>
     return %extracted : f32

@@ -26,7 +26,7 @@ module {
     %inserted = tensor.insert %1 into %arg1[%thread_id_x] : tensor<32xf32>
     return %inserted : tensor<32xf32>
   }
-  func.func private @add(%arg0: f32, %arg1: f32) -> f32 attributes {llvm.linkage = #llvm.linkage<"internal">} {
+  func.func private @add(%arg0: f32, %arg1: f32) -> f32 attributes {llvm.linkage = #llvm.linkage<internal>} {
     %0 = arith.addf %arg0, %arg1 : f32
     return %0 : f32
   }

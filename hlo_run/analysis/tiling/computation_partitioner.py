@@ -41,7 +41,12 @@ class Subgraph(Struct, eq=False):
     @property
     def is_no_compute(self) -> bool:
         """True if the function only moves elements. Such a function is always inlined."""
-        return all(instruction.opcode in _NO_COMPUTE for instruction in self.instructions)
+        return only_moves_elements(self.instructions)
+
+
+def only_moves_elements(instructions: Iterable[HloInstruction]) -> bool:
+    """Return True if no instruction computes anything."""
+    return all(instruction.opcode in _NO_COMPUTE for instruction in instructions)
 
 
 class PartitionedComputation(Struct, frozen=True, eq=False):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr
 from xdsl.dialects.llvm import LinkageAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
-from hlo_run.analysis.tiling.computation_partitioner import PartitionedComputation, function_name
+from hlo_run.analysis.tiling.computation_partitioner import PartitionedComputation, function_name, only_moves_elements
 from hlo_run.codegen.elemental.function import FunctionEmitter, KernelModule, Signature
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
@@ -88,8 +88,23 @@ def emit_epilogue(
         values += emitter.element(root, index)
     names_of_roots = "_".join(root.name for root in roots)
     symbol = module.unique_symbol(function_name(f"{partitioned.computation.name}__epilogue__{names_of_roots}"))
-    module.add_function(emitter.finish(symbol, values, {"llvm.linkage": _LINKAGE}))
+    attributes: dict[str, Attribute] = {"llvm.linkage": _LINKAGE}
+    if only_moves_elements(_above(partitioned.computation.root, heroes)):
+        attributes["no_compute"] = IntegerAttr.from_bool(True)
+    module.add_function(emitter.finish(symbol, values, attributes))
     return Signature(SymbolRefAttr(symbol), tuple(value.type for value in values))
+
+
+def _above(root: HloInstruction, heroes: Sequence[HloInstruction]) -> list[HloInstruction]:
+    """Return the instructions that `root` needs, without the heroes and what only those need."""
+    seen = set(heroes)
+    queue = [] if root in seen else [root]
+    for instruction in queue:
+        for operand in instruction.operands:
+            if operand not in seen:
+                seen.add(operand)
+                queue.append(operand)
+    return queue
 
 
 def _members(

@@ -63,3 +63,18 @@ def test_five_operands_and_two_roots_are_loops() -> None:
         "ROOT t = (f32[16], f32[16]) tuple(c, n) }"
     )
     assert run(five).kernel.kind == run(two).kernel.kind == "loop"
+
+
+@pytest.mark.parametrize(("opcode", "moves"), [("bitcast", True), ("negate", False)])
+def test_an_epilogue_that_only_moves_elements_is_always_inlined(opcode: str, moves: bool) -> None:
+    emitted = emit(
+        f"""f {{
+          p = f32[40] parameter(0)
+          q = f32[60] parameter(1)
+          e = f32[60] exponential(q)
+          c = f32[100] concatenate(p, e), dimensions={{0}}
+          ROOT r = f32[100] {opcode}(c)
+        }}"""
+    )
+    line = next(line for line in emitted.text.splitlines() if "func.func private @f__epilogue__r" in line)
+    assert ("no_compute = true" in line) == moves
