@@ -213,6 +213,8 @@ def _asked(row: _Row, name: str, made: str) -> str:
         pairs += ["eliminate=bf16", "replace_with=f32"]
     if made.startswith("BFloat16Propagation(&bfloat16_support"):
         pairs.append("mixes_all=true")  # the class of the test
+    if kind == "ShardingPropagation":
+        pairs += [f"{o}={a.replace(',', '+')}" for o, a in zip(("to_output", "to_parameters"), re.findall(r"{(.*?)}", made), strict=False)]
     if row["file"].endswith("/scan_rewriter_test.cc"):
         pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):
