@@ -44,6 +44,7 @@ _Row = dict[str, str]
 OPTIONS = {
     "ConditionalCodeMotion": ("sees_layouts", "moves_converts"),
     "CallInliner": ("single_call_site",),
+    "HloConstantSplitter": ("split_expressions",),
     "HloComputationDeduplicator": ("marks_fusions",),
     "DotDimensionNormalizer": ("normalize_noncontracting_dimensions",),
     "InstructionHoister": ("hoists_parameters", "hoists_constants", "hoists_bitcasts", "hoists_elements"),
@@ -216,6 +217,8 @@ def _asked(row: _Row, name: str, made: str) -> str:
     if made.startswith("ChangeOpDataType") and "cloner" not in made:
         pairs.append("types=f16:f32" + ("+u16:u32" if "U16" in made else ""))
         pairs += ["opcodes=dot+convolution"] if "HloPredicateIsOp" in made else []
+    if made == "AsyncWrapper(HloPredicateIsOp)":
+        pairs.append("targets=*")  # the tests wrap any custom call
     if made == "HloElementTypeConverter(BF16,F32)":
         pairs += ["eliminate=bf16", "replace_with=f32"]
     if made.startswith("BFloat16Propagation(&bfloat16_support"):
