@@ -224,7 +224,10 @@ def _asked(row: _Row, name: str, made: str) -> str:
     if made.startswith("BFloat16Propagation(&bfloat16_support"):
         pairs.append("mixes_all=true")  # the class of the test
     if kind == "ShardingPropagation":
-        pairs += [f"{o}={a.replace(',', '+')}" for o, a in zip(("to_output", "to_parameters"), re.findall(r"{(.*?)}", made), strict=False)]
+        pairs += [
+            f"{o}={a.replace(',', '+')}"
+            for o, a in zip(("to_output", "to_parameters"), re.findall(r"{(.*?)}", made), strict=False)
+        ]
     if re.match(r"Gpu\w+Combiner\(\d", made):
         pairs.append(f"default_bytes={given[0]}")
     if row["file"].endswith("/scan_rewriter_test.cc"):

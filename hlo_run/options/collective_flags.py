@@ -15,10 +15,14 @@ class CollectiveFlags:
     """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
-        MOST_COMBINED_BYTES, "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).", "N"
+        MOST_COMBINED_BYTES,
+        "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).",
+        "N",
     )
     xla_gpu_all_reduce_combine_threshold_bytes: int = flag(
-        MOST_COMBINED_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
+        MOST_COMBINED_BYTES,
+        "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).",
+        "N",
     )
     xla_gpu_reduce_scatter_combine_threshold_bytes: int = flag(
         MOST_COMBINED_BYTES,

@@ -32,7 +32,7 @@ class XlaFlags(CollectiveFlags):
     )
     xla_while_loop_all_reduce_dus_code_motion_max_size_bytes: int = flag(
         10240,
-        "while-loop-all-reduce-code-motion: results that a loop writes slice by slice are reduced after it, up to N bytes in all.",
+        "while-loop-all-reduce-code-motion: reduce what a loop writes slice by slice after it, if it is at most N bytes.",
         "N",
     )
     xla_recognize_reduction_optimization_level: int = flag(

@@ -13,6 +13,7 @@ def _row(name: str, module: str) -> Row[PassContext, HloPass]:
 OTHER_PASSES: Group[PassContext, HloPass] = Group(
     "other",
     (
+        _row("alias_passthrough_params", "memory.alias_passthrough_params"),
         _row("batch-dot-simplification", "dots.batch_dot_simplification"),
         _row("bfloat16-propagation", "simplifiers.bfloat16_propagation"),
         _row("call-marker", "control_flow.call_marker"),
@@ -38,6 +39,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("propagate-call-metadata", "control_flow.propagate_call_metadata"),
         _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
         _row("root-instruction-sinker", "memory.root_instruction_sinker"),
+        _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
         _row("scan-rewriter", "library.scan_rewriter"),
         _row("slice-hoister", "simplifiers.slice_hoister"),
         _row("unflatten-call-graph", "control_flow.unflatten_call_graph"),

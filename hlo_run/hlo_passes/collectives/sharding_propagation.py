@@ -4,8 +4,8 @@
 
 Eagerness grows in four levels: elementwise instructions first, broadcasts last. Instructions with a sharding keep it;
 custom calls `Sharding` become copies with theirs. The result of the entry gets one if the header's
-`allow_spmd_sharding_propagation_to_output` says so. Parameters keep theirs: XLA:GPU does not read the header's flags for them, and
-they get a new one only by the option `to_parameters`. XLA's `ShardingPropagation`, as XLA:GPU runs it.
+`allow_spmd_sharding_propagation_to_output` says so. Parameters get a new one only by the option `to_parameters`: XLA:GPU does not
+read the header's flags for them. XLA's `ShardingPropagation`, as XLA:GPU runs it.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
           s = f32[8] add(r, element 1 of the state)         =>   b = element 1 of while(.., zeros)
     b = element 1 of while(.., init)                             b' = f32[8] add(init, f32[8] all-reduce(b))
 
-Between the all-reduce and the sum there may be conversions, reshapes, transposes, broadcasts, slices, selects of the value or zero
-by a predicate that the devices of a group share, and products with a scalar that another all-reduce makes. The sum may be added to
-a slice of the state that all devices update alike. Nothing else may read that element of the state.
+Between the all-reduce and the sum there may be conversions, reshapes, transposes, broadcasts, slices, selects of the value or
+zero by a predicate that the devices of a group share, and products with a scalar that another all-reduce makes. The sum may be
+added to a slice of the state that all devices update alike. Nothing else may read that element of the state.
 
-An element of the state into which each iteration writes a slice, the result of an all-reduce of any kind, is reduced after the loop
-as a whole, if that is at most `xla_while_loop_all_reduce_dus_code_motion_max_size_bytes` large.
+An element of the state into which each iteration writes a slice, the result of an all-reduce of any kind, is reduced after the
+loop as a whole, if that is at most `xla_while_loop_all_reduce_dus_code_motion_max_size_bytes` large.
 
 XLA's `WhileLoopAllReduceCodeMotion` for all-reduces. XLA also moves an all-reduce of a scatter into the state, where the elements
 that the scatter leaves are summed over the devices in every iteration. That changes values, so it is not done here.

@@ -1,4 +1,4 @@
-"""Finds results of all-reduces that a loop writes slice by slice into an element of its state, which nothing reads before the end.
+"""Finds results of all-reduces that a loop writes slice by slice into an element of its state, and does not read.
 
     body:  r = f32[] all-reduce(x)                                    the element after the loop: f32[16], of which
            u = f32[1] reshape(r)                                 =>   elements 0 to 15 are results of the all-reduce,
@@ -65,7 +65,9 @@ def _common_counter(loops: Sequence[HloInstruction]) -> LoopCounter | None:
     first = counters[0]
     if first is None or first.init or first.step != 1:
         return None
-    alike = all(c is not None and (c.index, c.init, c.step, c.trip_count) == (first.index, 0, 1, first.trip_count) for c in counters)
+    alike = all(
+        c is not None and (c.index, c.init, c.step, c.trip_count) == (first.index, 0, 1, first.trip_count) for c in counters
+    )
     return first if alike else None
 
 

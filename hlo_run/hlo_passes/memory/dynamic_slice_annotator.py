@@ -4,8 +4,9 @@
         =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"192"}}
 
 The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
-grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before.
-A parameter of a computation that is called once is the caller's operand. With constant indices the offset is constant, and there is no `loop_index`. XLA's `DynamicSliceAnnotator`.
+grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before,
+or a parameter of a computation that is called once. With constant indices the offset is constant, and there is no `loop_index`.
+XLA's `DynamicSliceAnnotator`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     c = f32[] constant(1); a = add(x, c); b = multiply(y, c)   =>   a = add(x, c1); b = multiply(y, c2)
 
-The option `split_expressions` does so for expressions of constants too: elementwise instructions, broadcasts and slices of constants
-and iotas. XLA's `HloConstantSplitter`.
+The option `split_expressions` does so for expressions of constants too: elementwise instructions, broadcasts and slices of
+constants and iotas. XLA's `HloConstantSplitter`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class HloConstantSplitter(Struct, frozen=True):
     def _split(self, computation: HloComputation) -> None:
         found: dict[HloInstruction, None] = {}
         for instruction in computation.post_order():
-            if instruction.opcode == "constant" or (self.split_expressions and instruction.opcode == "iota"):
-                found[instruction] = None
-            elif self.split_expressions and _is_expression(instruction) and all(o in found for o in instruction.operands):
+            if (
+                instruction.opcode == "constant"
+                or (self.split_expressions and instruction.opcode == "iota")
+                or (self.split_expressions and _is_expression(instruction) and all(o in found for o in instruction.operands))
+            ):
                 found[instruction] = None
         split = [value for value in found if len(value.users) > (1 if value.opcode in _SOURCES else 0)]
         for value in split:

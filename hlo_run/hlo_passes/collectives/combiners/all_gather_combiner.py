@@ -21,7 +21,7 @@ from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
 
 
 class AllGatherCombiner(Struct, frozen=True):
-    """The pass; see the module's docstring. `default_bytes` is the threshold that a suggestion in the module's header replaces."""
+    """The pass; see the module's docstring. `default_bytes` is the limit that a suggestion of the module replaces."""
 
     name: ClassVar[str] = "gpu-all-gather-combiner"
     default_bytes: int = MOST_COMBINED_BYTES
