@@ -95,7 +95,7 @@ def _element(
     update: HloInstruction, user: HloInstruction | None, body: HloComputation | None, loops: Sequence[HloInstruction]
 ) -> int | None:
     """Return the element of the state that an update changes in place, if nothing else in the loops reads it."""
-    if update.opcode != "dynamic-update-slice" or body is None or user is not body.root or user.opcode != "tuple":
+    if update.opcode != "dynamic-update-slice" or body is None or user is None or user is not body.root or user.opcode != "tuple":
         return None
     element = update.operands[0]
     if not _is_element(element) or len(element.users) != 1:
