@@ -29,7 +29,7 @@ class HloConstantSplitter(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        sources = module.instructions_of(*(_SOURCES if self.split_expressions else ("constant",)))
+        sources = module.instructions_of(*_SOURCES)
         if sources and ctx.options.use_shardy_partitioner and is_annotated(module):
             return  # Shardy splits constants itself
         for computation in dict.fromkeys(source.parent for source in sources):
