@@ -17,7 +17,7 @@ import csv
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,8 +58,9 @@ def _dumps(file: Path, names: Iterable[str], kept: Path) -> dict[str, str]:
     """Return XLA's dumps of a module that sees only these passes, by name, from the file `kept` if it is there."""
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
+        enabled = [*names, *_enclosing(set(names), xla_pipelines())]
         flags = [
-            f"--xla_enable_hlo_passes_only={','.join(names)}",
+            f"--xla_enable_hlo_passes_only={','.join(dict.fromkeys(enabled))}",
             "--xla_dump_hlo_pass_re=.*",
             "--xla_dump_hlo_as_text",
             _NO_TRITON,
@@ -73,6 +74,15 @@ def _dumps(file: Path, names: Iterable[str], kept: Path) -> dict[str, str]:
                     archive.write(path, path.name)
     with zipfile.ZipFile(kept) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def _enclosing(wanted: set[str], pipelines: Iterable[Pipeline]) -> Iterator[str]:
+    """Return the pipelines inside of others that contain a wanted pass: XLA runs them only if they are named, too."""
+    for pipeline in pipelines:
+        for inner in (item for item in pipeline.items if isinstance(item, Pipeline)):
+            if _has(inner, wanted):
+                yield inner.name
+            yield from _enclosing(wanted, (inner,))
 
 
 def _has(pipeline: Pipeline, wanted: set[str]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hlo_run.options.flag import flag
 
-_MOST_BYTES = 30 * 1024 * 1024 + 7
+MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -15,18 +15,22 @@ class CollectiveFlags:
     """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
-        _MOST_BYTES, "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).", "N"
+        MOST_COMBINED_BYTES,
+        "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).",
+        "N",
     )
     xla_gpu_all_reduce_combine_threshold_bytes: int = flag(
-        _MOST_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
+        MOST_COMBINED_BYTES,
+        "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).",
+        "N",
     )
     xla_gpu_reduce_scatter_combine_threshold_bytes: int = flag(
-        _MOST_BYTES,
+        MOST_COMBINED_BYTES,
         "gpu-reduce-scatter-combiner: combine reduce-scatters with results of at most N bytes together (0: none).",
         "N",
     )
     xla_gpu_collective_permute_combine_threshold_bytes: int = flag(
-        _MOST_BYTES,
+        MOST_COMBINED_BYTES,
         "collective-permute-combiner: combine collective-permutes with results of at most N bytes together (0: none).",
         "N",
     )

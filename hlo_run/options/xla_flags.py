@@ -30,6 +30,11 @@ class XlaFlags(CollectiveFlags):
     xla_reduce_window_rewrite_base_length: int = flag(
         16, "reduce-window-rewriter: split running reductions into blocks of N elements (0: do not).", "N", least=0
     )
+    xla_while_loop_all_reduce_dus_code_motion_max_size_bytes: int = flag(
+        10240,
+        "while-loop-all-reduce-code-motion: reduce what a loop writes slice by slice after it, if it is at most N bytes.",
+        "N",
+    )
     xla_recognize_reduction_optimization_level: int = flag(
         0,
         "recognize-reduce-window: 1 makes windows of sums of slices, 2 also dots of weighted sums, 3 also dots of sums of "

@@ -79,7 +79,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
                 ),
                 repeat=25,
             ),
-            HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant",)),
+            HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant", "iota")),
             HloRow("shardy-xla", _pass("collectives.shardy_xla")),
             HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
             HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),

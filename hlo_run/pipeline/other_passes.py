@@ -13,6 +13,7 @@ def _row(name: str, module: str) -> Row[PassContext, HloPass]:
 OTHER_PASSES: Group[PassContext, HloPass] = Group(
     "other",
     (
+        _row("alias_passthrough_params", "memory.alias_passthrough_params"),
         _row("batch-dot-simplification", "dots.batch_dot_simplification"),
         _row("bfloat16-propagation", "simplifiers.bfloat16_propagation"),
         _row("call-marker", "control_flow.call_marker"),
@@ -24,6 +25,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("conditional-code-motion", "control_flow.conditional_code_motion"),
         _row("conditional-to-select", "control_flow.conditional_to_select"),
         _row("control-dep-remover", "memory.control_dep_remover"),
+        _row("conv-operand-canonicalizer", "library.conv_operand_canonicalizer"),
         _row("convert_operand_folding", "dots.convert_operand_folding"),
         _row("dead-dus-elimination", "simplifiers.dead_dus_elimination"),
         _row("defuser", "fusion.defuser"),
@@ -31,6 +33,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("dot_dimension_normalizer", "dots.dot_dimension_normalizer"),
         _row("element_type_converter", "expanders.element_type_converter"),
         _row("fusion_constant_sinking", "fusion.fusion_constant_sinking"),
+        _row("gemm-fusion-swap-operands", "dots.gemm_fusion_swap_operands"),
         _row("gemv-rewriter", "dots.gemv_rewriter"),
         _row("hlo-descheduler", "memory.descheduler"),
         _row("hlo-module-dce", "control_flow.hlo_module_dce"),
@@ -38,6 +41,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("propagate-call-metadata", "control_flow.propagate_call_metadata"),
         _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
         _row("root-instruction-sinker", "memory.root_instruction_sinker"),
+        _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
         _row("scan-rewriter", "library.scan_rewriter"),
         _row("slice-hoister", "simplifiers.slice_hoister"),
         _row("unflatten-call-graph", "control_flow.unflatten_call_graph"),

@@ -3,8 +3,9 @@
     x = f32[8] parameter(0), sharding={devices=[4]<=[4]}; y = f32[8] tanh(x)   =>   y = .., sharding={devices=[4]<=[4]}
 
 Eagerness grows in four levels: elementwise instructions first, broadcasts last. Instructions with a sharding keep it;
-custom calls `Sharding` become copies with theirs. Parameters without a sharding get none. The result of the entry gets one
-if the header's `allow_spmd_sharding_propagation_to_output` says so. XLA's `ShardingPropagation`, as XLA:GPU runs it.
+custom calls `Sharding` become copies with theirs. The result of the entry gets one if the header's
+`allow_spmd_sharding_propagation_to_output` says so. Parameters get a new one only by the option `to_parameters`: XLA:GPU does not
+read the header's flags for them. XLA's `ShardingPropagation`, as XLA:GPU runs it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings.make import REPLICATED, divides_evenly, elements_of, for_shape, part_of
 from hlo_run.hlo.shardings.merge import common, merged
 from hlo_run.hlo.shardings.replicate import keep_dims
-from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.propagation.annotations import clean, take_annotations
 from hlo_run.hlo_passes.propagation.fixpoint import related, run_to_fixpoint
@@ -27,11 +28,15 @@ _LEVELS = 4
 
 
 class ShardingPropagation(Struct, frozen=True):
-    """The pass; see the module's docstring. `to_output` and `to_parameters` override the header: one flag, or one per value."""
+    """The pass; see the module's docstring.
+
+    `to_output` and `to_parameters` name the values that may get a sharding: `true` or `false` for all, or a flag for each
+    element of the result and each parameter: `true+false`. Without `to_output` the header decides.
+    """
 
     name: ClassVar[str] = "sharding-propagation"
-    to_output: bool | None = None
-    to_parameters: bool = False
+    to_output: str = ""
+    to_parameters: str = "false"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
@@ -39,12 +44,14 @@ class ShardingPropagation(Struct, frozen=True):
         if module.is_propagated or not any(i.sharding is not None for i in module.instructions):
             return
         flags = tuple(module.attrs.get("allow_spmd_sharding_propagation_to_output") or (False,))
-        to_output = flags if self.to_output is None else (self.to_output,)
-        run = Propagation(any(to_output), self.to_parameters)
+        to_output = _flags(self.to_output) if self.to_output else flags
+        to_parameters = _flags(self.to_parameters)
+        run = Propagation(any(to_output), any(to_parameters))
         clean(run, module)
         take_annotations(run, module)
         entry = module.entry
         saved = elements_of(entry.root.sharding) if entry.root.shape.is_tuple and entry.root.sharding is not None else ()
+        of_parameters = [parameter.sharding for parameter in entry.parameters]
         _find_callers(run, module)
         _find_provided(run, module)
         for level in range(_LEVELS):
@@ -54,6 +61,12 @@ class ShardingPropagation(Struct, frozen=True):
             run_to_fixpoint(run, module, _LEVELS - 1)
         _remove_barriers(module)
         _keep_outputs(entry, to_output, saved)
+        if run.spreads_to_parameters:
+            _keep_parameters(entry, to_parameters, of_parameters)
+
+
+def _flags(text: str) -> tuple[bool, ...]:
+    return tuple(part.strip().lower() == "true" for part in text.split("+"))
 
 
 def _computations(module: HloModule) -> list[HloComputation]:
@@ -148,3 +161,16 @@ def _keep_outputs(entry: HloComputation, to_output: tuple[bool, ...], saved: tup
         root.attrs["sharding"] = for_shape(root.shape, leaves)
     elif not root.shape.is_tuple and to_output[0] and not divides_evenly(root.shape, root.sharding):
         root.attrs["sharding"] = REPLICATED
+
+
+def _keep_parameters(entry: HloComputation, to_parameters: tuple[bool, ...], saved: list[Sharding | None]) -> None:
+    """Give parameters back what must stay. A new sharding that does not divide a parameter evenly becomes replicated."""
+    everywhere = to_parameters == (True,)
+    for number, (parameter, old) in enumerate(zip(entry.parameters, saved, strict=True)):
+        may = everywhere or (number < len(to_parameters) and to_parameters[number])
+        if not may and old is not None and any(leaf.kind != "unknown" for leaf in elements_of(old)):
+            parameter.attrs["sharding"] = old
+        elif not may:
+            parameter.attrs.pop("sharding", None)
+        elif parameter.sharding is not None and not divides_evenly(parameter.shape, parameter.sharding):
+            give(parameter, REPLICATED)

@@ -4,9 +4,15 @@
           s = f32[8] add(r, element 1 of the state)         =>   b = element 1 of while(.., zeros)
     b = element 1 of while(.., init)                             b' = f32[8] add(init, f32[8] all-reduce(b))
 
-Between the all-reduce and the sum there may be conversions, reshapes, transposes, slices, and selects of the value or zero by a
-predicate that the devices of a group share. The sum may be added to a slice of the state that all devices update alike. Nothing
-else may read that element of the state. XLA's `WhileLoopAllReduceCodeMotion` for all-reduces.
+Between the all-reduce and the sum there may be conversions, reshapes, transposes, broadcasts, slices, selects of the value or
+zero by a predicate that the devices of a group share, and products with a scalar that another all-reduce makes. The sum may be
+added to a slice of the state that all devices update alike. Nothing else may read that element of the state.
+
+An element of the state into which each iteration writes a slice, the result of an all-reduce of any kind, is reduced after the
+loop as a whole, if that is at most `xla_while_loop_all_reduce_dus_code_motion_max_size_bytes` large.
+
+XLA's `WhileLoopAllReduceCodeMotion` for all-reduces. XLA also moves an all-reduce of a scatter into the state, where the elements
+that the scatter leaves are summed over the devices in every iteration. That changes values, so it is not done here.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo_passes.communication.loop_slices import WrittenPart, written_part
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.groups import FLATTENED, REPLICAS, device_counts, group_mode
@@ -48,7 +55,6 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
         bodies = dict.fromkeys(loop.while_body for loop in module.instructions_of("while"))
         reduces = [r for r in module.instructions_of("all-reduce") if r.parent in bodies]
         if not reduces or pins_layouts(module, "all-reduce"):
@@ -56,6 +62,7 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
         is_same = _sameness(module)
         for body in call_graph_post_order(module):
             if body in bodies:
+                _move_slices(module, body, ctx.options.xla_while_loop_all_reduce_dus_code_motion_max_size_bytes)
                 _move_out(module, body, is_same)
 
 
@@ -80,9 +87,48 @@ def _sameness(module: HloModule) -> _IsSame:
     return is_same
 
 
-def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None:
+def _loops(body: HloComputation) -> list[HloInstruction]:
+    """Return the loops of a body; an empty list if another instruction calls it, or if a state is not made of elements."""
     loops = [caller for caller in body.callers if caller.opcode == "while" and caller.while_body is body]
-    if len(loops) != len(body.callers) or body.root.opcode != "tuple" or any(x.operands[0].opcode != "tuple" for x in loops):
+    has_others = len(loops) != len(body.callers) or body.root.opcode != "tuple"
+    return [] if has_others or any(loop.operands[0].opcode != "tuple" for loop in loops) else loops
+
+
+def _move_slices(module: HloModule, body: HloComputation, limit_bytes: int) -> None:
+    loops = _loops(body)
+    reduces = [r for r in body.post_order() if r.opcode == "all-reduce" and r.shape.is_array and kind_of_reducer(r.to_apply)]
+    parts = {reduce: part for reduce in reduces if loops and (part := written_part(reduce, loops, limit_bytes))}
+    if not parts:
+        return
+    for loop in loops:
+        editor, users, was_root = Editor(loop), list(loop.users), loop.is_root
+        new = {part.number: _with_reduced_part(editor, reduce, part) for reduce, part in parts.items()}
+        elements = [new[n] if n in new else editor.element(loop, n) for n in range(len(loop.operands[0].operands))]
+        _use_elements(loop, users, was_root, elements, editor)
+    for reduce in parts:
+        module.replace_uses(reduce, reduce.operands[0])
+        body.remove(reduce)
+
+
+def _with_reduced_part(editor: Editor, reduce: HloInstruction, part: WrittenPart) -> HloInstruction:
+    """Return the element of the finished loop, with the all-reduce of what its iterations wrote."""
+    element = editor.element(editor.origin, part.number)
+    ends = [start + size for start, size in zip(part.starts, part.sizes, strict=True)]
+    is_whole = part.sizes == element.shape.dims
+    written = element if is_whole else editor.slice(element, part.starts, ends)
+    value = editor.convert(written, reduce.shape.element_type)
+    attributes = {name: value for name, value in reduce.attrs.items() if name != "sharding"}
+    made = editor.add("all-reduce", value.shape, [value], dict(reduce.called), name=reduce.name, **attributes)
+    result = editor.convert(made, element.shape.element_type)
+    if is_whole:
+        return result
+    starts = {start: editor.constant(start, "s64") for start in dict.fromkeys(part.starts)}
+    return editor.add("dynamic-update-slice", element.shape, [element, result, *(starts[start] for start in part.starts)])
+
+
+def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None:
+    loops = _loops(body)
+    if not loops:
         return
     moved: dict[HloInstruction, list[_Accumulation]] = {}
     for reduce in body.post_order():
@@ -109,7 +155,10 @@ def _accumulations(reduce: HloInstruction, body: HloComputation, is_same: _IsSam
     waiting = [reduce]
     for value in waiting:  # grows while we walk
         for user in value.users:
-            if user.opcode in (*_VIEWS, "slice") or _keeps_or_drops(user, value, reduce, is_same):
+            if user.opcode in (*_VIEWS, "slice", "broadcast") or _keeps_or_drops(user, value, reduce, is_same):
+                waiting.append(user)
+                continue
+            if user.opcode == "multiply" and _is_scaled(user, value, reduce, is_same):
                 waiting.append(user)
                 continue
             accumulation = _accumulation(user, value, body) if user.opcode == "add" else None
@@ -130,6 +179,22 @@ def _keeps_or_drops(user: HloInstruction, value: HloInstruction, reduce: HloInst
     one, two = user.operands[1:]
     other = two if one is value else one
     return one is not two and _is_zero(other) and is_same(reduce, user.operands[0])
+
+
+def _is_scaled(product: HloInstruction, value: HloInstruction, reduce: HloInstruction, is_same: _IsSame) -> bool:
+    """True for a product with a broadcast scalar that another all-reduce makes, which stays in the loop.
+
+    A scalar all-reduce in such a product is not moved, so that two factors are never moved both.
+    """
+    one, two = product.operands
+    factor = source = two if one is value else one
+    opcodes: set[str] = set()
+    while source.opcode in ("broadcast", "convert"):
+        opcodes.add(source.opcode)
+        source = source.operands[0]
+    if not reduce.shape.dims or source.opcode != "all-reduce" or source.shape.dims or "broadcast" not in opcodes:
+        return False
+    return one is not two and is_same(reduce, factor)
 
 
 def _is_zero(value: HloInstruction) -> bool:

@@ -14,22 +14,52 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Layout, Shape
 
 Key = Callable[[HloInstruction], "Hashable | None"]
 
 
 class Limits(Struct, frozen=True):
-    """The most bytes of results, and the most collectives, that one collective replaces. Zero: combine none."""
+    """The most bytes of results, and the most collectives, that one collective replaces. Zero: combine none.
+
+    If `bytes` is the default, a module's attribute `suggested_combiner_threshold` replaces it for pipelined and synchronous
+    collectives.
+    """
 
     bytes: int
     count: int
+    default_bytes: int | None = None
 
 
 def combine_all(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
     """Combine collectives whose keys are equal; those with the key None stay."""
-    if limits.bytes <= 0 or limits.count <= 0:
-        return
+    suggested = _suggested_bytes(module) if limits.bytes == limits.default_bytes else 0
+    if suggested > 0 and limits.count > 0:
+        _combine(module, opcode, _key_of_urgent(key), replace(limits, bytes=suggested))
+    if limits.bytes > 0 and limits.count > 0:
+        _combine(module, opcode, key, limits)
+
+
+def _suggested_bytes(module: HloModule) -> int:
+    attributes = module.attrs.get("frontend_attributes")
+    text = attributes.get("suggested_combiner_threshold") if isinstance(attributes, FrontendAttributes) else None
+    return int(text) if text is not None and text.isdecimal() else 0
+
+
+def _key_of_urgent(key: Key) -> Key:
+    """Return the key of collectives that are pipelined or synchronous; all others stay."""
+
+    def urgent(instruction: HloInstruction) -> Hashable | None:
+        attributes = instruction.frontend_attributes
+        is_sync = attributes is not None and attributes.get("sync_collective") == "true"
+        found = key(instruction) if is_sync or combiner_key(instruction)[1] else None
+        return None if found is None else (found, is_sync)
+
+    return urgent
+
+
+def _combine(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
     for computation in list(dict.fromkeys(i.parent for i in module.instructions_of(opcode))):
         if computation is not None:
             _combine_in(module, computation, opcode, key, limits)
@@ -40,7 +70,7 @@ def _combine_in(module: HloModule, computation: HloComputation, opcode: str, key
     while left:
         group = _next_group(computation.post_order(), left, limits)
         if len(group) > 1:
-            _combine(module, group)
+            _combine_group(module, group)
 
 
 def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hashable], limits: Limits) -> list[HloInstruction]:
@@ -73,7 +103,7 @@ def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hash
     return group
 
 
-def _combine(module: HloModule, group: Sequence[HloInstruction]) -> None:
+def _combine_group(module: HloModule, group: Sequence[HloInstruction]) -> None:
     """Replace the collectives by elements of one; those along another dimension than most get it by bitcasts."""
     first = group[0]
     dim = _usual_dim(group) if "dimensions" in first.attrs else None

@@ -4,8 +4,8 @@
     c = conditional(p, a, b), true_computation=f, ..   =>   select(broadcast(p), f(a), g(b)) if both are elementwise and the like
 
 A branch number out of range means the last branch; a number converted from a pred selects as the pred does. A branch that
-computes nothing stays a branch: to skip it is faster. XLA's `ConditionalSimplifier`, without its removal of unused results
-and operands.
+computes nothing stays a branch: to skip it is faster. Results that nothing reads go, one of two equal results, too, and so do
+elements of an operand that its branch does not read. XLA's `ConditionalSimplifier`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_un
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.conditional_values import branches, may_change, narrow_operands, narrow_results
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 
 # The opcodes that a branch may have if it is to be computed unconditionally.
@@ -41,26 +42,35 @@ class SimplifyConditional(Struct, frozen=True):
         """Edit in place, callers before what they call."""
         del ctx
         version = module.version
-        for conditional in module.instructions_of("conditional"):
-            if conditional.parent is None or conditional.parent.module is None:
-                continue
-            if _has_hint(conditional, _SCHEDULED):
-                continue
-            if _has_hint(conditional, *_KEPT):
-                _call_taken(module, conditional)
-                continue
-            by_pred = _pred_of(conditional)
-            if by_pred is not None and all(map(_is_cheap, branches(conditional))):
-                _compute_both(module, conditional, by_pred)
-                continue
-            number = _taken(conditional)
-            if number is not None:
-                computation = conditional.parent
-                inline(module, conditional, branches(conditional)[number], (conditional.operands[1 + number],))
-                # Its effects are now those of the inlined instructions.
-                computation.remove_all({conditional})
+        conditionals = module.instructions_of("conditional")
+        changeable = [conditional for conditional in conditionals if may_change(conditional)]
+        for conditional in conditionals:
+            if conditional.parent is not None and conditional.parent.module is not None:
+                if conditional in changeable:
+                    narrow_results(module, conditional)
+                _remove(module, conditional)
+        left = [c for c in changeable if c.parent is not None and c.parent.module is not None]
+        narrow_operands(module, left)
         if module.version != version:
             remove_uncalled(module)
+
+
+def _remove(module: HloModule, conditional: HloInstruction) -> None:
+    """Replace a conditional by a branch, or by both, if that is possible."""
+    if _has_hint(conditional, _SCHEDULED):
+        return
+    if _has_hint(conditional, *_KEPT):
+        _call_taken(module, conditional)
+        return
+    by_pred = _pred_of(conditional)
+    if by_pred is not None and all(map(_is_cheap, branches(conditional))):
+        _compute_both(module, conditional, by_pred)
+        return
+    number, computation = _taken(conditional), conditional.parent
+    if number is not None and computation is not None:
+        inline(module, conditional, branches(conditional)[number], (conditional.operands[1 + number],))
+        # Its effects are now those of the inlined instructions.
+        computation.remove_all({conditional})
 
 
 def _has_hint(conditional: HloInstruction, name: str, value: str | None = None) -> bool:
@@ -80,13 +90,6 @@ def _call_taken(module: HloModule, conditional: HloInstruction) -> None:
     call = HloInstruction("call", "call", conditional.shape, operands, attributes, called, conditional.where)
     module.replace(conditional, computation.add(call))
     computation.remove_all({conditional})
-
-
-def branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
-    """Return the branches, in the order of the operands that they take."""
-    if "branch_computations" in conditional.called:
-        return conditional.called["branch_computations"]
-    return conditional.called["true_computation"] + conditional.called["false_computation"]
 
 
 def _pred_of(conditional: HloInstruction) -> tuple[HloInstruction, int] | None:

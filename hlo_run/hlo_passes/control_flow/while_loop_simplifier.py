@@ -17,10 +17,10 @@ from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_uncalled, remove_unused
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
+from hlo_run.hlo_passes.subgraphs.loop_unused import drop_unused_elements, needed_elements
 
 
 class WhileLoopSimplifier(Struct, frozen=True):
@@ -44,7 +44,7 @@ class WhileLoopSimplifier(Struct, frozen=True):
                         _merge_doubled(module, state)
                     _split_users(module, state)
                     if _hand_past(module, state):
-                        _drop_unused(state)
+                        drop_unused_elements(state)
         if module.version != version:
             remove_uncalled(module)
 
@@ -97,7 +97,7 @@ def _split_users(module: HloModule, state: LoopState) -> None:
     if (not whole and not loop.is_root) or loop.backend_config or not state.unchanged:
         return
     used = set(range(len(state.init.operands))) - set(state.unchanged)
-    if len(_needed(state, used)) == len(state.init.operands):
+    if len(needed_elements(state, used)) == len(state.init.operands):
         return
     editor = Editor(loop)
     elements = [
@@ -130,65 +130,3 @@ def _hand_past(module: HloModule, state: LoopState) -> bool:
             module.replace(element, state.init.operands[index])
             remove_unused([element])
     return state.loop.parent is not None
-
-
-def _drop_unused(state: LoopState) -> None:
-    """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on."""
-    loop, body = state.loop, state.body
-    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.backend_config:
-        return
-    if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
-        return
-    needed = _needed(state, {user.tuple_index for user in loop.users})
-    if len(needed) == len(state.init.operands):
-        return
-    numbers = {old: new for new, old in enumerate(needed)}
-    shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))
-    root = body.root
-    body.root = Editor(root).add("tuple", shape, [root.operands[n] for n in needed])
-    for computation in (body, state.condition):
-        remove_unused([i for i in computation.instructions if not i.users and not i.is_root])
-        (parameter,) = computation.parameters
-        parameter.shape = shape
-        _renumber(parameter, numbers)
-    loop.operands = [Editor(state.init).add("tuple", shape, [state.init.operands[n] for n in needed])]
-    loop.shape = shape
-    _renumber(loop, numbers)
-    remove_unused([state.init])
-
-
-def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
-    for element in value.users:
-        element.attrs["index"] = numbers[element.tuple_index]
-
-
-def _needed(state: LoopState, used: set[int]) -> list[int]:
-    """Return the indices of the needed elements of the state, ascending; `used` are those of the result."""
-    needed = set(used)
-    needed |= {element.tuple_index for element in state.condition.parameters[0].users}
-    reads = _reads(state.body)
-    effects: set[int] = set()
-    for instruction in state.body.instructions:
-        if has_side_effect(instruction):
-            effects |= reads[instruction]
-    needed |= effects
-    waiting = list(needed)
-    while waiting:
-        fresh = reads[state.body.root.operands[waiting.pop()]] - needed
-        needed |= fresh
-        waiting += fresh
-    return sorted(needed)
-
-
-def _reads(body: HloComputation) -> dict[HloInstruction, frozenset[int]]:
-    """Return for each instruction the elements of the state that it depends on."""
-    reads: dict[HloInstruction, frozenset[int]] = {}
-    known: dict[frozenset[int], frozenset[int]] = {}
-    for instruction in body.post_order():
-        if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "parameter":
-            found = frozenset((instruction.tuple_index,))
-        else:
-            parts = {reads[o] for o in (*instruction.operands, *instruction.control_predecessors)}
-            found = next(iter(parts)) if len(parts) == 1 else frozenset[int]().union(*parts)
-        reads[instruction] = known.setdefault(found, found)
-    return reads

@@ -4,7 +4,9 @@
 
 A matrix is transposed if necessary, so that the contracting dimensions come last: layout assignment runs later, and picks
 layouts in which the transpose moves no byte where possible. bf16 and f16 are summed in f32; integers are converted before
-they are multiplied. The library keeps a matrix of ten million elements or more. XLA's `DotStrengthReduction`.
+they are multiplied. The library keeps a matrix of ten million elements or more of a type that XLA's Triton kernels know. Products
+of two s32 matrices whose rows are multiplied are replaced, too. XLA's `DotStrengthReduction`, but for results of f8, whose
+factors would be rounded to f8, and for algorithms of several parts, which become one product.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 10_000_000
+_TRITON_RESULTS = frozenset(("bf16", "f16", "f32"))
 _SUMMED_IN_F32 = frozenset(("bf16", "f16"))
 
 
@@ -33,20 +36,38 @@ class DotStrengthReduction(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.in_post_order("dot") if _has_a_vector(dot)]
+        replaced = [dot for dot in module.in_post_order("dot") if _is_reduced(dot)]
         replace_each(module, replaced, partial(_reduced, module))
 
 
-def _has_a_vector(dot: HloInstruction) -> bool:
-    sides = dot_side(dot, 0), dot_side(dot, 1)
-    if dot.control_predecessors or not sides[0].contracting or (sides[0].free and sides[1].free):
+def _is_reduced(dot: HloInstruction) -> bool:
+    lhs, rhs = dot_side(dot, 0), dot_side(dot, 1)
+    if dot.control_predecessors or not lhs.contracting or size_of(dot, 0, lhs.contracting) < 2:
         return False
     if dot.shape.dtype.bits < 16 and dot.shape.dtype.is_float:
         return False
     if any(operand.shape.dtype.bits < 8 or 0 in operand.shape.dims for operand in dot.operands):
         return False
-    depth = size_of(dot, 0, sides[0].contracting)
-    return depth > 1 and (size_of(dot, 0, sides[0].free) + size_of(dot, 1, sides[1].free)) * depth < _MOST_ELEMENTS
+    if not lhs.free and not rhs.free:
+        return True
+    kinds = {value.shape.element_type for value in (dot, *dot.operands)}
+    if lhs.free and rhs.free and not (kinds == {"s32"} and rhs.contracting == (1,)):
+        return False
+    elements = (size_of(dot, 0, lhs.free) + size_of(dot, 1, rhs.free)) * size_of(dot, 0, lhs.contracting)
+    return elements < _MOST_ELEMENTS or not _is_for_triton(dot)
+
+
+def _is_for_triton(dot: HloInstruction) -> bool:
+    """True if the product's types and precision are those of XLA's Triton kernels, which XLA asks about here in every case."""
+    precision = dot.attrs.get("operand_precision") or ()
+    if "algorithm" not in dot.attrs and any(word != "default" for word in precision):
+        return False
+    lhs, rhs = (operand.shape for operand in dot.operands)
+    if lhs.element_type != rhs.element_type:
+        return lhs.dtype.is_float and rhs.dtype.is_float and lhs.dtype.bits == rhs.dtype.bits == 8
+    if dot.shape.element_type == "s32":
+        return lhs.element_type == "s8"
+    return dot.shape.element_type in _TRITON_RESULTS and lhs.dtype.is_float and lhs.dtype.bits <= 32
 
 
 def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
@@ -56,17 +77,32 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     factors = [
         _factor(editor, editor.convert(operand, factor_type), side) for operand, side in zip(dot.operands, sides, strict=True)
     ]
-    # The operand with free dimensions has all dimensions of the product; the other one lacks them.
-    whole = 1 if sides[1].free else 0
-    kept, rank = len(sides[whole].batch) + len(sides[whole].free), factors[whole].shape.rank
-    if sides[whole].free:
-        dims = (*range(len(sides[whole].batch)), *range(kept, rank))
-        factors[1 - whole] = editor.broadcast(factors[1 - whole], factors[whole].shape.dims, dims)
+    # Both get the dimensions of the result, then the contracting ones.
+    batch, lhs_free, rhs_free = len(sides[0].batch), len(sides[0].free), len(sides[1].free)
+    lhs, rhs = factors
+    wide = _with_dims(editor, lhs, batch + lhs_free, rhs.shape.dims[batch : batch + rhs_free])
+    factors = [wide, _with_dims(editor, rhs, batch, lhs.shape.dims[batch : batch + lhs_free])]
     product = editor.convert(editor.binary("multiply", *factors), sum_type)
     zero, adder = replace(editor, derives=False).constant(0, sum_type), _adder(module, sum_type)
+    kept = batch + lhs_free + rhs_free
     shape = Shape.array(sum_type, product.shape.dims[:kept])
-    total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, rank)))
+    total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, product.shape.rank)))
     return editor.convert(total, factor_type)
+
+
+def _with_dims(editor: Editor, value: HloInstruction, before: int, sizes: tuple[int, ...]) -> HloInstruction:
+    """Broadcast to new dimensions that precede dimension `before`; in memory, they come next to it on the major side."""
+    if not sizes:
+        return value
+    count, order = len(sizes), list[int]()
+    for dim in value.shape.minor_to_major:
+        order.append(dim + count if dim >= before else dim)
+        if dim == before:
+            order += range(before + count - 1, before - 1, -1)
+    dims = (*value.shape.dims[:before], *sizes, *value.shape.dims[before:])
+    shape = Shape.array(value.shape.element_type, dims, tuple(order))
+    places = tuple(dim + count if dim >= before else dim for dim in range(value.shape.rank))
+    return editor.add("broadcast", shape, [value], dimensions=places)
 
 
 def _factor(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:

@@ -4,8 +4,9 @@
         =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"192"}}
 
 The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
-grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before.
-With constant indices the offset is constant, and there is no `loop_index`. XLA's `DynamicSliceAnnotator`.
+grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before,
+or a parameter of a computation that is called once. With constant indices the offset is constant, and there is no `loop_index`.
+XLA's `DynamicSliceAnnotator`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class _Search:
 
     def values(self, index: HloInstruction) -> tuple[_Loop, Any] | None:
         """Return the loop that determines a scalar integer, and its int64 values in the order of iterations; else None."""
+        index = _at_call(index)
         if index not in self._values:
             loop = self._loop(index)
             values = None if loop is None else _evaluate(index, loop)
@@ -126,6 +128,16 @@ def _counter(loop: HloInstruction) -> _Counter | None:
         return _Counter(int(place.get("tuple_index", 0)), int(steps.get("init", 0)), int(steps.get("step", 0)), int(count["n"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _at_call(index: HloInstruction) -> HloInstruction:
+    """Return the value that an only caller, a call or an async-start, hands over as a parameter; any other value itself."""
+    while index.opcode == "parameter" and index.parent is not None and len(index.parent.callers) == 1:
+        caller = index.parent.callers[0]
+        if caller.opcode not in ("call", "async-start"):
+            break
+        index = caller.operands[index.parameter_number]
+    return index
 
 
 def _behind_copies(value: HloInstruction) -> HloInstruction:

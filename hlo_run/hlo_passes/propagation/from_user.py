@@ -238,6 +238,14 @@ def _custom_call(instruction: HloInstruction, user: HloInstruction, level: int) 
     return user.sharding if same_dims(instruction.shape, user.shape) else None
 
 
+def _outfeed(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
+    """The sharding of an outfeed lists the leaves of the value, then the token."""
+    del level
+    if instruction is not user.operands[0] or user.sharding is None:
+        return None
+    return part_of(user.sharding, Shape.make_tuple(tuple(operand.shape for operand in user.operands)), 0)
+
+
 _RULES: dict[str, Callable[[HloInstruction, HloInstruction, int], Sharding | None]] = {
     "broadcast": _broadcast,
     "concatenate": _concatenate,
@@ -252,6 +260,7 @@ _RULES: dict[str, Callable[[HloInstruction, HloInstruction, int], Sharding | Non
     "transpose": _transpose,
     "tuple": _tuple,
     "get-tuple-element": _element,
+    "outfeed": _outfeed,
     "reduce": _reduce,
     "scan": _sort,
     "sort": _sort,

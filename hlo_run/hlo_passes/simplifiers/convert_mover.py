@@ -4,11 +4,12 @@
     c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
 
 Widening conversions move behind data movement (concatenate, pad, reshape, slice, transpose), narrowing ones before it; the
-first of the two must have no other users. XLA's `ConvertMover`.
+first of the two must have no other users. A narrowing goes as far as it can. XLA's `ConvertMover`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,11 +44,13 @@ class ConvertMover(Struct, frozen=True):
                     module.replace(instruction, new)
                     replaced.append(instruction)
             remove_unused(replaced)
-            left = [i for i in reversed(order) if i.parent is computation and i.opcode == "convert"]
-            for convert in left:
-                if (new := _converted_earlier(convert)) is not None:
+            left = deque(i for i in reversed(order) if i.parent is computation)
+            while left:
+                convert = left.popleft()
+                if convert.opcode == "convert" and (new := _converted_earlier(convert)) is not None:
                     module.replace(convert, new)
                     remove_unused([convert])
+                    left.extendleft(new.operands)
 
 
 def _width(value: HloInstruction) -> int:

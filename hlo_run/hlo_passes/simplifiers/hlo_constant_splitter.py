@@ -2,7 +2,8 @@
 
     c = f32[] constant(1); a = add(x, c); b = multiply(y, c)   =>   a = add(x, c1); b = multiply(y, c2)
 
-XLA's `HloConstantSplitter`, without expressions.
+The option `split_expressions` does so for expressions of constants too: elementwise instructions, broadcasts and slices of
+constants and iotas. XLA's `HloConstantSplitter`.
 """
 
 from __future__ import annotations
@@ -11,29 +12,62 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import copy_instruction
-from hlo_run.hlo.graph import HloModule
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_SOURCES = ("constant", "iota")
 
 
 class HloConstantSplitter(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "hlo-constant-splitter"
+    split_expressions: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        constants = module.instructions_of("constant")
-        if constants and ctx.options.use_shardy_partitioner and is_annotated(module):
+        sources = module.instructions_of(*_SOURCES)
+        if sources and ctx.options.use_shardy_partitioner and is_annotated(module):
             return  # Shardy splits constants itself
-        for constant in constants:
-            computation = constant.parent
-            if computation is None or len(constant.users) <= 1:
-                continue
-            for user in list(constant.users):
-                copy = copy_instruction(constant, ())
-                copy.attrs.pop("sharding", None)
-                user.replace_operand(constant, computation.add(copy))
-            if constant is not computation.root:
-                computation.remove(constant)
+        for computation in dict.fromkeys(source.parent for source in sources):
+            if computation is not None and not computation.is_fusion:
+                self._split(computation)
+
+    def _split(self, computation: HloComputation) -> None:
+        found: dict[HloInstruction, None] = {}
+        for instruction in computation.post_order():
+            if (
+                instruction.opcode == "constant"
+                or (self.split_expressions and instruction.opcode == "iota")
+                or (self.split_expressions and _is_expression(instruction) and all(o in found for o in instruction.operands))
+            ):
+                found[instruction] = None
+        split = [value for value in found if len(value.users) > (1 if value.opcode in _SOURCES else 0)]
+        for value in split:
+            for user in list(value.users):
+                if value.opcode == "constant" or user not in found:
+                    user.replace_operand(value, _copy(computation, value))
+        remove_unused(value for value in split if not value.is_root and not value.users)
+
+
+def _is_expression(instruction: HloInstruction) -> bool:
+    if not instruction.operands or has_side_effect(instruction):
+        return False
+    return instruction.opcode in ("broadcast", "slice") or is_elementwise(instruction)
+
+
+def _copy(computation: HloComputation, value: HloInstruction) -> HloInstruction:
+    """Return a copy of an expression and of all that it is computed from, without shardings."""
+    copies: dict[HloInstruction, HloInstruction] = {}
+
+    def copied(part: HloInstruction) -> HloInstruction:
+        if part not in copies:
+            made = copy_instruction(part, [copied(operand) for operand in part.operands])
+            made.attrs.pop("sharding", None)
+            copies[part] = computation.add(made)
+        return copies[part]
+
+    return copied(value)

@@ -17,12 +17,14 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
 
 
 class AllGatherCombiner(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. `default_bytes` is the limit that a suggestion of the module replaces."""
 
     name: ClassVar[str] = "gpu-all-gather-combiner"
+    default_bytes: int = MOST_COMBINED_BYTES
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
@@ -40,7 +42,6 @@ class AllGatherCombiner(Struct, frozen=True):
             )
 
         if not pins_layouts(module, "all-gather"):
-            limits = Limits(
-                options.xla_gpu_all_gather_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
-            )
+            size = options.xla_gpu_all_gather_combine_threshold_bytes
+            limits = Limits(size, options.xla_gpu_collective_combine_threshold_count, self.default_bytes)
             combine_all(module, "all-gather", key, limits)

@@ -18,20 +18,21 @@ from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
 from hlo_run.hlo_passes.communication.reductions import reduction_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
 
 
 class AllReduceCombiner(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. `default_bytes` is the limit that a suggestion of the module replaces."""
 
     name: ClassVar[str] = "gpu-all-reduce-combiner"
+    default_bytes: int = MOST_COMBINED_BYTES
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         options = ctx.options
         if not pins_layouts(module, "all-reduce"):
-            limits = Limits(
-                options.xla_gpu_all_reduce_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
-            )
+            size = options.xla_gpu_all_reduce_combine_threshold_bytes
+            limits = Limits(size, options.xla_gpu_collective_combine_threshold_count, self.default_bytes)
             combine_all(module, "all-reduce", _key, limits)
 
 

@@ -19,12 +19,14 @@ from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reduction_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
 
 
 class ReduceScatterCombiner(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. `default_bytes` is the limit that a suggestion of the module replaces."""
 
     name: ClassVar[str] = "gpu-reduce-scatter-combiner"
+    default_bytes: int = MOST_COMBINED_BYTES
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
@@ -39,4 +41,5 @@ class ReduceScatterCombiner(Struct, frozen=True):
 
         if not pins_layouts(module, "reduce-scatter"):
             size = options.xla_gpu_reduce_scatter_combine_threshold_bytes
-            combine_all(module, "reduce-scatter", key, Limits(size, options.xla_gpu_collective_combine_threshold_count))
+            limits = Limits(size, options.xla_gpu_collective_combine_threshold_count, self.default_bytes)
+            combine_all(module, "reduce-scatter", key, limits)

@@ -3,8 +3,8 @@
     g = f32[1,3,128] gather(f32[64,128] p, s32[1,1] i), offset_dims={1,2}, slice_sizes={3,128}
         =>   reshape f32[1,3,128] (dynamic-slice f32[3,128] (p, reshape s32[] (i), 0), dynamic_slice_sizes={3,128})
 
-Both clamp start indices so that the slice is in bounds. Needs the form of `gather_simplifier`. XLA's `GatherExpander`, in its
-mode for simple gathers.
+Both clamp start indices so that the slice is in bounds. Needs the form of `gather_simplifier`. A gather of slices as large as the
+operand is a broadcast, in any form. XLA's `GatherExpander`, in its mode for simple gathers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,25 @@ class GatherExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [g for g in module.in_post_order("gather") if _takes_one_slice(g)]
-        replace_each(module, replaced, _sliced)
+        gathers = [gather for gather in module.in_post_order("gather") if not gather.control_predecessors]
+        replaced = [gather for gather in gathers if _takes_all(gather) or _takes_one_slice(gather)]
+        replace_each(module, replaced, lambda gather: _repeated(gather) if _takes_all(gather) else _sliced(gather))
+
+
+def _takes_all(gather: HloInstruction) -> bool:
+    dims = gather.operands[0].shape.dims
+    return gather.gather_slice_sizes == dims and 0 not in dims
+
+
+def _repeated(gather: HloInstruction) -> HloInstruction:
+    operand = gather.operands[0]
+    dropped = (*gather.collapsed_slice_dims, *gather.operand_batching_dims)
+    editor, kept = Editor(gather), [size for dim, size in enumerate(operand.shape.dims) if dim not in dropped]
+    return editor.add("broadcast", gather.shape, [editor.reshape(operand, kept)], dimensions=gather.offset_dims)
 
 
 def _takes_one_slice(gather: HloInstruction) -> bool:
-    return has_simple_gather_form(gather) and gather.operands[1].shape.dims[0] == 1 and not gather.control_predecessors
+    return has_simple_gather_form(gather) and gather.operands[1].shape.dims[0] == 1
 
 
 def _sliced(gather: HloInstruction) -> HloInstruction:
