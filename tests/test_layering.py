@@ -30,11 +30,11 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.fusion analysis.latency
         hlo_passes hlo_passes.dynamic hlo_passes.subgraphs
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
-        hlo_passes.shardy
+        hlo_passes.shardy hlo_passes.pipelining
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders hlo_passes.asynchronous
-        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
+        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners hlo_passes.collectives.pipelining
         hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
         codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters

@@ -43,6 +43,15 @@ class CollectiveFlags:
     xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
         False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
     )
+    xla_gpu_enable_pipelined_all_reduce: bool = flag(
+        False, "collective-pipeliner-forward: run all-reduces of a loop an iteration later."
+    )
+    xla_gpu_enable_pipelined_all_gather: bool = flag(
+        False, "collective-pipeliner-backward: run all-gathers of a loop an iteration earlier."
+    )
+    xla_gpu_enable_pipelined_reduce_scatter: bool = flag(
+        True, "collective-pipeliner-forward: run reduce-scatters of a loop an iteration later."
+    )
     xla_gpu_enable_pipelined_p2p: bool = flag(
         False, "collective-permute-cycle-decomposer: split collective-permutes of the threshold's size whose pairs form a cycle."
     )

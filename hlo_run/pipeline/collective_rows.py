@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
@@ -21,6 +23,22 @@ def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
 
 
+def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
+    module = f"collectives.pipelining.collective_pipeliner_{direction}"
+    return HloRow(f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=("while",), when=when, shares=True)
+
+
+# In XLA's order: the second row called forward takes what the passes after the first one left.
+_PIPELINERS = (
+    HloRow(
+        "collective-pipelining-analyzer",
+        _pass("collectives.pipelining.collective_pipelining_analyzer"),
+        for_opcodes=("while",),
+    ),
+    _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
+    _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
+    _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
+)
 _SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
 COLLECTIVE_OPTIMIZATIONS = HloGroup(
@@ -68,6 +86,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
+        *_PIPELINERS,
         HloRow(
             "collective-permute-cycle-decomposer",
             _pass(

@@ -1,0 +1,1 @@
+"""Passes that run collectives of a loop in another iteration, beside its other work."""
