@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders hlo_passes.asynchronous
-        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners hlo_passes.collectives.pipelining
+        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
         hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
         codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
@@ -213,7 +213,7 @@ def _passes(folder: str) -> list[Path]:
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
     steps = ("subgraphs", "dynamic", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
-    steps = (*steps, "partitioning", "shardy")
+    steps = (*steps, "partitioning", "pipelining", "shardy")
     for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."
         for path in _passes(folder):

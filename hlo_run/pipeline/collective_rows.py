@@ -24,15 +24,17 @@ def _cse_distance(c: PassContext) -> int:
 
 
 def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
-    module = f"collectives.pipelining.collective_pipeliner_{direction}"
-    return HloRow(f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=("while",), when=when, shares=True)
+    module = f"collectives.collective_pipeliner_{direction}"
+    return HloRow(
+        f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=("while",), when=when, shares=True
+    )
 
 
 # In XLA's order: the second row called forward takes what the passes after the first one left.
 _PIPELINERS = (
     HloRow(
         "collective-pipelining-analyzer",
-        _pass("collectives.pipelining.collective_pipelining_analyzer"),
+        _pass("collectives.collective_pipelining_analyzer"),
         for_opcodes=("while",),
     ),
     _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),

@@ -34,7 +34,7 @@ class Chain(Struct, frozen=True):
 
 def chains(loop: CountedLoop, chosen: Callable[[HloInstruction], bool], shares: bool) -> list[Chain]:
     """Return the chosen collectives that may move. Without `shares`, no other instruction may use an array of their chains."""
-    unchanged = {n for n, new in enumerate(loop.body.root.operands) if is_element(new) and new.tuple_index == n}
+    unchanged = loop.unchanged
     found: list[Chain] = []
     for collective in loop.body.post_order():
         if chosen(collective) and not is_ordered(collective):
@@ -57,9 +57,7 @@ def _before(collective: HloInstruction, loop: CountedLoop, unchanged: set[int]) 
             if value is not collective:
                 chain.append(value)
         elif operand.opcode != "parameter" and operand not in seen:
-            if is_element(operand) and not (
-                loop.is_counter(operand) or operand.tuple_index in unchanged or _is_single(operand)
-            ):
+            if is_element(operand) and not (loop.is_counter(operand) or operand.tuple_index in unchanged or _is_single(operand)):
                 return None
             if has_side_effect(operand) and operand.opcode not in COLLECTIVE:
                 return None
@@ -75,9 +73,7 @@ def _is_single(value: HloInstruction) -> bool:
 def _is_closed(collective: HloInstruction, before: Sequence[HloInstruction], unchanged: set[int]) -> bool:
     known = {collective, *before}
     return all(
-        all(user in known for user in value.users)
-        or _is_single(value)
-        or (is_element(value) and value.tuple_index in unchanged)
+        all(user in known for user in value.users) or _is_single(value) or (is_element(value) and value.tuple_index in unchanged)
         for value in before
     )
 
@@ -86,20 +82,27 @@ def pipeline_backward(loop: CountedLoop, moved: Sequence[Chain], copier: Copier)
     """Replace the loop, and return the new one."""
     old, outer, (init,) = loop.loop, loop.loop.parent, loop.loop.operands
     assert outer is not None, "the loop is in a computation"
-    width = len(loop.body.root.operands)
     first: Map = {loop.parameter: init} | _counters(loop, init.operands[loop.counter.index])
     begun = [_copy_chain(chain, outer, first, copier) for chain in moved]
     dtype = init.operands[loop.counter.index].shape
     next_index = outer.add(_constant(loop.counter.init + loop.counter.step, dtype))
     shape = Shape.make_tuple(tuple(v.shape for v in (*loop.body.root.operands, *begun, next_index)))
-    body = _new_body(loop, moved, shape, copier)
+    left_out = _only_for(moved)
+    body = _new_body(loop, moved, shape, copier, left_out)
     condition = _new_condition(loop, shape)
     for computation in (body, condition):
         copier.module.add_computation(computation)
     state = outer.add(made("tuple", shape, [*init.operands, *begun, next_index]))
+    keep_order(loop.body.root, state, first)
     new = outer.add(HloInstruction("while", "while", shape, [state], {}, {"condition": (condition,), "body": (body,)}, old.where))
-    _peel_last(loop, moved, new, width, copier)
+    _peel_last(loop, moved, new, copier, left_out)
     return new
+
+
+def _only_for(moved: Sequence[Chain]) -> set[HloInstruction]:
+    """Return operands with an effect of collectives, their only users: an unused copy would wait for a partner in vain."""
+    operands = [chain.collective.operands[0] for chain in moved if len(chain.collective.operands) == 1]
+    return {operand for operand in operands if has_side_effect(operand) and len(operand.users) == 1}
 
 
 def _counters(loop: CountedLoop, value: HloInstruction) -> Map:
@@ -120,7 +123,9 @@ def _constant(value: int, shape: Shape) -> HloInstruction:
     return made("constant", shape, literal=np.full(shape.dims, value, shape.dtype.numpy))
 
 
-def _new_body(loop: CountedLoop, moved: Sequence[Chain], shape: Shape, copier: Copier) -> HloComputation:
+def _new_body(
+    loop: CountedLoop, moved: Sequence[Chain], shape: Shape, copier: Copier, left_out: set[HloInstruction]
+) -> HloComputation:
     """Return the body that uses the collectives of the iteration before, and begins those of the next one."""
     body = HloComputation(loop.body.name, loop.body.where)
     state = body.add(HloInstruction("param", "parameter", shape, (), {"parameter_number": 0}))
@@ -132,7 +137,7 @@ def _new_body(loop: CountedLoop, moved: Sequence[Chain], shape: Shape, copier: C
     places = {chain.collective: n for n, chain in enumerate(moved)}
     begun: list[HloInstruction] = []
     for old in loop.body.post_order():
-        if old in copies or old is old_root:
+        if old in copies or old is old_root or old in left_out:
             continue
         if old in places:
             begun.append(_copy_chain(moved[places[old]], body, ahead, copier))
@@ -165,14 +170,17 @@ def _new_condition(loop: CountedLoop, shape: Shape) -> HloComputation:
     return condition
 
 
-def _peel_last(loop: CountedLoop, moved: Sequence[Chain], new: HloInstruction, width: int, copier: Copier) -> None:
+def _peel_last(
+    loop: CountedLoop, moved: Sequence[Chain], new: HloInstruction, copier: Copier, left_out: set[HloInstruction]
+) -> None:
     """Copy the last iteration behind the new loop, and let it replace the old one."""
     old, outer = loop.loop, new.parent
     assert outer is not None, "the loop is in a computation"
+    width = len(loop.body.root.operands)
     copies: Map = {loop.parameter: new}
     places = {chain.collective: n for n, chain in enumerate(moved)}
     for value in loop.body.post_order():
-        if value in copies or value is loop.body.root:
+        if value in copies or value is loop.body.root or value in left_out:
             continue
         if value in places:
             copies[value] = element(outer, new, width + places[value])
@@ -180,6 +188,5 @@ def _peel_last(loop: CountedLoop, moved: Sequence[Chain], new: HloInstruction, w
         copies[value] = copier.copy(value, outer, [copies[operand] for operand in value.operands], copies)
         copier.renumber_group(copies[value])
     result = outer.add(made("tuple", old.shape, [copies[value] for value in loop.body.root.operands]))
-    for user in list(old.users):
-        user.replace_operand(old, result)
+    copier.module.replace_uses(old, result)
     outer.remove(old)

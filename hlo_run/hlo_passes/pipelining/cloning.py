@@ -59,7 +59,9 @@ class Copier(Struct):
     @classmethod
     def of(cls, module: HloModule) -> Copier:
         """Return the copier of a module."""
-        groups = [int(group.split(":")[0]) for i in module.instructions if (group := group_of(i)) and group.split(":")[0].isdigit()]
+        groups = [
+            int(group.split(":")[0]) for i in module.instructions if (group := group_of(i)) and group.split(":")[0].isdigit()
+        ]
         return cls(module, free_channels(module), max(groups, default=0) + 1)
 
     def copy(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], known: Map) -> HloInstruction:
@@ -71,10 +73,13 @@ class Copier(Struct):
         self._set_channel(new)
         return new
 
-    def copy_moved(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction]) -> HloInstruction:
+    def copy_moved(
+        self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], has_own_channel: bool = True
+    ) -> HloInstruction:
         """Add a copy of an instruction that runs in another iteration: collectives get a mark in their backend_config."""
         new = into.add(copy_instruction(old, operands))
-        self._set_channel(new)
+        if has_own_channel:
+            self._set_channel(new)
         if new.opcode in COLLECTIVE:
             set_collective_config(new, is_pipelined=True)
         return new

@@ -30,6 +30,11 @@ class CountedLoop(Struct, frozen=True):
         return self.body.parameters[0]
 
     @property
+    def unchanged(self) -> set[int]:
+        """The elements of the state that the body returns as they are."""
+        return {n for n, new in enumerate(self.body.root.operands) if is_element(new) and new.tuple_index == n}
+
+    @property
     def last(self) -> int:
         """The counter's value in the last iteration."""
         return self.counter.init + (self.count - 1) * self.counter.step
@@ -67,7 +72,7 @@ def counted(loop: HloInstruction) -> CountedLoop | None:
     if counter is None or counter.direction not in _DIRECTIONS or (counter.trip_count or 0) < 2:
         return None
     readers = (*loop.while_body.parameters[0].users, *loop.users)
-    if loop.is_root or any(user.opcode != "get-tuple-element" for user in readers):
+    if any(user.opcode != "get-tuple-element" for user in readers):
         return None
     return CountedLoop(loop, counter, counter.trip_count or 0)
 
@@ -91,12 +96,14 @@ class Range(Struct, frozen=True):
 
 
 def index_range(value: HloInstruction, loop: CountedLoop) -> Range | None:
-    """Return the range of a scalar integer of the body that depends on the counter alone, if the counter is element 0."""
+    """Return the range of a scalar integer of the body that depends on the counter, if that is element 0, and on constants."""
     if not value.shape.is_array or value.shape.dims:
         return None
     if loop.is_counter(value):
         counter = loop.counter
         return Range(counter.init, loop.last, counter.bits, counter.is_signed) if counter.index == 0 else None
+    if is_element(value) and value.tuple_index in loop.unchanged:
+        value = loop.loop.operands[0].operands[value.tuple_index]
     if value.opcode == "constant":
         return _constant(value)
     if value.opcode == "get-tuple-element" and value.operands[0].opcode == "tuple":

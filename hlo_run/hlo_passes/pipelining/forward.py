@@ -1,10 +1,10 @@
 """Let collectives of an iteration run in the next one, beside the work of that one.
 
-    while: x = f(s); c = all-reduce(x); b = update(b, c, i)
-      =>
-    x = f(s)
-    while: b = update(b, all-reduce(x), i - 1); x = f(s)          the state has x and the index
-    b = update(b, all-reduce(x), n - 1)
+while: x = f(s); c = all-reduce(x); b = update(b, c, i)
+  =>
+x = f(s)
+while: b = update(b, all-reduce(x), i - 1); x = f(s)          the state has x and the index
+b = update(b, all-reduce(x), n - 1)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.pipelining.cloning import Copier, Map, clone_with, element, group_of, made, set_group
+from hlo_run.hlo_passes.pipelining.cloning import Copier, Map, clone_with, element, group_of, keep_order, made, set_group
 from hlo_run.hlo_passes.pipelining.counted_loops import CountedLoop
 from hlo_run.hlo_passes.pipelining.forward_moves import Move, needed_values
 
@@ -53,7 +53,9 @@ def pipeline_forward(loop: CountedLoop, moves: Sequence[Move], copier: Copier, r
     special = [place for place, move in enumerate(moves) if not reuses_buffers or _changes_shape(move)]
     peeled = _peel(loop, moves, special, copier)
     state = _new_state(loop, moves, special, peeled)
+    root = loop.body.root
     new, copies = _new_loop(loop, state, copier)
+    keep_order(root, new.operands[0], peeled)
     inside = Map()
     behind = Map()
     body = new.while_body
@@ -188,7 +190,7 @@ def _written(
     known = dict(place.needed)
     for old in (collective, *move.formatting):
         operands = [value] if old is collective else [known[operand] for operand in old.operands]
-        known[old] = copier.copy_moved(old, place.computation, operands)
+        known[old] = copier.copy_moved(old, place.computation, operands, has_own_channel=old is collective)
         if place.is_after:
             set_group(known[old], None)
     result = known[move.formatting[-1] if move.formatting else collective]

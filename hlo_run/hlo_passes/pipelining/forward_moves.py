@@ -1,9 +1,9 @@
 """Find collectives whose results a loop writes, by slices, into an element of its state that nothing else reads.
 
-    c = all-reduce(x)
-    s = reshape(c)                                                     formatting: instructions between the collective and the
-    u = dynamic-update-slice(element 1 of the state, s, i, 0)          update, and those that they alone need
-    root = tuple(.., u, ..)
+c = all-reduce(x)
+s = reshape(c)                                                     formatting: instructions between the collective and the
+u = dynamic-update-slice(element 1 of the state, s, i, 0)          update, and those that they alone need
+root = tuple(.., u, ..)
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _FORMATTING = frozenset(
 )
 # A reduction to a smaller value may move if its operand has fewer elements.
 _MANY_ELEMENTS = 1024
-_ALWAYS = "always_sink"
 
 
 class Rules(Struct, frozen=True):
@@ -62,7 +61,9 @@ class Move(Struct):
 
 
 def forward_moves(loop: CountedLoop, rules: Rules) -> list[Move]:
-    """Return what may move out of each iteration, in post-order of the collectives."""
+    """Return what may move out of each iteration, in post-order of the collectives; nothing if the loop is a root."""
+    if loop.loop.is_root:
+        return []
     order = {instruction: place for place, instruction in enumerate(loop.body.post_order())}
     moves: list[Move] = []
     for collective in order:
@@ -236,15 +237,12 @@ def _may_wait(update: HloInstruction, dim: int, loop: CountedLoop, rules: Rules)
     if rules.sinks and (dim != 0 or update.shape.dims[0] != loop.count):
         return False
     source = buffer.operands[0] if buffer.opcode == "opt-barrier" else buffer
-    attributes = update.frontend_attributes
-    may_be_new = rules.sinks and attributes is not None and attributes.get(_ALWAYS) == "1"
-    if source.opcode == "get-tuple-element" and source.operands[0] is loop.parameter:
-        reads = Counter(user.tuple_index for user in loop.parameter.users)
-        if reads[source.tuple_index] != 1 or source.users != [buffer if source is not buffer else update]:
-            return False
-        if source.tuple_index != loop.body.root.operands.index(update):
-            return False
-    elif not may_be_new:
+    if source.opcode != "get-tuple-element" or source.operands[0] is not loop.parameter:
+        return False
+    reads = Counter(user.tuple_index for user in loop.parameter.users)
+    if reads[source.tuple_index] != 1 or source.users != [buffer if source is not buffer else update]:
+        return False
+    if source.tuple_index != loop.body.root.operands.index(update):
         return False
     found = index_range(update.operands[2 + dim], loop)
     if found is None or buffer.users != [update]:

@@ -96,7 +96,10 @@ def _follows_counter(offsets: tuple[HloInstruction, ...], body: HloComputation |
     reads = [user for user in loop.while_body.parameters[0].users if user.tuple_index == counter.index]
     if len(reads) != 1 or not _depends_on(loop.operands[0].operands[counter.index], None):
         return False
-    values = (loop.while_body.root.operands[counter.index], *(o for o, known in zip(offsets, is_constant, strict=True) if not known))
+    values = (
+        loop.while_body.root.operands[counter.index],
+        *(o for o, known in zip(offsets, is_constant, strict=True) if not known),
+    )
     return all(_depends_on(value, reads[0]) for value in values)
 
 

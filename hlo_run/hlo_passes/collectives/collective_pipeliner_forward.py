@@ -2,7 +2,8 @@
 
     while: x = f(i); b = dynamic-update-slice(b, all-reduce(x), i)
       =>
-    x = f(0); while: b = dynamic-update-slice(b, all-reduce(x), i - 1), x = f(i); b = dynamic-update-slice(b, all-reduce(x), n - 1)
+    x = f(0); while: b = dynamic-update-slice(b, all-reduce(x), i - 1), x = f(i);
+    b = dynamic-update-slice(b, all-reduce(x), n - 1)
 
 Needs a loop with a known number of iterations, at least two, and a collective whose result is only written into an element of
 the state, maybe after instructions that format it. Values that these need wait in the state too. The collectives that moved are

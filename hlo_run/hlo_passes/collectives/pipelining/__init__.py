@@ -1,1 +1,0 @@
-"""Passes that run collectives of a loop in another iteration, beside its other work."""
