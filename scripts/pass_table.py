@@ -43,8 +43,6 @@ WHY_NOT = {
     "apply-xla-transforms": _NEVER,
     "dus-accumulator-zero-init-elimination": _NEVER,
     "all-gather-pad-ds-simplifier": _COLLECTIVES,
-    "collective-pipelining-analyzer": _COLLECTIVES,
-    "collective-pipeliner-forward": _COLLECTIVES,
     "collective-backend-assigner": _COLLECTIVES,
     "collective-kernel-strategy-annotator": _COLLECTIVES,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",

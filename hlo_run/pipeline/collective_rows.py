@@ -26,7 +26,7 @@ def _cse_distance(c: PassContext) -> int:
 def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
     module = f"collectives.collective_pipeliner_{direction}"
     return HloRow(
-        f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=("while",), when=when, shares=True
+        f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=(opcode,), when=when, shares=True
     )
 
 
@@ -35,7 +35,7 @@ _PIPELINERS = (
     HloRow(
         "collective-pipelining-analyzer",
         _pass("collectives.collective_pipelining_analyzer"),
-        for_opcodes=("while",),
+        for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
     ),
     _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
     _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
