@@ -60,7 +60,8 @@ class InstructionMaker(ABC):
 
 @dataclass(frozen=True)
 class Editor(InstructionMaker):
-    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the rank fits.
+    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
+    rank fits (bitcasts get none, as in XLA).
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
@@ -90,6 +91,7 @@ class Editor(InstructionMaker):
             attributes["metadata"] = self.origin.attrs["metadata"]
         if (
             "sharding" in self.origin.attrs
+            and opcode != "bitcast"
             and shape.is_array
             and self.origin.shape.is_array
             and shape.rank == self.origin.shape.rank
