@@ -43,8 +43,6 @@ WHY_NOT = {
     "apply-xla-transforms": _NEVER,
     "dus-accumulator-zero-init-elimination": _NEVER,
     "all-gather-pad-ds-simplifier": _COLLECTIVES,
-    "collective-backend-assigner": _COLLECTIVES,
-    "collective-kernel-strategy-annotator": _COLLECTIVES,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
     "block-scaling-rewriter": "scaled dots become dots before (`scaled-dot-rewriter`)",
     "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hlo_run.errors import UsageError
 from hlo_run.options.flag import flag
 
+PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
+"""Devices exchange values by way of buffers of their own."""
+_MODES = (PRIVATE_MEMORY, "COLLECTIVES_SYMMETRIC_MEMORY", "COLLECTIVES_PEER_MEMORY")
 _MOST_BYTES = 30 * 1024 * 1024 + 7
 
 
@@ -61,3 +65,30 @@ class CollectiveFlags:
     xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
         0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"
     )
+    xla_gpu_collective_permute_mode: str = flag(
+        PRIVATE_MEMORY, "collective-backend-assigner: memory of collective-permutes: private, symmetric or peer.", "MODE"
+    )
+    xla_gpu_all_gather_mode: str = flag(
+        PRIVATE_MEMORY, "collective-backend-assigner: memory of all-gathers: private, symmetric or peer.", "MODE"
+    )
+    xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
+        True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
+    )
+
+    @property
+    def collective_permute_mode(self) -> str:
+        """XLA's name of the memory of collective-permutes. Raises UsageError for an unknown one."""
+        return _mode("xla_gpu_collective_permute_mode", self.xla_gpu_collective_permute_mode)
+
+    @property
+    def all_gather_mode(self) -> str:
+        """XLA's name of the memory of all-gathers. Raises UsageError for an unknown one."""
+        return _mode("xla_gpu_all_gather_mode", self.xla_gpu_all_gather_mode)
+
+
+def _mode(flag_name: str, value: str) -> str:
+    named = value.upper()
+    mode = named if named in _MODES else f"COLLECTIVES_{named}_MEMORY"
+    if mode not in _MODES:
+        raise UsageError(f"--{flag_name}: unknown mode '{value}'", hint="choose from private, symmetric, peer")
+    return mode

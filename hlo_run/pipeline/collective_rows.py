@@ -136,6 +136,17 @@ COMBINERS: tuple[HloRow, ...] = (
         _pass("collectives.combiners.collective_permute_combiner"),
         for_opcodes=("collective-permute",),
     ),
+    HloRow(
+        "collective-backend-assigner",
+        _pass("collectives.collective_backend_assigner"),
+        for_opcodes=("all-gather", "collective-permute"),
+    ),
+    HloRow(
+        "collective-kernel-strategy-annotator",
+        _pass("collectives.collective_kernel_strategy_annotator"),
+        for_opcodes=("all-reduce",),
+        when=lambda c: c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel,
+    ),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
 )
 
