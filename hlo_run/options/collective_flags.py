@@ -10,7 +10,8 @@ from hlo_run.options.flag import flag
 PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
 """Devices exchange values by way of buffers of their own."""
 _MODES = (PRIVATE_MEMORY, "COLLECTIVES_SYMMETRIC_MEMORY", "COLLECTIVES_PEER_MEMORY")
-_MOST_BYTES = 30 * 1024 * 1024 + 7
+COMBINED_BYTES = 30 * 1024 * 1024 + 7
+"""The default of the thresholds of combiners."""
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -19,18 +20,18 @@ class CollectiveFlags:
     """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
-        _MOST_BYTES, "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).", "N"
+        COMBINED_BYTES, "gpu-all-gather-combiner: combine all-gathers with results of at most N bytes together (0: none).", "N"
     )
     xla_gpu_all_reduce_combine_threshold_bytes: int = flag(
-        _MOST_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
+        COMBINED_BYTES, "gpu-all-reduce-combiner: combine all-reduces with results of at most N bytes together (0: none).", "N"
     )
     xla_gpu_reduce_scatter_combine_threshold_bytes: int = flag(
-        _MOST_BYTES,
+        COMBINED_BYTES,
         "gpu-reduce-scatter-combiner: combine reduce-scatters with results of at most N bytes together (0: none).",
         "N",
     )
     xla_gpu_collective_permute_combine_threshold_bytes: int = flag(
-        _MOST_BYTES,
+        COMBINED_BYTES,
         "collective-permute-combiner: combine collective-permutes with results of at most N bytes together (0: none).",
         "N",
     )

@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.combining import Limits, combine_in_steps, combiner_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import COMBINED_BYTES
 
 
 class AllGatherCombiner(Struct, frozen=True):
@@ -43,4 +44,4 @@ class AllGatherCombiner(Struct, frozen=True):
             limits = Limits(
                 options.xla_gpu_all_gather_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
             )
-            combine_all(module, "all-gather", key, limits)
+            combine_in_steps(module, "all-gather", key, limits, COMBINED_BYTES)

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.combining import Limits, combine_in_steps, combiner_key
 from hlo_run.hlo_passes.communication.reductions import reduction_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import COMBINED_BYTES
 
 
 class AllReduceCombiner(Struct, frozen=True):
@@ -32,7 +33,7 @@ class AllReduceCombiner(Struct, frozen=True):
             limits = Limits(
                 options.xla_gpu_all_reduce_combine_threshold_bytes, options.xla_gpu_collective_combine_threshold_count
             )
-            combine_all(module, "all-reduce", _key, limits)
+            combine_in_steps(module, "all-reduce", _key, limits, COMBINED_BYTES)
 
 
 def _key(reduce: HloInstruction) -> Hashable | None:

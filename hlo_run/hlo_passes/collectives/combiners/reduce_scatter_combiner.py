@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.combining import Limits, combine_in_steps, combiner_key
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reduction_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options.collective_flags import COMBINED_BYTES
 
 
 class ReduceScatterCombiner(Struct, frozen=True):
@@ -39,4 +40,5 @@ class ReduceScatterCombiner(Struct, frozen=True):
 
         if not pins_layouts(module, "reduce-scatter"):
             size = options.xla_gpu_reduce_scatter_combine_threshold_bytes
-            combine_all(module, "reduce-scatter", key, Limits(size, options.xla_gpu_collective_combine_threshold_count))
+            limits = Limits(size, options.xla_gpu_collective_combine_threshold_count)
+            combine_in_steps(module, "reduce-scatter", key, limits, COMBINED_BYTES)
