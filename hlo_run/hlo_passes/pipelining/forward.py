@@ -93,6 +93,8 @@ def _peel(loop: CountedLoop, moves: Sequence[Move], special: Sequence[int], copi
         if old in passed:
             known[old] = known[passed[old]]
             continue
+        if any(operand not in known or known[operand].shape.dims != operand.shape.dims for operand in old.operands):
+            continue  # formatting of what moves, which nothing else uses
         known[old] = new = copier.copy(old, outer, [known[operand] for operand in old.operands], known)
         if ":" in (group_of(new) or ""):
             set_group(new, None)
