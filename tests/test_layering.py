@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.fusion analysis.latency
         hlo_passes hlo_passes.dynamic hlo_passes.subgraphs
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
-        hlo_passes.shardy
+        hlo_passes.shardy hlo_passes.pipelining
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
         hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
         hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders hlo_passes.asynchronous
@@ -213,7 +213,7 @@ def _passes(folder: str) -> list[Path]:
 def test_passes_do_not_import_each_other() -> None:
     wrong: list[str] = []
     steps = ("subgraphs", "dynamic", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
-    steps = (*steps, "partitioning", "shardy")
+    steps = (*steps, "partitioning", "pipelining", "shardy")
     for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
         prefix = "hlo_run." + folder.replace("/", ".") + "."
         for path in _passes(folder):

@@ -60,7 +60,8 @@ class InstructionMaker(ABC):
 
 @dataclass(frozen=True)
 class Editor(InstructionMaker):
-    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the rank fits.
+    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
+    rank fits (bitcasts get none, as in XLA).
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
@@ -92,6 +93,7 @@ class Editor(InstructionMaker):
         if (
             self.derives
             and self.keeps_sharding
+            and opcode != "bitcast"
             and "sharding" in self.origin.attrs
             and shape.is_array
             and self.origin.shape.is_array

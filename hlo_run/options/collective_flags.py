@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hlo_run.errors import UsageError
 from hlo_run.options.flag import flag
 
+PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
+"""Devices exchange values by way of buffers of their own."""
+_MODES = (PRIVATE_MEMORY, "COLLECTIVES_SYMMETRIC_MEMORY", "COLLECTIVES_PEER_MEMORY")
 MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
+"""The default of the thresholds of combiners."""
 
 
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
@@ -47,6 +52,15 @@ class CollectiveFlags:
     xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
         False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
     )
+    xla_gpu_enable_pipelined_all_reduce: bool = flag(
+        False, "collective-pipeliner-forward: run all-reduces of a loop an iteration later."
+    )
+    xla_gpu_enable_pipelined_all_gather: bool = flag(
+        False, "collective-pipeliner-backward: run all-gathers of a loop an iteration earlier."
+    )
+    xla_gpu_enable_pipelined_reduce_scatter: bool = flag(
+        True, "collective-pipeliner-forward: run reduce-scatters of a loop an iteration later."
+    )
     xla_gpu_enable_pipelined_p2p: bool = flag(
         False, "Rows collective-permute-cycle-decomposer and collective-permute-decomposer: messages instead of large permutes."
     )
@@ -64,3 +78,30 @@ class CollectiveFlags:
     xla_gpu_experimental_collective_cse_distance_threshold: int = flag(
         0, "schedule-aware-collective-cse: share equal collectives whose users are at most N steps away (0: off).", "N"
     )
+    xla_gpu_collective_permute_mode: str = flag(
+        PRIVATE_MEMORY, "collective-backend-assigner: memory of collective-permutes: private, symmetric or peer.", "MODE"
+    )
+    xla_gpu_all_gather_mode: str = flag(
+        PRIVATE_MEMORY, "collective-backend-assigner: memory of all-gathers: private, symmetric or peer.", "MODE"
+    )
+    xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
+        True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
+    )
+
+    @property
+    def collective_permute_mode(self) -> str:
+        """XLA's name of the memory of collective-permutes. Raises UsageError for an unknown one."""
+        return _mode("xla_gpu_collective_permute_mode", self.xla_gpu_collective_permute_mode)
+
+    @property
+    def all_gather_mode(self) -> str:
+        """XLA's name of the memory of all-gathers. Raises UsageError for an unknown one."""
+        return _mode("xla_gpu_all_gather_mode", self.xla_gpu_all_gather_mode)
+
+
+def _mode(flag_name: str, value: str) -> str:
+    named = value.upper()
+    mode = named if named in _MODES else f"COLLECTIVES_{named}_MEMORY"
+    if mode not in _MODES:
+        raise UsageError(f"--{flag_name}: unknown mode '{value}'", hint="choose from private, symmetric, peer")
+    return mode

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
@@ -25,6 +27,24 @@ def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
 
 
+def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
+    module = f"collectives.collective_pipeliner_{direction}"
+    return HloRow(
+        f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=(opcode,), when=when, shares=True
+    )
+
+
+# In XLA's order: the second row called forward takes what the passes after the first one left.
+_PIPELINERS = (
+    HloRow(
+        "collective-pipelining-analyzer",
+        _pass("collectives.collective_pipelining_analyzer"),
+        for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
+    ),
+    _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
+    _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
+    _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
+)
 _SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
 COLLECTIVE_OPTIMIZATIONS = HloGroup(
@@ -79,6 +99,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
+        *_PIPELINERS,
         HloRow(
             "collective-permute-cycle-decomposer",
             _pass(
@@ -135,6 +156,17 @@ COMBINERS: tuple[HloRow, ...] = (
         "collective-permute-combiner",
         _pass("collectives.combiners.collective_permute_combiner"),
         for_opcodes=("collective-permute",),
+    ),
+    HloRow(
+        "collective-backend-assigner",
+        _pass("collectives.collective_backend_assigner"),
+        for_opcodes=("all-gather", "collective-permute"),
+    ),
+    HloRow(
+        "collective-kernel-strategy-annotator",
+        _pass("collectives.collective_kernel_strategy_annotator"),
+        for_opcodes=("all-reduce",),
+        when=lambda c: c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel,
     ),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
 )

@@ -64,7 +64,7 @@ def test_accepted_flags_keep_their_values() -> None:
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("xla_gpu_collective_permute_mode=peer", "COLLECTIVES_PEER_MEMORY"),
+        ("xla_gpu_ragged_all_to_all_mode=peer", "COLLECTIVES_PEER_MEMORY"),
         ("xla_step_marker_location=step_mark_none", "STEP_MARK_NONE"),
         (
             "xla_cpu_experimental_xnn_fusion_type=+individual_dot,+reduce",

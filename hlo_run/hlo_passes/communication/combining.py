@@ -14,9 +14,15 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
+from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
 
+# Attributes of one collective that a combined one does not take over.
+_OWN = ("constrain_layout", "sharding", "metadata", "frontend_attributes", "backend_config")
 Key = Callable[[HloInstruction], "Hashable | None"]
 
 
@@ -114,10 +120,15 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction]) -> None:
         editor.bitcast(o, _swapped(o.shape, s)) if s else o for i, s in zip(group, swaps, strict=True) for o in i.operands
     ]
     shapes = tuple(_swapped(i.shape, s) if s else i.shape for i, s in zip(group, swaps, strict=True))
-    attributes = {name: value for name, value in first.attrs.items() if name not in ("constrain_layout", "sharding")}
+    attributes = {name: value for name, value in first.attrs.items() if name not in _OWN} | merged_notes(group)
     if dim is not None:
         attributes["dimensions"] = (dim,)
-    made = editor.add(first.opcode, Shape.make_tuple(shapes), operands, dict(first.called), **attributes)
+    combiner = Editor(first, derives=False)
+    made = combiner.add(first.opcode, Shape.make_tuple(shapes), operands, dict(first.called), **attributes)
+    if first.opcode != "collective-permute":
+        made.attrs["backend_config"] = to_json(dict(NO_RECORD))
+    if any(combiner_key(instruction)[1] for instruction in group):
+        set_collective_config(made, is_pipelined=True)
     for number, (old, swap) in enumerate(zip(group, swaps, strict=True)):
         element = Editor(old).element(made, number)
         module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
@@ -138,6 +149,35 @@ def _swapped(shape: Shape, dims: tuple[int, int]) -> Shape:
     extra = shape.layout.extra if shape.layout else ""
     layout = Layout(tuple(names.get(d, d) for d in shape.minor_to_major), extra)
     return replace(shape, dims=tuple(shape.dims[d] for d in order), layout=layout)
+
+
+def merged_notes(group: Sequence[HloInstruction]) -> dict[str, AttributeValue]:
+    """Return the metadata and the frontend attributes of an instruction that does the work of several."""
+    notes: dict[str, AttributeValue] = {}
+    values: dict[str, set[str]] = {}
+    for name, value in (entry for i in group for entry in (i.frontend_attributes or FrontendAttributes()).entries):
+        values.setdefault(name, set()).add(value)
+    if values:
+        entries = tuple((name, ",".join(sorted(found))) for name, found in sorted(values.items()))
+        notes["frontend_attributes"] = FrontendAttributes(entries)
+    origins = [i.metadata if isinstance(i.metadata, OpMetadata) else OpMetadata() for i in group]
+    places = [f"{origin.source_file}:{origin.source_line}" for origin in origins if origin.source_file]
+    names = [origin.op_name for origin in origins if origin.op_name]
+    merged = replace(origins[0], op_name=_merged_name(names)) if names else origins[0]
+    if places:
+        merged = replace(merged, source_file=",".join(places), source_line=0, source_end_line=0)
+    if merged.says_something:
+        notes["metadata"] = merged
+    return notes
+
+
+def _merged_name(names: Sequence[str]) -> str:
+    """Return `a/(b:c)` for `a/b` and `a/c`."""
+    if len(set(names)) == 1:
+        return names[0]
+    common = next((n for n, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), min(map(len, names)))
+    prefix = names[0][: names[0].rfind("/", 0, common) + 1]
+    return f"{prefix}({':'.join(name[len(prefix) :] for name in names)})"
 
 
 def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:

@@ -3,9 +3,9 @@
     w = while(init), ..   =>   w = while(init), .., backend_config={"known_trip_count":{"n":"4"},
         "known_init_step":{"init":"3","step":"2"},"known_induction_variable":{"tuple_index":"0"},"dynamic_variables":[]}
 
-The counter is an integer of the state that grows by a constant and is compared with one. An existing config may be wrong: it
-is replaced, or removed if no counter is found. XLA's `WhileLoopTripCountAnnotator`, which also evaluates other loops by
-brute force, and keeps the config of a loop without a counter.
+Where the counter is read after the loop, its last value replaces it. The counter is an integer of the state that grows by a
+constant and is compared with one. An existing config may be wrong: it is replaced, or removed if no counter is found. XLA's
+`WhileLoopTripCountAnnotator`, which also evaluates other loops by brute force, and keeps the config of a loop without a counter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.analysis.loop_counter import LoopCounter, find_counter
+from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -29,17 +30,27 @@ class WhileLoopTripCountAnnotator(Struct, frozen=True):
         """Edit in place; an existing config is replaced, or removed if the trip count is not known."""
         del ctx
         for loop in module.instructions_of("while"):
-            config = _config(loop)
+            counter = find_counter(loop)
+            config = _config(counter) if counter is not None else None
             if config is None:
                 loop.attrs.pop("backend_config", None)
             elif loop.backend_config != config:
                 loop.attrs["backend_config"] = config
+            if counter is not None:
+                _use_last_value(module, loop, counter)
 
 
-def _config(loop: HloInstruction) -> str | None:
-    counter = find_counter(loop)
-    if counter is None:
-        return None
+def _use_last_value(module: HloModule, loop: HloInstruction, counter: LoopCounter) -> None:
+    """Replace what the counter is after a loop by that number, for a counter that grows and is never negative."""
+    if counter.trip_count is None or counter.init < 0 or counter.step <= 0:
+        return
+    last = counter.init + counter.trip_count * counter.step
+    for element in [user for user in loop.users if user.opcode == "get-tuple-element" and user.tuple_index == counter.index]:
+        if element.users or element.is_root:
+            module.replace_uses(element, Editor(element, derives=False).constant(last, element.shape.element_type))
+
+
+def _config(counter: LoopCounter) -> str:
     config: dict[str, object] = {}
     if counter.trip_count is not None:
         config["known_trip_count"] = {"n": str(counter.trip_count)}

@@ -192,7 +192,11 @@ class _Normalizer(Struct):
         permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
         order = _order(source)
         dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
-        return editor.transpose(self._input(instruction.operands[0]), dimensions)
+        value = self._input(instruction.operands[0])
+        made = editor.transpose(value, dimensions)
+        if made is not value:
+            made.attrs.pop("sharding", None)  # as in XLA, which derives it from the bitcast
+        return made
 
 
 def _is_to_do(instruction: HloInstruction) -> bool:

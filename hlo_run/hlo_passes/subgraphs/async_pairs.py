@@ -94,7 +94,12 @@ def allow_late(done: HloInstruction) -> None:
 
 def set_sync(start: HloInstruction, is_sync: bool) -> None:
     """Say in the backend_config of a collective's start whether it is synchronous."""
-    config = dict(NO_RECORD) | gpu_config(start)
-    record = _COLLECTIVE_DEFAULTS | dict(config.pop(_RECORD, {})) | {"is_sync": is_sync}
+    set_collective_config(start, is_sync=is_sync)
+
+
+def set_collective_config(collective: HloInstruction, **fields: bool | str) -> None:
+    """Set fields of the record about collectives in the backend_config of a collective, or of its start."""
+    config = dict(NO_RECORD) | gpu_config(collective)
+    record = _COLLECTIVE_DEFAULTS | dict(config.pop(_RECORD, {})) | fields
     last = {key: config.pop(key) for key in _AFTER_RECORDS if key in config}
-    start.attrs["backend_config"] = to_json({**config, _RECORD: record, **last})
+    collective.attrs["backend_config"] = to_json({**config, _RECORD: record, **last})

@@ -1,0 +1,57 @@
+"""Say in the backend_config of a small all-reduce that a kernel of its own does it, and how.
+
+    all-reduce(x)   =>   all-reduce(x), backend_config={.. "kernel_strategy":"KERNEL_STRATEGY_TRITON_ONE_SHOT" ..}
+
+In one shot (up to 256 KiB) each device reads the values of all others; in two shots (up to 4 MiB) each reduces a part, and then
+gathers the others. Needs an H100 or newer, one operand, and groups that are listed and have all 2, 4 or 8 devices. XLA's
+`CollectiveKernelStrategyAnnotator`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
+
+_ONE_SHOT_BYTES, _TWO_SHOT_BYTES = 256 << 10, 4 << 20
+_SIZES = (1, 2, 4, 8)
+_NUMERIC = ("bf16", "f32", "f64", "s32", "s64")
+# Of booleans: or, and.
+_LOGIC = ("maximum", "minimum")
+_GROUP = "_collectives_group"
+_HOPPER = 90
+
+
+class CollectiveKernelStrategyAnnotator(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "collective-kernel-strategy-annotator"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        for reduce in module.instructions_of("all-reduce"):
+            if ctx.target.sm >= _HOPPER and _has_kernel(reduce):
+                shots = "ONE" if reduce.operands[0].shape.size_bytes <= _ONE_SHOT_BYTES else "TWO"
+                set_collective_config(reduce, kernel_strategy=f"KERNEL_STRATEGY_TRITON_{shots}_SHOT")
+
+
+def _has_kernel(reduce: HloInstruction) -> bool:
+    groups = reduce.replica_groups.groups()
+    if len(reduce.operands) != 1 or not groups or {len(group) for group in groups} != {len(groups[0])}:
+        return False
+    shape, kind = reduce.operands[0].shape, kind_of_reducer(reduce.to_apply)
+    if not kind or _is_grouped(reduce) or len(groups[0]) not in _SIZES or shape.size_bytes > _TWO_SHOT_BYTES:
+        return False
+    return shape.element_type in _NUMERIC or (shape.element_type == "pred" and kind in _LOGIC)
+
+
+def _is_grouped(reduce: HloInstruction) -> bool:
+    """True if several collectives run as one operation with it."""
+    assert reduce.parent is not None, "the all-reduce is in a computation"
+    marks = [caller.frontend_attributes for caller in reduce.parent.callers]
+    return any(mark is not None and mark.get(_GROUP) is not None for mark in marks)
