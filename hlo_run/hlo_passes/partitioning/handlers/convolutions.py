@@ -14,7 +14,7 @@ from hlo_run.hlo.shardings.moves import reverse
 from hlo_run.hlo.shardings.replicate import keep_dims, transpose
 from hlo_run.hlo.values.attribute_values import DimLabels, Window, WindowDim
 from hlo_run.hlo.values.sharding import SingleSharding
-from hlo_run.hlo_passes.partitioning.collectives import all_reduce, sum_of
+from hlo_run.hlo_passes.partitioning.collectives import all_reduce, all_reduce_dims, sum_of
 from hlo_run.hlo_passes.partitioning.halo import exchange_valid
 from hlo_run.hlo_passes.partitioning.handlers.product import Product, tiles_at
 from hlo_run.hlo_passes.partitioning.handlers.product_groups import by_batch_dims, partition
@@ -192,8 +192,11 @@ class _Convolution(Struct, frozen=True):
         made = self._with_halos(p, lhs, rhs, window)
         if made is None:
             return None
-        state = lhs.state
-        total = all_reduce(state, made, sum_of(state.module, p.base.element_type), ())
+        state, add = lhs.state, sum_of(lhs.state.module, p.base.element_type)
+        if "replicated" in lhs.leaf.subgroups:  # XLA adds up what all devices have, also several times the same
+            total = all_reduce_dims(state, made, lhs.leaf, range(lhs.leaf.data_rank), add)
+        else:
+            total = all_reduce(state, made, add, ())
         return Part(total, p.base, REPLICATED, state).reshard(p.sharding).hlo
 
     def _divides_groups(self, lhs: Part, rhs: Part) -> bool:

@@ -215,7 +215,7 @@ def _by_trivial(s: _Scatter, recurses: bool) -> HloInstruction | None:
 def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     """Group by the dimensions of the indices: each device makes its updates, all but one of an array of identities."""
     b, indices, updates = s.operand.builder, s.indices, s.updates
-    dims = s.what.connected()
+    dims = s.what.free()
     if recurses:
         conflicts = {dim for one, two in zip(s.operands, updates, strict=True) for dim in _conflicts(s, one, two)}
         updates = tuple(
