@@ -181,7 +181,8 @@ class _Convolution(Struct, frozen=True):
                 return None
             lhs = zero_excess(lhs.reshard(wanted_lhs))
         else:
-            if is_bad(lhs.leaf, wanted_rhs):
+            # The excess in front of a mirrored kernel would be that of other tiles; XLA goes on, with other values.
+            if is_bad(lhs.leaf, wanted_rhs) or any(tiles_at(wanted_rhs, d) != tiles_at(rhs.leaf, d) for d in mirrored):
                 return None
             lhs = zero_excess(lhs)
             rhs = rhs.reshard(wanted_rhs)
