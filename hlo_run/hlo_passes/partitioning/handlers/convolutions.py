@@ -227,9 +227,11 @@ class _Convolution(Struct, frozen=True):
             entries[number] = replace(dim, pad_low=0, pad_high=0, size=right_size)
             zero = b.constant(0, lhs.base.element_type)
             offset = b.constant(0, "s32")
+            # A compact exchange leaves other elements where the padding has zeros; XLA takes those.
+            is_padded = dim.pad_low > 0 or dim.pad_high > 0
             found = exchange_valid(
                 lhs.state, value, lhs.base, left, right, dim.pad_low, 0, wanted, source, lhs.leaf, offset, zero,
-                ordinals[source], masks=False, masks_compact=False,
+                ordinals[source], masks=False, masks_compact=is_padded,
             )  # fmt: skip
             if found is None:
                 return None
@@ -241,7 +243,9 @@ class _Convolution(Struct, frozen=True):
         labels = self.labels
         if p.sharding.tiles is None or tiles_at(p.sharding, labels.output.second_dim) > 1:
             return None
-        if self._divides_groups(p.lhs, p.rhs):
+        # With groups of batches, a tile of the result reads batches from all over the input; XLA fails.
+        crosses = self.hlo.batch_group_count > 1 and tiles_at(p.sharding, labels.output.first_dim) > 1
+        if crosses or self._divides_groups(p.lhs, p.rhs):
             return None
         order = self._output_order(labels.input.first_dim, labels.input.second_dim)
         target = transpose(p.sharding, [order.index(dim) for dim in range(len(order))])
@@ -257,7 +261,12 @@ class _Convolution(Struct, frozen=True):
         made = p.multiply(lhs.having(found.value, lhs.sharding), rhs, window)
         if found.starts is None:
             return made
-        return lhs.builder.dynamic_slice(made, found.starts, shard_shape(p.base, p.sharding).dims)
+        # XLA takes the starts in the order of the input's dimensions.
+        zero_start = lhs.builder.constant(0, "s32")
+        starts = [zero_start] * lhs.base.rank
+        for source, place in zip(labels.input.spatial_dims, labels.output.spatial_dims, strict=True):
+            starts[place] = found.starts[source]
+        return lhs.builder.dynamic_slice(made, starts, shard_shape(p.base, p.sharding).dims)
 
     def _by_groups(self, p: Product, is_strict: bool) -> HloInstruction | bool:
         """Group devices by the groups of batches or features; False if that is not possible."""
@@ -276,7 +285,7 @@ class _Convolution(Struct, frozen=True):
             dims = replace(d, batch=(*d.batch, shared), contracting=(), lhs_free=lhs_free, rhs_free=rhs_free)
         q = replace(p, dims=dims)
         tiles = [q.tiles(dims.batch, side) for side in ("lhs", "rhs", "output")]
-        if tiles[2] > 1 and tiles[2] in tiles[:2]:
+        if tiles[2] > 1 and tiles[2] in tiles[:2] and count % tiles[2] == 0:
             found = by_batch_dims(q, is_strict)
             if found is not None:
                 return found

@@ -94,7 +94,7 @@ def _clamped(v: Visit, start: HloInstruction, dim: int) -> HloInstruction:
     """
     last = v.hlo.shape.dims[dim] - v.hlo.operands[1].shape.dims[dim]
     found = index_range(v.hlo.operands[2 + dim])
-    if found is not None and 0 <= found[0] and found[1] <= last:
+    if found is not None and found[0] >= 0 and found[1] <= last:
         return start
     b, dtype = v.b, start.shape.dtype
     # The greatest number of the type bounds the index too.
