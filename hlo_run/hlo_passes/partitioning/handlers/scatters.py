@@ -44,6 +44,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     whole_components,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
+from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
 from hlo_run.hlo_passes.partitioning.state import Part
 
@@ -245,11 +246,14 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
         place = in_group_id(b, group_on_dims(indices.leaf, others).groups(), place)
     is_other = b.filled(b.add("convert", Shape.array("pred", ()), [place]), operand.hlo.shape.with_element_type("pred"))
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
+    # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
+    own = updates[0].reshard(ungroup(by_update))
+    own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
     inner = replace(
         s,
         operands=(operand,),
         indices=in_group(indices, by_indices),
-        updates=(in_group(updates[0], by_update),),
+        updates=(in_group(own, by_update),),
         base=base_in_group(by_operand, s.base),
         sharding=by_operand.sharding,
     )

@@ -44,8 +44,9 @@ def _slice_under(v: Visit, part: Part, sharding: SingleSharding) -> Part | None:
     found = windowed_for_slice(moved, starts, limits, strides, sharding)
     if found is None:
         return None
-    made = v.made(slice_of(moved, found, strides, v.hlo.shape, sharding), sharding)
-    return replace(made, hlo=v.b.copy(made.hlo)) if made.hlo is found.value else made
+    made = slice_of(moved, found, strides, v.hlo.shape, sharding)
+    # A copy, so that what the operand became under other shardings is not taken for the slice under them.
+    return v.made(v.b.copy(made) if made in (moved.hlo, found.value) else made, sharding)
 
 
 def pad(v: Visit) -> Part:
