@@ -163,7 +163,8 @@ class Export:
         instruction.attrs.pop("sharding", None)
         values = self._graph.values[instruction]
         leaves = [value.place.sharding for value in values]
-        if instruction.opcode == "get-tuple-element" and instruction.operands[0].sharding is not None and leaves == [None]:
+        is_element = instruction.opcode == "get-tuple-element" and instruction.operands[0].sharding is not None
+        if mesh is None and is_element and leaves == [None]:
             instruction.attrs["sharding"] = REPLICATED
             return
         if mesh is None and all(leaf is None for leaf in leaves):
