@@ -48,6 +48,8 @@ from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
 from hlo_run.hlo_passes.partitioning.state import Part
 
+_MOVES = frozenset("all-gather all-to-all collective-permute copy dynamic-slice pad reshape slice transpose".split())
+
 
 def scatter(v: Visit) -> Part:
     """Handle a scatter."""
@@ -248,7 +250,8 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
     # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
     own = updates[0].reshard(ungroup(by_update))
-    own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
+    if identity or not _ends_in_zeros(own.hlo):
+        own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
     inner = replace(
         s,
         operands=(operand,),
@@ -260,6 +263,25 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     made = _partition(inner, recurses)
     total = all_reduce_dims(s.operand.state, made, indices.leaf, dims.indices, s.hlo.to_apply)
     return s.resharded(total, ungroup(by_operand))
+
+
+def _ends_in_zeros(tile: HloInstruction) -> bool:
+    """True if a tile surely has zeros beyond the whole array: it is moved from parameters, whose tiles end so, and zeros."""
+    seen: set[HloInstruction] = set()
+    waiting = [tile]
+    while waiting:
+        one = waiting.pop()
+        if one in seen or one.opcode == "parameter":
+            continue
+        seen.add(one)
+        if one.opcode == "constant":
+            if np.any(np.asarray(one.constant_array)):
+                return False
+        elif one.opcode in _MOVES:
+            waiting += one.operands[:1] if one.opcode == "dynamic-slice" else one.operands
+        else:
+            return False
+    return True
 
 
 def _conflicts(s: _Scatter, operand: Part, update: Part) -> list[int]:
