@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.partitioning.handlers import convolutions, dots, dynamic, gathers, plain, reductions, scatters, shapes
+from hlo_run.hlo_passes.partitioning.handlers.select_and_scatter import select_and_scatter
 from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
 from hlo_run.hlo_passes.partitioning.state import Part
 
@@ -35,6 +36,7 @@ _HANDLERS: dict[str, Handler] = {
     "reverse": shapes.reverse,
     "rng": plain.rng,
     "scatter": scatters.scatter,
+    "select-and-scatter": select_and_scatter,
     "slice": shapes.slice_values,
     "sort": reductions.sort,
     "transpose": plain.transposed,
