@@ -26,7 +26,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +210,7 @@ def _agreement(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: int) -> Iterator[None]:
+def _time_limit(seconds: int) -> Generator[None]:
     """Raise TimeoutError in the block after some seconds."""
 
     def stop(*_: object) -> None:

@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloComputation
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo_passes.partitioning.halo import exchange_valid
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
