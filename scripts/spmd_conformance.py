@@ -12,7 +12,8 @@ of the undivided module there. The stages are the `after_spmd_partitioner` dump,
 `collective-optimizations`, the module before the fusion passes, and the one with combined collectives. Needs `hlo-run[xla-gpu]`.
 
 With --rows every module gets shardings on each of the six meshes, and the script judges the values alone, small modules first,
-without XLA. The file has one row per outcome, so that a run goes on where another one ended.
+without XLA. The file has one row per outcome, so that a run goes on where another one ended. With --xla_cpu it prints whether
+XLA:CPU divides modules, as they are, with the right values.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
+from xla_cpu import XlaCpu, XlaError
 
 import hlo_run
 from hlo_run.backends.tiles import join_results, split_arguments
@@ -183,6 +185,28 @@ def compare_texts(files: list[Path], options: argparse.Namespace) -> None:
     print(f"{texts} of {len(pairs)} modules have XLA's text, {values} the values of the undivided module")
 
 
+def judge_xla_cpu(files: list[Path], command: str) -> None:
+    """Print whether XLA:CPU, on as many virtual devices as partitions, has the values of each undivided module."""
+    with XlaCpu(command) as xla:
+        for file in files:
+            module = hlo_run.parse(file.read_text(), verified=False)
+            count = int(module.attrs.get("num_partitions", 1))
+            arguments = make_fake_arguments(module, RandomEngine(1))
+            expected = _leaves(Reference(module).run([arguments] * count, 1, count, 42)[0])
+            inputs = [np.asarray(leaf) for argument in arguments for leaf in _leaves(argument)]
+            try:
+                results = xla.run(file.read_text(), inputs * count, grid=(1, count)).results
+            except XlaError as error:
+                print(f"{file.name}: {str(error).splitlines()[0]}")
+                continue
+            is_right = all(map(_is_near, expected * count, results))
+            print(f"{file.name}: {'the values of the undivided module' if is_right else 'other values'}")
+
+
+def _leaves(value: Value) -> list[Value]:
+    return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
+
+
 def judge_values(text: str, name: str, seed: int, mesh: DeviceMesh, is_shardy: bool, limit: int) -> str:
     """Return "agrees", "differs", "left out" (no axis divides it, or its values depend on the device), "too slow" or an error."""
     try:
@@ -259,10 +283,18 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, help="judge values alone on all meshes; a file that keeps the outcomes")
     parser.add_argument("--again", action="store_true", help="with --rows: judge again what failed")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="with --rows: for one module on one mesh")
+    parser.add_argument(
+        "--xla_cpu", metavar="COMMAND", help='"PYTHON RUN_CPU.py": judge the values of XLA:CPU, of the modules as they are'
+    )
     options = parser.parse_args()
     files = [file for path in options.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
-    judge = compare_texts if options.rows is None else run_on_all_meshes
-    judge(files[:: options.every], options)
+    files = files[:: options.every]
+    if options.xla_cpu is not None:
+        judge_xla_cpu(files, options.xla_cpu)
+    elif options.rows is not None:
+        run_on_all_meshes(files, options)
+    else:
+        compare_texts(files, options)
     return 0
 
 

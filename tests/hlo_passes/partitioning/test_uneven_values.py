@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from tests.hlo_passes.partitioning.division import check_values
 
+_FINDINGS = sorted((Path(__file__).resolve().parents[3] / "docs" / "findings" / "divided").glob("*.hlo"))
 _HALVES, _QUARTERS = "{devices=[2]<=[2]}", "{devices=[4]<=[4]}"
 _OTHERS = """
 add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }
@@ -95,6 +97,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     check_values(f"HloModule m, num_partitions=4\n{_OTHERS}\nENTRY e {{{CASES[name]}\n}}")
+
+
+@pytest.mark.parametrize("file", _FINDINGS, ids=lambda file: file.stem)
+def test_findings(file: Path) -> None:
+    check_values(file.read_text(encoding="utf-8"))
 
 
 def _pad(rng: random.Random, size: int, sharding: str) -> str | None:

@@ -116,5 +116,3 @@ class _Dim(Struct, frozen=True):
     def reach(self, windows: int) -> int:
         """Return how many elements a number of windows reach over."""
         return (windows - 1) * self.stride + self.size
-
-
