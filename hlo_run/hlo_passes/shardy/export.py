@@ -19,6 +19,7 @@ from hlo_run.hlo_passes.shardy.annotations import (
     BARRIER,
     CONSTRAINT,
     GROUP,
+    TO_GLOBAL,
     TO_LOCAL,
     all_dims,
     closed,
@@ -256,7 +257,8 @@ class Export:
             return
         source = next(iter(sources))
         numbers = [value.tuple_index if value.opcode == "get-tuple-element" else -1 for value in root.operands]
-        if source.shape == root.shape and numbers == list(range(len(numbers))) and source.sharding is None:
+        is_border = is_call(source, TO_GLOBAL)  # becomes a value for each element
+        if source.shape == root.shape and numbers == list(range(len(numbers))) and source.sharding is None and not is_border:
             root.parent.root = source
 
     def _share_states(self, instruction: HloInstruction) -> None:
