@@ -8,7 +8,7 @@ import pytest
 from hlo_run import parse
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.host.team import Team
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.errors import DeviceError, ParseError, Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -195,6 +195,23 @@ ENTRY e {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups
     executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
     with pytest.raises(DeviceError, match="names member 1, but the run has 1"):
         open_backend("Host", Options()).run(executable, [np.ones(5, np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("result", "collective"),
+    [
+        ("f32[2]", "reduce-scatter(p), dimensions={0}, to_apply=add"),
+        ("f32[8]", "all-gather(p), dimensions={0}"),
+        ("(f32[4], f32[4])", "all-to-all(p, p)"),
+    ],
+)
+def test_shapes_for_more_devices_than_there_are(result: str, collective: str) -> None:
+    module = parse(f"{ADD}\nENTRY e {{ p = f32[4] parameter(0) ROOT a = {result} {collective}, replica_groups={{}} }}")
+    with pytest.raises(ParseError, match="not for groups of 1 devices"):
+        Reference(module).run([[np.ones(4, np.float32)]], 1, 1)
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
+    with pytest.raises(DeviceError, match="not for groups of 1 devices"):
+        open_backend("Host", Options()).run(executable, [np.ones(4, np.float32)])
 
 
 def test_a_reduction_that_no_library_knows() -> None:
