@@ -352,7 +352,9 @@ class Export:
                 self._module.replace_uses(user, parts[user.tuple_index])
                 computation.remove(user)
             if call.users or call.is_root:
-                self._module.replace_uses(call, computation.add(HloInstruction("tuple", "tuple", call.shape, parts)))
+                made = computation.add(HloInstruction("tuple", "tuple", call.shape, parts))
+                made.attrs["sharding"] = TupleSharding(tuple(elements_of(part.sharding)[0] for part in parts if part.sharding))
+                self._module.replace_uses(call, made)
         call.control_predecessors = []
         computation.remove(call)
 
