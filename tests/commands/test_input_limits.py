@@ -63,4 +63,6 @@ def test_an_annotation_keeps_the_shape(operands: str, tmp_path: Path, capsys: py
     call = f'custom-call({operands}), custom_call_target="Sharding"'
     file.write_text(f"HloModule m\nENTRY e {{\n  x = f32[4] parameter(0)\n  ROOT r = f32[8] {call}\n}}\n")
     assert run(["--cache=off", str(file)]) == 4
-    assert "m.hlo:4:8: unsupported: a call of 'Sharding' has one operand, of the call's shape" in capsys.readouterr().err
+    assert (
+        "m.hlo:4:8: unsupported: 'r': the custom call Sharding needs one operand, and a result like it" in capsys.readouterr().err
+    )

@@ -370,7 +370,7 @@ def _shard(call: _Call) -> str:
 
 
 _CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
-_ANNOTATIONS = "Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin LayoutConstraint InspectSharding".split()
+_ANNOTATIONS = "Sharding MoveToHost MoveToDevice annotate_device_placement LayoutConstraint InspectSharding".split()
 _RULES: Mapping[str, _Rule] = {
     "Eigh": _eigh,
     "Qr": _qr,

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import call_graph_post_order
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -53,23 +54,9 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
         if not reduces or pins_layouts(module, "all-reduce"):
             return
         is_same = _sameness(module)
-        for body in _callees_first(module):
+        for body in call_graph_post_order(module):
             if body in bodies:
                 _move_out(module, body, is_same)
-
-
-def _callees_first(module: HloModule) -> list[HloComputation]:
-    done: dict[HloComputation, None] = {}
-
-    def visit(computation: HloComputation) -> None:
-        for instruction in computation.instructions:
-            for called in instruction.called_computations:
-                if called not in done:
-                    visit(called)
-        done.setdefault(computation)
-
-    visit(module.entry)
-    return list(done)
 
 
 def _sameness(module: HloModule) -> _IsSame:

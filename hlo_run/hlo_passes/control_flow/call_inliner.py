@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import call_graph_post_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.edit import remove_dead
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_call
 
@@ -39,10 +39,10 @@ class CallInliner(Struct, frozen=True):
         if not module.instructions_of("call"):
             return
         version = module.version
-        # Callers come first in the list, so in reverse no inlined body holds a call that is inlined later.
-        for computation in reversed(_callers_first(module)):
-            if is_async_wrapper(computation):
-                continue  # it holds one instruction
+        executed = set(executed_computations(module))
+        for computation in call_graph_post_order(module):
+            if computation not in executed or is_async_wrapper(computation):
+                continue  # a wrapper holds one instruction
             calls = [
                 i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name
             ]
@@ -56,21 +56,6 @@ class CallInliner(Struct, frozen=True):
             computation.remove_all(set(calls))
         if module.version != version:
             remove_dead(module)
-
-
-def _callers_first(module: HloModule) -> list[HloComputation]:
-    """Return the executed computations, each after all of its callers."""
-    executed = executed_computations(module)
-    known = set(executed)
-    left = {c: sum(caller.parent in known for caller in c.callers if caller.opcode in CONTROL_FLOW) for c in executed}
-    order = [module.entry]
-    for computation in order:  # grows while we walk
-        for instruction in computation.instructions:
-            for called in dict.fromkeys(instruction.called_computations) if instruction.opcode in CONTROL_FLOW else ():
-                left[called] -= 1
-                if left[called] == 0:
-                    order.append(called)
-    return order
 
 
 def _may_inline(call: HloInstruction) -> bool:

@@ -30,5 +30,11 @@ class LogisticExpander(Struct, frozen=True):
 
 
 def _formula(b: HloBuilder, logistic: HloInstruction, x: HloValue) -> HloValue:
-    one = b.broadcast(b.constant(1, x.shape.element_type), logistic.shape.dims)
+    one = b.constant(1, x.shape.element_type)
+    made = [one, b.broadcast(one, logistic.shape.dims)] if logistic.shape.dims else [one]
+    source = logistic.operands[0]
+    if source.metadata is not None:  # XLA makes the ones from the operand
+        for value in made:
+            value.instruction.attrs["metadata"] = source.metadata
+    one = made[-1]
     return one / (one + b.exponential(-x))

@@ -46,7 +46,7 @@ class SortRewriter(Struct, frozen=True):
                 return _call(b, order, _ordered_bits(b, operands[0]), operands[0])[1]
             return _packed_pairs(b, order, operands)
 
-        expand(module, ("sort",), rewrite, lambda sort: radix_order(sort, ctx.target, self.always) is not None)
+        expand(module, ("sort",), rewrite, lambda sort: radix_order(sort, ctx.target, self.always) is not None, described=True)
 
 
 def _call(b: HloBuilder, order: RadixOrder, *operands: HloValue) -> HloValue:

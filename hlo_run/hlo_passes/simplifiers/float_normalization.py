@@ -32,7 +32,9 @@ class FloatNormalization(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        normalizer = _Normalizer(module, self.narrow, WIDE_TYPES[self.narrow], ctx.target.sm, self.opcodes)
+        omits_roundings = ctx.options.xla_allow_excess_precision
+        wide = WIDE_TYPES[self.narrow]
+        normalizer = _Normalizer(module, self.narrow, wide, ctx.target.sm, self.opcodes, omits_roundings)
         version = module.version
         reducers = _collective_reducers(module)
         for computation in _callees_first(module):
@@ -75,6 +77,7 @@ class _Normalizer(Struct, frozen=True):
     wide: str
     sm: int
     opcodes: tuple[str, ...]
+    omits_roundings: bool
 
     def run(self, computation: HloComputation) -> None:
         if not any(self._has_narrow(instruction.shape) for instruction in computation.instructions):
@@ -96,7 +99,7 @@ class _Normalizer(Struct, frozen=True):
 
     def _widen(self, instruction: HloInstruction) -> None:
         """Let an instruction have wide operands and results, between conversions."""
-        editor, shape, users = Editor(instruction), instruction.shape, list(instruction.users)
+        editor, shape, users = Editor(instruction, derives=False), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
         instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
         if instruction.called_computations and instruction.opcode != "select-and-scatter":
@@ -106,8 +109,12 @@ class _Normalizer(Struct, frozen=True):
         is_root = instruction.is_root
         instruction.shape = shape.map_leaves(self._wide_shape)
         back = self._back(editor, instruction, shape)
+        widened = [u for u in users if self.omits_roundings and u.opcode == "convert" and u.shape.element_type == self.wide]
         for user in users:
-            user.operands = [back if operand is instruction else operand for operand in user.operands]
+            if user not in widened:
+                user.operands = [back if operand is instruction else operand for operand in user.operands]
+        for user in widened:  # they would widen what was just narrowed
+            self.module.replace_uses(user, instruction)
         if is_root:
             editor.computation.root = back
 
@@ -139,13 +146,13 @@ class _Normalizer(Struct, frozen=True):
                 self._widen_parameter(parameter)
         root = clone.root
         if self._has_narrow(root.shape):
-            editor = Editor(root)
+            editor = Editor(root, derives=False)
             clone.root = self._forth(editor, root)
         return clone
 
     def _widen_parameter(self, parameter: HloInstruction) -> None:
         """Make a parameter wide; users that convert it to the wide type are replaced by it."""
-        shape, editor = parameter.shape, Editor(parameter)
+        shape, editor = parameter.shape, Editor(parameter, derives=False)
         users = list(parameter.users)
         parameter.shape = self._wide_shape(shape)
         rest = [user for user in users if not (user.opcode == "convert" and user.shape == parameter.shape)]

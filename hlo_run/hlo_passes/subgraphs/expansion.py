@@ -28,26 +28,32 @@ def expand(
     matches: Callable[[HloInstruction], bool] = lambda instruction: True,
     *,
     called: Name = "",
+    described: bool = False,
     bare: Sequence[str] = (),
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
-    unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location and
-    metadata of the old one, but those with an opcode in `bare` get no metadata. The result keeps the old layouts, with copies
-    where necessary.
+    unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location of
+    the old one. Only the result gets its metadata, as in XLA's `ReplaceInstruction`; with `described` the others get it too, but
+    for those with an opcode in `bare`. The result keeps the old layouts, with copies where necessary.
     """
     replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
     for old in module.instructions_of(*opcodes):
         if matches(old):
             assert old.parent is not None, "the instruction is in a computation"
-            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, bare)
+            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, described, bare)
     for computation, found in replacements.items():
         replace_all(computation, found)
 
 
 def replacement(
-    module: HloModule, old: HloInstruction, build: Build, called: Name = "", bare: Sequence[str] = ()
+    module: HloModule,
+    old: HloInstruction,
+    build: Build,
+    called: Name = "",
+    described: bool = False,
+    bare: Sequence[str] = (),
 ) -> HloInstruction:
     """Add the replacement of an instruction to its computation and return it; it has no users yet. See `expand`."""
     assert old.parent is not None, "the instruction is in a computation"
@@ -58,7 +64,7 @@ def replacement(
     result = with_layouts(builder, build(builder, old, *operands), old.shape)
     body = builder.build_computation(result)
     for computation in callees_first(body):
-        _mark(computation, old, ("parameter", *bare))
+        _mark(computation, old, described and computation is body, ("parameter", *bare))
         if computation.module is None and computation is not body:
             module.add_computation(computation)
     if not called:
@@ -111,8 +117,8 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
     computation.remove_all(replacements)
 
 
-def _mark(body: HloComputation, old: HloInstruction, without_metadata: Container[str]) -> None:
-    metadata = old.metadata
+def _mark(body: HloComputation, old: HloInstruction, described: bool, without_metadata: Container[str]) -> None:
+    metadata = old.metadata if described else None
     for instruction in body.instructions:
         instruction.where = old.where
         if metadata is not None and instruction.opcode not in without_metadata:

@@ -33,7 +33,8 @@ class BatchedGatherScatterNormalizer(Struct, frozen=True):
         """Edit `module` in place."""
         del ctx
         for opcode, build, batching, index_map in _FORMS:
-            expand(module, (opcode,), build, partial(_is_normalised, batching=batching, index_map=index_map), bare=_BARE)
+            matches = partial(_is_normalised, batching=batching, index_map=index_map)
+            expand(module, (opcode,), build, matches, described=True, bare=_BARE)
 
 
 def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:

@@ -46,16 +46,20 @@ def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) 
         bits = [b.bitcast_convert(value, "u8") for value in (x, y)]
         return b.compare(bits[0], bits[1], old.comparison_direction)
     integer = f"s{dtype.bits}"
-    zero, least, most = (b.constant(value, integer) for value in (0, -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1))
+    shape = x.shape.with_element_type(integer)
+    zero, least, most = (
+        b.instruction("broadcast", [b.constant(value, integer)], shape, dimensions=())  # XLA broadcasts to scalars too
+        for value in (0, -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
+    )
 
     def ordered(value: HloValue) -> HloValue:
         bits = b.bitcast_convert(value, integer)
         if not dtype.name.endswith("fnuz"):
-            flipped = b.xor(most, bits)
-            return b.select(bits < zero, flipped, bits)
-        # These types have no -0: its bit pattern is NaN, the smallest in the order.
-        flipped = least - bits
-        negative = b.select(b.compare(bits, least, "EQ"), least, flipped)
-        return b.select(bits < zero, negative, bits)
+            flipped = most ^ bits
+        else:
+            # These types have no -0: its bit pattern is NaN, the smallest in the order.
+            flipped = least - bits
+            flipped = b.select(b.compare(bits, least, "EQ"), least, flipped)
+        return b.select(b.compare(bits, zero, "LT"), flipped, bits)
 
     return b.compare(ordered(x), ordered(y), old.comparison_direction)

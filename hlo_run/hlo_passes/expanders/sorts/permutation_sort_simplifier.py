@@ -29,7 +29,7 @@ class PermutationSortSimplifier(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("sort",), _scattered, _sorts_by_permutation)
+        expand(module, ("sort",), _scattered, _sorts_by_permutation, described=True)
 
 
 def _sorts_by_permutation(sort: HloInstruction) -> bool:

@@ -32,9 +32,9 @@ class TopkDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("topk",), _sorted_slices)
+        expand(module, ("topk",), _sorted_slices, described=True)
         if self.takes_calls:
-            expand(module, ("custom-call",), _sorted_slices, is_topk_call)
+            expand(module, ("custom-call",), _sorted_slices, is_topk_call, described=True)
 
 
 def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
