@@ -1,14 +1,19 @@
 """Compare how modules are divided between partitions with real XLA:GPU, and their values with those of the undivided modules.
 
-    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--devices 8] [--seed 0] [--keep DIR]
-        [--stage partitioned|collectives|fusion|combined] [--every N]
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. [--shardy] [--seed 0] [--every N] [--keep DIR]
+        [--stage partitioned|collectives|fusion|combined]
+    python3 scripts/venv.py python scripts/spmd_conformance.py FILE_OR_FOLDER.. --rows ROWS.tsv [--shardy] [--again] [--limit 60]
 
-A module of one partition gets random shardings of its parameters and its result, on a mesh of --devices devices: GSPMD's, or
-with --shardy those of Shardy, over named axes. A module of several partitions keeps its own. --keep holds each module with its
-shardings and XLA's text, and a later run reads them again.
+A module of one partition gets the shardings that `hlo-fuzz --against=shardings` draws: one of six meshes and tiles of GSPMD, or
+with --shardy axes of Shardy. A module of several partitions keeps its own. --keep holds each module with its shardings and
+XLA's text, and a later run reads them again.
 The script prints how many modules have XLA's text after a stage, whatever the names and channels, and how many have the values
 of the undivided module there. The stages are the `after_spmd_partitioner` dump, the end of XLA's pipeline
 `collective-optimizations`, the module before the fusion passes, and the one with combined collectives. Needs `hlo-run[xla-gpu]`.
+
+With --rows every module gets shardings on each of the six meshes, and the script judges the values alone, small modules first,
+without XLA. The file has one row per outcome, so that a run goes on where another one ended. With --xla_cpu it prints whether
+XLA:CPU divides modules, as they are, with the right values.
 """
 
 from __future__ import annotations
@@ -16,31 +21,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import math
-import random
 import re
+import signal
 import sys
 import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
+from xla_cpu import XlaCpu, XlaError
 
 import hlo_run
 from hlo_run.backends.tiles import join_results, split_arguments
 from hlo_run.cli import run
 from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
+from hlo_run.fuzz.shardings import MESHES, DeviceMesh, shard
 from hlo_run.hlo.fingerprint import module_fingerprint
-from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
-from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo.values.sharding import SingleSharding, tiled
-from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
-from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
-from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
-from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION
+from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
@@ -54,111 +58,17 @@ _STAGES = {
     "fusion": ("rename-instructions", "*.fusion.after_pipeline-start.*.txt"),
     "combined": ("all-reduce-contiguous", "*.async-collective-conversion.after_pipeline-start.*.txt"),
 }
-_REPLICATED = SingleSharding("replicated")
+_GROUPS = tuple(group for group in BEFORE_OPTIMIZATION if group.name in ("pre-spmd-partitioner", "spmd-partitioner"))
+_KINDS = ("agrees", "agrees in f32", "differs", "left out", "too slow")
+# A draw may divide nothing.
+_DRAWS = 8
 # Sums are made in another order.
 _TOLERANCE = 2e-2
 
 
-def random_sharding(rng: random.Random, shape: Shape, mesh: tuple[int, ...], is_even: bool) -> SingleSharding | None:
-    """Return a sharding of an array that divides some dimensions by axes of the mesh, or None if it divides none."""
-    dims = [1] * shape.rank
-    axes: list[list[int]] = [[] for _ in dims]
-    for axis, count in enumerate(mesh):
-        places = [d for d, size in enumerate(shape.dims) if size >= 2 and not (is_even and size % (dims[d] * count))]
-        if places and rng.random() < 0.75:
-            dim = rng.choice(places)
-            dims[dim] *= count
-            axes[dim].append(axis)
-    used = [axis for group in axes for axis in group]
-    rest = [axis for axis in range(len(mesh)) if axis not in used]
-    if not used:
-        return None
-    tiles = TileAssignment(mesh, Iota((math.prod(mesh),), (0,))).transpose([*used, *rest])
-    copies = math.prod(mesh[axis] for axis in rest)
-    if copies > 1:
-        return tiled(tiles.reshape((*dims, copies)), ("replicated",))
-    return tiled(tiles.reshape(tuple(dims)), ())
-
-
-def annotate(module: HloModule, devices: int, seed: str) -> bool:
-    """Give the module partitions and random shardings. Returns False if none divides anything."""
-    rng = random.Random(seed)
-    meshes = [mesh for mesh in ((devices,), (2, devices // 2), (devices // 2, 2), (2, 2, devices // 4)) if 1 not in mesh]
-    mesh = rng.choice([mesh for mesh in meshes if math.prod(mesh) == devices])
-    is_even = rng.random() < 0.8
-    module.attrs.pop("entry_computation_layout", None)
-    divided = 0
-    for parameter in module.entry.parameters:
-        found = random_sharding(rng, parameter.shape, mesh, is_even) if parameter.shape.is_array else None
-        if found is not None or rng.random() < 0.3:
-            parameter.attrs["sharding"] = found or _REPLICATED
-        divided += found is not None
-    root = module.entry.root
-    if root.shape.is_array and root.opcode != "parameter":
-        found = _REPLICATED if rng.random() < 0.5 else random_sharding(rng, root.shape, mesh, is_even=True)
-        if found is not None:
-            root.attrs["sharding"] = found
-    module.attrs["num_partitions"] = devices
-    return divided > 0
-
-
-def annotate_for_shardy(module: HloModule, devices: int, seed: str) -> bool:
-    """Give the module partitions and random shardings of Shardy. Returns False if none divides anything."""
-    rng = random.Random(seed)
-    half = devices // 2
-    meshes = [(("a", devices),), (("a", 2), ("b", half)), (("a", half), ("b", 2)), (("a", 2), ("b", 2), ("c", devices // 4))]
-    mesh = rng.choice([mesh for mesh in meshes if all(size > 1 for _, size in mesh)])
-    is_even = rng.random() < 0.8
-    module.attrs.pop("entry_computation_layout", None)
-    divided = 0
-    for parameter in module.entry.parameters:
-        if parameter.shape.is_array and (rng.random() < 0.85 or not divided):
-            text, uses_axes = random_axes(rng, parameter.shape, dict(mesh), is_even)
-            parameter.attrs["frontend_attributes"] = _attributes(("xla.sdy.sharding", f"#sdy.sharding<@mesh, {text}>"))
-            divided += uses_axes
-    _annotate_results(module, rng, dict(mesh))
-    axes = ", ".join(f'"{name}"={size}' for name, size in mesh)
-    module.attrs["frontend_attributes"] = _attributes(("xla.sdy.meshes", f"{{mesh = #sdy.mesh<[{axes}]>}}"))
-    module.attrs["num_partitions"] = devices
-    return divided > 0
-
-
-def _attributes(*entries: tuple[str, str]) -> FrontendAttributes:
-    return FrontendAttributes(entries)
-
-
-def random_axes(rng: random.Random, shape: Shape, mesh: dict[str, int], is_even: bool) -> tuple[str, bool]:
-    """Return the dimensions of a sharding, as Shardy prints them, and whether they use an axis."""
-    counts = [1] * shape.rank
-    axes: list[list[str]] = [[] for _ in counts]
-    for name, size in mesh.items():
-        places = [d for d, extent in enumerate(shape.dims) if extent >= 2 and not (is_even and extent % (counts[d] * size))]
-        if places and rng.random() < 0.7:
-            dim = rng.choice(places)
-            counts[dim] *= size
-            axes[dim].append(f'"{name}"')
-    dims = ["{" + ", ".join([*group, *(["?"] if rng.random() < 0.15 else [])]) + "}" for group in axes]
-    return "[" + ", ".join(dims) + "]", any(axes)
-
-
-def _annotate_results(module: HloModule, rng: random.Random, mesh: dict[str, int]) -> None:
-    """Give some results of the entry the custom call that JAX makes of `out_shardings`."""
-    root = module.entry.root
-    values = root.operands if root.opcode == "tuple" else (root,)
-    made: list[HloInstruction] = []
-    for value in values:
-        if not value.shape.is_array or rng.random() < 0.5:
-            made.append(value)
-            continue
-        text, _ = random_axes(rng, value.shape, mesh, is_even=True)
-        attributes = _attributes(("xla.sdy.sharding", f"#sdy.sharding_per_value<[<@mesh, {text}>]>"))
-        target = {"custom_call_target": "xla.sdy.FuncResultSharding", "custom_call_has_side_effect": True}
-        call = HloInstruction("result", "custom-call", value.shape, [value], {**target, "frontend_attributes": attributes})
-        made.append(module.entry.add(call))
-    if root.opcode == "tuple":
-        root.operands = made
-    else:
-        module.entry.root = made[0]
+def annotate(module: HloModule, name: str, seed: int, mesh: DeviceMesh | None, is_shardy: bool) -> bool:
+    """Give the module partitions and random shardings, drawn by its name. Returns False if none divides anything."""
+    return shard(module, zlib.crc32(name.encode()) + seed, mesh, is_shardy)
 
 
 def write_texts_of_xla(text: str, file: Path) -> None:
@@ -210,9 +120,7 @@ def has_same_values(text: str, later: str = "") -> bool:
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
     ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
-    ShardyXla().apply(ctx, module)
-    ShardingPropagation().apply(ctx, module)
-    SpmdPartitioning().apply(ctx, module)
+    run_hlo_groups(_GROUPS, ctx, module, keeps_layouts=False)
     divided = module.divided
     if divided is None:
         return True
@@ -234,51 +142,39 @@ def _is_near(expected: Value, found: Value) -> bool:
     return bool(np.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE * most, equal_nan=True))
 
 
-def pairs_of(files: list[Path], devices: int, seed: int, folder: Path, stage: str, is_shardy: bool) -> list[Path]:
+def pairs_of(files: list[Path], options: argparse.Namespace, folder: Path) -> list[Path]:
     """Write each module with its shardings, and XLA's texts next to it; return the files of those that XLA compiles."""
     found: list[Path] = []
     for file in files:
         module = hlo_run.parse(file.read_text())
         if int(module.attrs.get("replica_count", 1)) != 1:
             continue
-        make = annotate_for_shardy if is_shardy else annotate
-        if module.attrs.get("num_partitions", 1) == 1 and not make(module, devices, f"{file.name}:{seed}"):
+        is_single = module.attrs.get("num_partitions", 1) == 1
+        if is_single and not annotate(module, file.name, options.seed, None, options.shardy):
             continue
         target = folder / file.name
-        if not dumped_file(target, stage).exists():
+        if not dumped_file(target, options.stage).exists():
             target.write_text(module.to_string())
             write_texts_of_xla(target.read_text(), target)
-        if dumped_file(target, stage).read_text():
+        if dumped_file(target, options.stage).read_text():
             found.append(target)
         else:
             print(f"{file.name}: XLA refuses it", file=sys.stderr)
     return found
 
 
-def main() -> int:
-    """Compare all modules and print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path)
-    parser.add_argument("--devices", type=int, default=8, help="partitions of a module that has one (a power of two)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random shardings")
-    parser.add_argument("--shardy", action="store_true", help="random shardings of Shardy")
-    parser.add_argument("--keep", type=Path, help="a folder for the modules with their shardings, and XLA's texts")
-    parser.add_argument("--stage", choices=sorted(_STAGES), default="partitioned", help="where the modules are compared")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth module only")
-    arguments = parser.parse_args()
-    files = [file for path in arguments.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])][
-        :: arguments.every
-    ]
+def compare_texts(files: list[Path], options: argparse.Namespace) -> None:
+    """Compare all modules with XLA's, and print the counts."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.keep or Path(temporary)
+        folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = pairs_of(files, arguments.devices, arguments.seed, folder, arguments.stage, arguments.shardy)
+        pairs = pairs_of(files, options, folder)
         texts, values = 0, 0
         for file in pairs:
-            ours = our_text(file, arguments.stage)
-            is_equal = bool(ours) and has_same_text(ours, dumped_file(file, arguments.stage).read_text())
+            ours = our_text(file, options.stage)
+            is_equal = bool(ours) and has_same_text(ours, dumped_file(file, options.stage).read_text())
             try:
-                is_right = has_same_values(file.read_text(), "" if arguments.stage == "partitioned" else ours)
+                is_right = has_same_values(file.read_text(), "" if options.stage == "partitioned" else ours)
             except HloRunError as error:
                 print(f"{file.name}: {error.message}", file=sys.stderr)
                 is_right = False
@@ -287,6 +183,118 @@ def main() -> int:
             if not (is_equal and is_right):
                 print(f"{file.name}: {'' if is_equal else 'another text '}{'' if is_right else 'other values'}")
     print(f"{texts} of {len(pairs)} modules have XLA's text, {values} the values of the undivided module")
+
+
+def judge_xla_cpu(files: list[Path], command: str) -> None:
+    """Print whether XLA:CPU, on as many virtual devices as partitions, has the values of each undivided module."""
+    with XlaCpu(command) as xla:
+        for file in files:
+            module = hlo_run.parse(file.read_text(), verified=False)
+            count = int(module.attrs.get("num_partitions", 1))
+            arguments = make_fake_arguments(module, RandomEngine(1))
+            expected = _leaves(Reference(module).run([arguments] * count, 1, count, 42)[0])
+            inputs = [np.asarray(leaf) for argument in arguments for leaf in _leaves(argument)]
+            try:
+                results = xla.run(file.read_text(), inputs * count, grid=(1, count)).results
+            except XlaError as error:
+                print(f"{file.name}: {str(error).splitlines()[0]}")
+                continue
+            is_right = all(map(_is_near, expected * count, results))
+            print(f"{file.name}: {'the values of the undivided module' if is_right else 'other values'}")
+
+
+def _leaves(value: Value) -> list[Value]:
+    return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
+
+
+def judge_values(text: str, name: str, seed: int, mesh: DeviceMesh, is_shardy: bool, limit: int) -> str:
+    """Return "agrees", "differs", "left out" (no axis divides it, or its values depend on the device), "too slow" or an error."""
+    try:
+        draws = (hlo_run.parse(text) for _ in range(_DRAWS))
+        divided = (module for n, module in enumerate(draws) if annotate(module, name, seed + n, mesh, is_shardy))
+        module = next(divided, None)
+        if module is None:
+            return "left out"
+        with _time_limit(limit):
+            return _agreement(module.to_string())
+    except TimeoutError:
+        return "too slow"
+    except HloRunError as error:
+        return f"{type(error).__name__}: {error.message.splitlines()[0]}"
+    except Exception as error:  # a defect that the table shows
+        return f"crash {type(error).__name__}: {error}".replace("\n", " ").replace("\t", " ")[:200]
+
+
+def _agreement(text: str) -> str:
+    """Return "agrees" or "differs". Sums of 16-bit floats in another order may differ: the same module in f32 decides then."""
+    if has_same_values(text):
+        return "agrees"
+    wide = re.sub(r"\b(bf16|f16)(?=\[)", "f32", text)
+    return "agrees in f32" if wide != text and has_same_values(wide) else "differs"
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: int) -> Generator[None]:
+    """Raise TimeoutError in the block after some seconds."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def run_on_all_meshes(files: list[Path], options: argparse.Namespace) -> None:
+    """Judge the values of every module on all meshes, append a row each to --rows, and print the counts."""
+    notation = "shardy" if options.shardy else "gspmd"
+    options.rows.touch()
+    rows = [line.split("\t") for line in options.rows.read_text().splitlines()]
+    known = {tuple(row[:4]): row[4] for row in rows}
+    counts: dict[str, Counter[str]] = {}
+    for file in sorted(files, key=lambda file: file.stat().st_size):
+        for mesh in MESHES:
+            key = (str(file), str(mesh), notation, str(options.seed))
+            outcome = known.get(key)
+            if outcome is None or (options.again and outcome not in ("agrees", "agrees in f32", "left out", "too slow")):
+                outcome = judge_values(file.read_text(), file.name, options.seed, mesh, options.shardy, options.limit)
+                with options.rows.open("a") as rows_file:
+                    rows_file.write("\t".join((*key, outcome)) + "\n")
+            kind = outcome if outcome in _KINDS else "error"
+            counts.setdefault(str(mesh), Counter())[kind] += 1
+            if kind in ("differs", "error"):
+                print(f"{file.name} on {mesh}: {outcome}", flush=True)
+    for mesh, count in counts.items():
+        print(f"{mesh}: " + ", ".join(f"{number} {kind}" for kind, number in count.most_common()))
+
+
+def main() -> int:
+    """Compare all modules and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of the random shardings")
+    parser.add_argument("--shardy", action="store_true", help="random shardings of Shardy")
+    parser.add_argument("--keep", type=Path, help="a folder for the modules with their shardings, and XLA's texts")
+    parser.add_argument("--stage", choices=sorted(_STAGES), default="partitioned", help="where the modules are compared")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth module only")
+    parser.add_argument("--rows", type=Path, help="judge values alone on all meshes; a file that keeps the outcomes")
+    parser.add_argument("--again", action="store_true", help="with --rows: judge again what failed")
+    parser.add_argument("--limit", type=int, default=60, metavar="SECONDS", help="with --rows: for one module on one mesh")
+    parser.add_argument(
+        "--xla_cpu", metavar="COMMAND", help='"PYTHON RUN_CPU.py": judge the values of XLA:CPU, of the modules as they are'
+    )
+    options = parser.parse_args()
+    files = [file for path in options.paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
+    files = files[:: options.every]
+    if options.xla_cpu is not None:
+        judge_xla_cpu(files, options.xla_cpu)
+    elif options.rows is not None:
+        run_on_all_meshes(files, options)
+    else:
+        compare_texts(files, options)
     return 0
 
 

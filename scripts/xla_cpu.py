@@ -170,27 +170,19 @@ def _time(tool: Any, compiled: Any, arguments: Arrays, repeat: int) -> list[floa
 def _run_on_devices(tool: Any, text: str, arguments: Arrays, replicas: int, partitions: int) -> Arrays:
     """Return the results of all devices, device by device."""
     jax: Any = importlib.import_module("jax")
-    sharding_impls: Any = importlib.import_module("jax._src.sharding_impls")
     count = replicas * partitions
     if jax.config.jax_num_cpu_devices < count:
         jax.config.update("jax_num_cpu_devices", _MOST_DEVICES)
     devices = jax.devices("cpu")[:count]
     executable = _compile_for_devices(tool, text, devices, replicas, partitions)
     each = len(arguments) // count
-
-    def places(shardings: Sequence[Any] | None, number: int, dims: tuple[int, ...]) -> dict[Any, Any]:
-        """Return the part of a whole array that each device has; everything without a sharding."""
-        if not shardings:
-            return dict.fromkeys(devices, ...)
-        return sharding_impls.GSPMDSharding(tuple(devices), shardings[number]).devices_indices_map(dims)
-
     mesh = jax.sharding.Mesh(np.array(devices), ("device",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     inputs: list[Any] = []
     for number in range(each):
         wholes = arguments[number::each]
-        parts = places(executable.get_parameter_shardings(), number, wholes[0].shape)
-        shards = [np.ascontiguousarray(w[parts[d]]).reshape(w[parts[d]].shape) for w, d in zip(wholes, devices, strict=True)]
+        tiles = _tiles(tool._hlo, executable.get_parameter_shardings(), number, wholes[0].shape, count)
+        shards = [_cut(whole, tile) for whole, tile in zip(wholes, tiles, strict=True)]
         placed = [jax.device_put(shard, device) for shard, device in zip(shards, devices, strict=True)]
         inputs.append(jax.make_array_from_single_device_arrays(shards[0].shape, everywhere, placed))
     outs = executable.execute_sharded(inputs).disassemble_into_single_device_arrays()
@@ -198,15 +190,37 @@ def _run_on_devices(tool: Any, text: str, arguments: Arrays, replicas: int, part
     results: list[Arrays] = [[] for _ in devices]
     for number, (out, shape) in enumerate(zip(outs, shapes, strict=True)):
         shards = [np.asarray(part) for part in out]
-        parts = places(executable.get_output_shardings(), number, tuple(shape.dims))
+        tiles = _tiles(tool._hlo, executable.get_output_shardings(), number, tuple(shape.dims), count)
         whole = np.zeros(shape.dims, shards[0].dtype)
-        for mine, shard, device in zip(results, shards, devices, strict=True):
+        for mine, shard, tile in zip(results, shards, tiles, strict=True):
             if shard.shape == whole.shape:
                 mine.append(shard)
                 continue
-            whole[parts[device]] = shard
+            place = whole[tile]
+            place[...] = shard[tuple(slice(0, size) for size in place.shape)]
             mine.append(whole)
     return [array for mine in results for array in mine]
+
+
+def _tiles(_hlo: Any, shardings: Sequence[Any] | None, number: int, dims: tuple[int, ...], count: int) -> list[tuple[slice, ...]]:
+    """Return the range of a whole array that each device has, everything without a sharding; it may reach beyond the array."""
+    sharding = _hlo.HloSharding.from_proto(shardings[number]) if shardings else None
+    if sharding is None or sharding.is_replicated() or not sharding.tile_assignment_dimensions():
+        return [tuple(slice(0, size) for size in dims)] * count
+    counts = sharding.tile_assignment_dimensions()
+    tiles: list[tuple[slice, ...]] = [()] * count
+    for place, device in zip(np.ndindex(*counts), sharding.tile_assignment_devices(), strict=True):
+        sizes = [-(-size // tiles_of_dim) for size, tiles_of_dim in zip(dims, counts, strict=False)]
+        tiles[device] = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, sizes, strict=False))
+    return tiles
+
+
+def _cut(whole: NDArray[Any], tile: tuple[slice, ...]) -> NDArray[Any]:
+    """Return a tile of an array, which ends in zeros beyond the array."""
+    part = whole[tile]
+    cut = np.zeros([one.stop - one.start for one in tile], whole.dtype)
+    cut[tuple(slice(0, size) for size in part.shape)] = part
+    return cut
 
 
 def _compile_for_devices(tool: Any, text: str, devices: Sequence[Any], replicas: int, partitions: int) -> Any:

@@ -56,8 +56,8 @@ MESHES = (
 )
 
 
-def shard(module: HloModule, seed: int) -> bool:
-    """Give a module the mesh, the notation and the shardings of a seed, in place. Returns False if it fits no sharding.
+def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shardy: bool | None = None) -> bool:
+    """Give a module shardings of a seed, in place, and the mesh and notation that are not given. False if it fits none.
 
     A module of several devices, or with values that depend on the device, fits none. Fusions become calls, and aliases of
     parameters go: their shapes would differ.
@@ -65,12 +65,14 @@ def shard(module: HloModule, seed: int) -> bool:
     if not _may_be_divided(module):
         return False
     rng = random.Random(seed * 1_000_003 + 17)
-    mesh = rng.choice(MESHES)
+    drawn = rng.choice(MESHES)
+    mesh = mesh or drawn
     for name in ("entry_computation_layout", "input_output_alias", "buffer_donor"):
         module.attrs.pop(name, None)
     _call_fusions(module)
     is_even = rng.random() < _EVEN and _has_places(module, mesh)
-    make = _shard_for_shardy if rng.random() < _SHARDY else _shard_for_gspmd
+    drawn_notation = rng.random() < _SHARDY
+    make = _shard_for_shardy if (drawn_notation if is_shardy is None else is_shardy) else _shard_for_gspmd
     if not make(module, mesh, rng, is_even):
         return False
     module.attrs["num_partitions"] = mesh.count

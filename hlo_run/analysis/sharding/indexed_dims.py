@@ -101,6 +101,11 @@ class Indexed(Struct, frozen=True):
         dims = [d for d in range(self.indices.shape.rank) if d != self.index_vector_dim and d not in without]
         return MatchingDims(indices=tuple(dims), slices=self.slices_of_indices(dims))
 
+    def free(self) -> MatchingDims:
+        """Return the dimensions of the indices that no dimension of the operand goes along with, and theirs in the slices."""
+        parallel = self.parallel()
+        return self.connected((*self.indices_batching, *(parallel.indices if parallel is not None else ())))
+
     def batching(self) -> MatchingDims | None:
         """Return the explicit batching dimensions, or None."""
         if not self.operand_batching:

@@ -105,8 +105,10 @@ def _complete(module: HloModule, partitions: int) -> None:
                 if leaf.kind == "tiled" and leaf.device_count != partitions:
                     message = f"a sharding over {partitions} partitions is needed, found {leaf}"
                     raise Unsupported(message, instruction.where, hint=f"--num_partitions={leaf.device_count}")
-    for instruction in module.instructions_of(*_CONTROL_FLOW):
-        _share_with_computations(instruction)
+    for computation in reversed(_callees_first(module)):
+        for instruction in computation.instructions:
+            if instruction.opcode in _CONTROL_FLOW:
+                _share_with_computations(instruction)
 
 
 def _check_ranks(instruction: HloInstruction, leaves: Sequence[SingleSharding]) -> None:

@@ -11,6 +11,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.collectives import permute
 from hlo_run.hlo_passes.partitioning.compact_halo import exchange_compactly
+from hlo_run.hlo_passes.partitioning.masks import as_type_of
 from hlo_run.hlo_passes.partitioning.offsets import Linear, Offset, minus, plus
 from hlo_run.hlo_passes.partitioning.state import State
 
@@ -116,7 +117,7 @@ def exchange_valid(
         if largest == wanted and most > 2 * wanted:
             if largest * 2 >= count * value.shape.dims[dim]:
                 return None
-            compact_fill = fill if masks or masks_compact else None
+            compact_fill = as_type_of(b, fill, value) if masks or masks_compact else None
             return exchange_compactly(state, value, base, left, right, compact_fill, dim, target, ordinal)
     joined = exchange(state, value, left, right, dim, target)
     if joined is None:
@@ -150,6 +151,4 @@ def exchange_valid(
     if right_padding > 0:
         tests.append(b.compare(places, b.filled(b.constant(base.dims[dim] + left_padding, "s32"), index), "LT"))
     chosen = b.binary("and", tests[0], tests[1]) if len(tests) == 2 else tests[0]
-    if fill.shape.element_type != valid.shape.element_type:
-        fill = b.add("convert", fill.shape.with_element_type(valid.shape.element_type), [fill])
-    return b.select(chosen, valid, b.filled(fill, valid.shape))
+    return b.select(chosen, valid, b.filled(as_type_of(b, fill, valid), valid.shape))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import divides_evenly
 from hlo_run.hlo_passes.partitioning.offsets import partition_offsets
-from hlo_run.hlo_passes.partitioning.state import Part
+from hlo_run.hlo_passes.partitioning.state import Builder, Part
 
 
 def fill_excess(part: Part, fill: HloInstruction, dims: Collection[int] | None = None, from_left: Collection[int] = ()) -> Part:
@@ -28,7 +28,16 @@ def fill_excess(part: Part, fill: HloInstruction, dims: Collection[int] | None =
         mask = test if mask is None else b.binary("and", mask, test)
     if mask is None:
         return part
+    fill = as_type_of(b, fill, part.hlo)
     return part.having(b.select(mask, part.hlo, b.filled(fill, shape)), sharding)
+
+
+def as_type_of(b: Builder, fill: HloInstruction, value: HloInstruction) -> HloInstruction:
+    """Return the fill in the element type of a value; that of a convolution has the type of its result."""
+    element_type = value.shape.element_type
+    if fill.shape.element_type == element_type:
+        return fill
+    return b.add("convert", fill.shape.with_element_type(element_type), [fill])
 
 
 def zero_excess(part: Part, dims: Collection[int] | None = None) -> Part:

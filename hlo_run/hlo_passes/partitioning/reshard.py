@@ -33,6 +33,8 @@ from hlo_run.hlo_passes.partitioning.offsets import Combined, Linear, minus, par
 from hlo_run.hlo_passes.partitioning.split import partly_replicated, split_pair
 from hlo_run.hlo_passes.partitioning.state import Part, key_of
 
+_WITHOUT_ZERO = frozenset(["f8e8m0fnu"])
+
 
 def reshard(part: Part, target: Sharding) -> Part:
     """Return the part under `target`. Equal steps from one instruction are made once."""
@@ -61,7 +63,18 @@ def _made(part: Part, target: Sharding, replicates: bool = True) -> Part:
     if shape.is_tuple:
         return _tuple(part, target if isinstance(target, TupleSharding) else same_for_all(shape, elements_of(target)[0]))
     (wanted,) = elements_of(target)
+    if shape.element_type in _WITHOUT_ZERO and not (divides_evenly(part.base, part.leaf) and divides_evenly(part.base, wanted)):
+        return _as_bytes(part, wanted, replicates)
     return _array(part, wanted, replicates)
+
+
+def _as_bytes(part: Part, wanted: SingleSharding, replicates: bool) -> Part:
+    """Bring a part under a sharding as integers: masks and sums need a zero, and XLA has NaN for it in types without one."""
+    b, base = part.builder, part.base
+    whole = base.with_element_type("u8")
+    value = b.add("bitcast-convert", part.hlo.shape.with_element_type("u8"), [part.hlo])
+    moved = _array(Part(value, whole, part.sharding, part.state), wanted, replicates).hlo
+    return part.having(b.add("bitcast-convert", moved.shape.with_element_type(base.element_type), [moved]), wanted)
 
 
 def _tuple(part: Part, target: Sharding) -> Part:

@@ -39,6 +39,7 @@ class _Dim(Struct):
     tiles: int
     shard: int = 0
     padded: int = 0
+    reach: int = 0
     left: int = 0
     exchange_base: int = 0
     slice_start: int = 0
@@ -108,7 +109,7 @@ class _Plan:
         ordinals = tile_ordinals(self._b, self._target, self._part.state.partition_id)
         for number, dim in enumerate(self._window.dims):
             size = self._part.base.dims[number]
-            made = _Dim(_is_trivial(dim), self._target.dims[number], window=dim, padded=size, exchange_base=size)
+            made = _Dim(_is_trivial(dim), self._target.dims[number], window=dim, padded=size, reach=size, exchange_base=size)
             made.slice_limit = self._part.hlo.shape.dims[number]
             made.ordinal = ordinals[number]
             self.dims.append(made)
@@ -117,7 +118,7 @@ class _Plan:
                 made.shard = size
             elif made.trivial:
                 made.shard = -(-size // made.tiles)
-                made.padded = made.shard * made.tiles
+                made.padded = made.reach = made.shard * made.tiles
                 made.offset = self._b.binary("multiply", ordinals[number], self._b.constant(made.shard, "s32"))
             elif not self._divided(number, made):
                 return False
@@ -152,7 +153,8 @@ class _Plan:
                     made.exchange_base = input_size * count
                     made.slice_limit = input_size
                     self._cuts = True
-        made.left = _divide(wd.pad_low, wd.base_dilation)
+        # XLA divides towards zero, and fails on what is left of a negative padding.
+        made.left = wd.pad_low // wd.base_dilation
         low = wd.pad_low - made.left * wd.base_dilation
         if few:
             count, input_size = self._skip_middle(made, count, windows, input_size, full)
@@ -166,6 +168,8 @@ class _Plan:
         made.offset = made.start.emit(b, made.ordinal)
         made.shard = minus(made.limit, made.start).most(0, count)
         made.padded = made.limit.at(count - 1)
+        # XLA forgets that the last tile is cut as large as the others.
+        made.reach = max(made.padded, made.start.at(count - 1) + made.shard)
         made.window = replace(wd, pad_low=low, pad_high=0)
         if wd.base_dilation != 1:
             self._dilate(made, wd, count, per_tile, dilated)
@@ -236,18 +240,17 @@ class _Plan:
         """Pad the whole value, and slice each device's elements from it."""
         part, b = self._part, self._b
         edges: list[tuple[int, int, int]] = []
-        padded: list[int] = []
         left: list[WindowDim] = []
         for number, dim in enumerate(self.dims):
             if self._target.dims[number] == 1 or (dim.trivial and not part.leaf.is_replicated):
                 edges.append((0, 0, 0))
-                padded.append(part.hlo.shape.dims[number])
                 left.append(dim.window)
             else:
-                edges.append((dim.left, dim.padded - dim.left - part.base.dims[number], 0))
-                padded.append(dim.padded)
-                left.append(replace(dim.window, pad_low=0, pad_high=0))
-        value = part.hlo if tuple(padded) == part.base.dims else b.pad(part.hlo, self._fill, edges)
+                edges.append((dim.left, dim.reach - dim.left - part.base.dims[number], 0))
+                # XLA forgets the padding between and around dilated elements here.
+                left.append(dim.window)
+        # XLA forgets a padding that cuts as much on one side as it adds on the other.
+        value = b.pad(part.hlo, self._fill, edges) if any(map(any, edges)) else part.hlo
         offsets = [dim.offset for dim in self.dims if dim.offset is not None]
         found = b.dynamic_slice(value, offsets, [dim.shard for dim in self.dims])
         return Windowed(found, Window(tuple(left)), self.output_starts())

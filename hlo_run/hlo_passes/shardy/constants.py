@@ -5,15 +5,16 @@ from __future__ import annotations
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo_passes.shardy.annotations import GROUP, is_call
+from hlo_run.hlo_passes.shardy.constraints import Given
 from hlo_run.hlo_passes.shardy.rules import is_elementwise
 
 _KEEPS_CONSTANTS = frozenset(["broadcast", "reshape", "slice"])
 
 
-def split_constants(computation: HloComputation) -> None:
+def split_constants(computation: HloComputation, given: Given) -> None:
     """Give each use of a value that constants alone determine, or of a broadcast of a scalar, a copy of its own.
 
-    Scalars stay shared, as they are not divided.
+    Scalars stay shared, as they are not divided. Copies get what `given` says about the originals.
     """
     constant: dict[HloInstruction, None] = {}
     expanded: dict[HloInstruction, None] = {}
@@ -26,7 +27,7 @@ def split_constants(computation: HloComputation) -> None:
             expanded[instruction] = None
         else:
             operands = [
-                _copy(computation, operand, {}) if operand in constant or operand in expanded else operand
+                _copy(computation, operand, {}, given) if operand in constant or operand in expanded else operand
                 for operand in instruction.operands
             ]
             if any(new is not old for new, old in zip(operands, instruction.operands, strict=True)):
@@ -44,13 +45,17 @@ def _is_constant(instruction: HloInstruction, constant: dict[HloInstruction, Non
     return is_pure and bool(instruction.operands) and all(operand in constant for operand in instruction.operands)
 
 
-def _copy(computation: HloComputation, old: HloInstruction, made: dict[HloInstruction, HloInstruction]) -> HloInstruction:
+def _copy(
+    computation: HloComputation, old: HloInstruction, made: dict[HloInstruction, HloInstruction], given: Given
+) -> HloInstruction:
     """Return a copy of a value and of all that it depends on, except scalars and parameters."""
     if (old.shape.is_array and old.shape.rank == 0) or old.opcode == "parameter":
         return old
     if old not in made:
-        new = copy_instruction(old, [_copy(computation, operand, made) for operand in old.operands])
+        new = copy_instruction(old, [_copy(computation, operand, made, given) for operand in old.operands])
         made[old] = computation.add(new)
+        if old in given:
+            given[new] = given[old]
         for user in list(old.users):
             if is_call(user, GROUP):
                 computation.add(copy_instruction(user, [new]))

@@ -19,6 +19,7 @@ from hlo_run.hlo_passes.shardy.annotations import (
     BARRIER,
     CONSTRAINT,
     GROUP,
+    TO_GLOBAL,
     TO_LOCAL,
     all_dims,
     closed,
@@ -163,7 +164,8 @@ class Export:
         instruction.attrs.pop("sharding", None)
         values = self._graph.values[instruction]
         leaves = [value.place.sharding for value in values]
-        if instruction.opcode == "get-tuple-element" and instruction.operands[0].sharding is not None and leaves == [None]:
+        is_element = instruction.opcode == "get-tuple-element" and instruction.operands[0].sharding is not None
+        if mesh is None and is_element and leaves == [None]:
             instruction.attrs["sharding"] = REPLICATED
             return
         if mesh is None and all(leaf is None for leaf in leaves):
@@ -255,7 +257,8 @@ class Export:
             return
         source = next(iter(sources))
         numbers = [value.tuple_index if value.opcode == "get-tuple-element" else -1 for value in root.operands]
-        if source.shape == root.shape and numbers == list(range(len(numbers))) and source.sharding is None:
+        is_border = is_call(source, TO_GLOBAL)  # becomes a value for each element
+        if source.shape == root.shape and numbers == list(range(len(numbers))) and source.sharding is None and not is_border:
             root.parent.root = source
 
     def _share_states(self, instruction: HloInstruction) -> None:
@@ -349,7 +352,9 @@ class Export:
                 self._module.replace_uses(user, parts[user.tuple_index])
                 computation.remove(user)
             if call.users or call.is_root:
-                self._module.replace_uses(call, computation.add(HloInstruction("tuple", "tuple", call.shape, parts)))
+                made = computation.add(HloInstruction("tuple", "tuple", call.shape, parts))
+                made.attrs["sharding"] = TupleSharding(tuple(elements_of(part.sharding)[0] for part in parts if part.sharding))
+                self._module.replace_uses(call, made)
         call.control_predecessors = []
         computation.remove(call)
 

@@ -27,7 +27,7 @@ def run_shardy(module: HloModule) -> None:
     given = _given(module, annotations)
     open_in_loops(module, given, changing)
     for computation in _control_flow(module):
-        split_constants(computation)
+        split_constants(computation, given)
     given = _given(module, annotations, given)
     apply_constraints(module, given, annotations)
     graph = ValueGraph(annotations, given, changing)

@@ -80,7 +80,7 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
         whole = np.zeros([count * size for count, size in zip(tiles.counts, shard.shape, strict=True)], shard.dtype)
         for partition, tile in tiles.tile_of.items():
             whole[_ranges(tiles, tile, shard.shape)] = as_array(everyones[partition][0])
-        result: Value = whole[tuple(slice(0, size) for size in dims)]
+        result: Value = np.asarray(whole[tuple(slice(0, size) for size in dims)])
         return [result] * len(members)
 
     return (yield meet(instruction, operands, device, members, combine))
@@ -130,7 +130,7 @@ def to_local(instruction: HloInstruction, operands: list[Value], device: Device)
             text = f"expected parts {list(shape)} of {list(whole.shape)}, found {list(counts)} parts along the dimensions"
             raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
         ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, shape, strict=True))
-        parts.append(_fill(whole[ranges], shape))
+        parts.append(_fill(np.asarray(whole[ranges]), shape))
     return tuple(parts) if instruction.shape.is_tuple else parts[0]
 
 
@@ -161,7 +161,8 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
                 place, _ = _place(instruction, sharding, manual, partition)
                 ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, part.shape, strict=True))
                 whole[ranges] = as_array(everyones[partition][number])
-            wholes.append(whole[tuple(slice(0, size) for size in shape)])
+            # An index into a scalar is no array.
+            wholes.append(np.asarray(whole[tuple(slice(0, size) for size in shape)]))
         return tuple(wholes) if instruction.shape.is_tuple else wholes[0]
 
     return (yield meet(instruction, operands, device, members, combine))

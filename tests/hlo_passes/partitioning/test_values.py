@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from hlo_run.backends.tiles import join_results, split_arguments
-from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
-from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.ops.parse import parse
-from hlo_run.ops.verify import verify
-from hlo_run.options import CompileOptions
-from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
-from hlo_run.reference.evaluate.evaluate import Reference
-from hlo_run.reference.random import RandomEngine
-from hlo_run.target import DEFAULT_TARGET, preset
+from tests.hlo_passes.partitioning.division import check_values
 
 ROWS, COLUMNS, BOTH = "{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}", "{devices=[2,2]<=[4]}"
 ROWS_TWICE = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"
@@ -159,15 +148,4 @@ body {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_divided_module_has_the_values_of_the_whole_one(name: str) -> None:
-    text = f"HloModule m, num_partitions=4\n{OTHERS}\nENTRY e {{{CASES[name]}\n}}"
-    whole, module = parse(text), parse(text)
-    arguments = make_fake_arguments(whole, RandomEngine(1))
-    expected = Reference(whole).run([arguments] * 4, 1, 4, 42)[0]
-    ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
-    ShardingPropagation().apply(ctx, module)
-    SpmdPartitioning().apply(ctx, module)
-    verify(module)
-    assert module.divided is not None
-    results = Reference(module).run(split_arguments(module.divided, [arguments] * 4, 4), 1, 4, 42)
-    for result in join_results(module.divided, results, 4):
-        np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-5, atol=1e-5)
+    check_values(f"HloModule m, num_partitions=4\n{OTHERS}\nENTRY e {{{CASES[name]}\n}}")

@@ -14,7 +14,7 @@ from hlo_run.hlo.shardings.moves import reverse
 from hlo_run.hlo.shardings.replicate import keep_dims, transpose
 from hlo_run.hlo.values.attribute_values import DimLabels, Window, WindowDim
 from hlo_run.hlo.values.sharding import SingleSharding
-from hlo_run.hlo_passes.partitioning.collectives import all_reduce, sum_of
+from hlo_run.hlo_passes.partitioning.collectives import all_reduce, all_reduce_dims, sum_of
 from hlo_run.hlo_passes.partitioning.halo import exchange_valid
 from hlo_run.hlo_passes.partitioning.handlers.product import Product, tiles_at
 from hlo_run.hlo_passes.partitioning.handlers.product_groups import by_batch_dims, partition
@@ -181,7 +181,8 @@ class _Convolution(Struct, frozen=True):
                 return None
             lhs = zero_excess(lhs.reshard(wanted_lhs))
         else:
-            if is_bad(lhs.leaf, wanted_rhs):
+            # The excess in front of a mirrored kernel would be that of other tiles; XLA goes on, with other values.
+            if is_bad(lhs.leaf, wanted_rhs) or any(tiles_at(wanted_rhs, d) != tiles_at(rhs.leaf, d) for d in mirrored):
                 return None
             lhs = zero_excess(lhs)
             rhs = rhs.reshard(wanted_rhs)
@@ -192,8 +193,11 @@ class _Convolution(Struct, frozen=True):
         made = self._with_halos(p, lhs, rhs, window)
         if made is None:
             return None
-        state = lhs.state
-        total = all_reduce(state, made, sum_of(state.module, p.base.element_type), ())
+        state, add = lhs.state, sum_of(lhs.state.module, p.base.element_type)
+        if "replicated" in lhs.leaf.subgroups:  # XLA adds up what all devices have, also several times the same
+            total = all_reduce_dims(state, made, lhs.leaf, range(lhs.leaf.data_rank), add)
+        else:
+            total = all_reduce(state, made, add, ())
         return Part(total, p.base, REPLICATED, state).reshard(p.sharding).hlo
 
     def _divides_groups(self, lhs: Part, rhs: Part) -> bool:
@@ -223,9 +227,11 @@ class _Convolution(Struct, frozen=True):
             entries[number] = replace(dim, pad_low=0, pad_high=0, size=right_size)
             zero = b.constant(0, lhs.base.element_type)
             offset = b.constant(0, "s32")
+            # A compact exchange leaves other elements where the padding has zeros; XLA takes those.
+            is_padded = dim.pad_low > 0 or dim.pad_high > 0
             found = exchange_valid(
                 lhs.state, value, lhs.base, left, right, dim.pad_low, 0, wanted, source, lhs.leaf, offset, zero,
-                ordinals[source], masks=False, masks_compact=False,
+                ordinals[source], masks=False, masks_compact=is_padded,
             )  # fmt: skip
             if found is None:
                 return None
@@ -237,7 +243,9 @@ class _Convolution(Struct, frozen=True):
         labels = self.labels
         if p.sharding.tiles is None or tiles_at(p.sharding, labels.output.second_dim) > 1:
             return None
-        if self._divides_groups(p.lhs, p.rhs):
+        # With groups of batches, a tile of the result reads batches from all over the input; XLA fails.
+        crosses = self.hlo.batch_group_count > 1 and tiles_at(p.sharding, labels.output.first_dim) > 1
+        if crosses or self._divides_groups(p.lhs, p.rhs):
             return None
         order = self._output_order(labels.input.first_dim, labels.input.second_dim)
         target = transpose(p.sharding, [order.index(dim) for dim in range(len(order))])
@@ -253,7 +261,12 @@ class _Convolution(Struct, frozen=True):
         made = p.multiply(lhs.having(found.value, lhs.sharding), rhs, window)
         if found.starts is None:
             return made
-        return lhs.builder.dynamic_slice(made, found.starts, shard_shape(p.base, p.sharding).dims)
+        # XLA takes the starts in the order of the input's dimensions.
+        zero_start = lhs.builder.constant(0, "s32")
+        starts = [zero_start] * lhs.base.rank
+        for source, place in zip(labels.input.spatial_dims, labels.output.spatial_dims, strict=True):
+            starts[place] = found.starts[source]
+        return lhs.builder.dynamic_slice(made, starts, shard_shape(p.base, p.sharding).dims)
 
     def _by_groups(self, p: Product, is_strict: bool) -> HloInstruction | bool:
         """Group devices by the groups of batches or features; False if that is not possible."""
@@ -272,7 +285,7 @@ class _Convolution(Struct, frozen=True):
             dims = replace(d, batch=(*d.batch, shared), contracting=(), lhs_free=lhs_free, rhs_free=rhs_free)
         q = replace(p, dims=dims)
         tiles = [q.tiles(dims.batch, side) for side in ("lhs", "rhs", "output")]
-        if tiles[2] > 1 and tiles[2] in tiles[:2]:
+        if tiles[2] > 1 and tiles[2] in tiles[:2] and count % tiles[2] == 0:
             found = by_batch_dims(q, is_strict)
             if found is not None:
                 return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hlo_run.analysis.sharding.index_range import index_range
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.shape import Shape
@@ -59,7 +60,7 @@ def _is_in_one_tile(v: Visit, dim: int) -> bool:
         return True
     if index.opcode != "constant":
         return False
-    start = int(np.asarray(index.constant_array))
+    start = min(max(int(np.asarray(index.constant_array)), 0), v.hlo.shape.dims[dim] - size)
     tile = -(-v.hlo.shape.dims[dim] // v.leaf.dims[dim])
     return start // tile == (start + size - 1) // tile
 
@@ -72,7 +73,7 @@ def _in_one_tile(v: Visit, starts: list[HloInstruction], cut: list[int], divided
     inside = b.constant(True, "pred")
     for dim in divided:
         size = b.constant(base.shape.dims[dim], "s32")
-        start = starts[dim]
+        start = _clamped(v, starts[dim], dim)
         index_type = start.shape.element_type
         if index_type != "s32":
             start = b.add("convert", Shape.array("s32", ()), [start])
@@ -84,3 +85,18 @@ def _in_one_tile(v: Visit, starts: list[HloInstruction], cut: list[int], divided
         starts[dim] = start if index_type == "s32" else b.add("convert", Shape.array(index_type, ()), [start])
     made = b.add("dynamic-update-slice", base.shape, [base, value, *starts])
     return v.made(b.select(b.filled(inside, made.shape), made, base))
+
+
+def _clamped(v: Visit, start: HloInstruction, dim: int) -> HloInstruction:
+    """Return a start index in bounds, as the tile of a device cannot see that it is not.
+
+    XLA leaves this out, and loses an update out of bounds. An index that is known to stay in bounds stays as it is.
+    """
+    last = v.hlo.shape.dims[dim] - v.hlo.operands[1].shape.dims[dim]
+    found = index_range(v.hlo.operands[2 + dim])
+    if found is not None and found[0] >= 0 and found[1] <= last:
+        return start
+    b, dtype = v.b, start.shape.dtype
+    # The greatest number of the type bounds the index too.
+    last = min(last, (1 << (dtype.bits - dtype.is_signed)) - 1)
+    return b.add("clamp", start.shape, [b.constant(0, dtype.name), start, b.constant(last, dtype.name)])

@@ -149,7 +149,7 @@ def _by_indices(g: _Gather, recurses: bool) -> HloInstruction | None:
     indices = g.indices
     if indices.leaf.is_whole or indices.leaf.tiles is None:
         return None
-    dims = g.what.connected()
+    dims = g.what.free()
     indices = _refined_indices(indices, along_dims(g.sharding, dims.slices, dims.indices, indices.base.rank))
     result = along_dims(indices.leaf, dims.indices, dims.slices, g.hlo.shape.rank)
     if result.is_whole:

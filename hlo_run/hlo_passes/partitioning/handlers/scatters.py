@@ -44,8 +44,11 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     whole_components,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
+from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
 from hlo_run.hlo_passes.partitioning.state import Part
+
+_MOVES = frozenset("all-gather all-to-all collective-permute copy dynamic-slice pad reshape slice transpose".split())
 
 
 def scatter(v: Visit) -> Part:
@@ -215,7 +218,7 @@ def _by_trivial(s: _Scatter, recurses: bool) -> HloInstruction | None:
 def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     """Group by the dimensions of the indices: each device makes its updates, all but one of an array of identities."""
     b, indices, updates = s.operand.builder, s.indices, s.updates
-    dims = s.what.connected()
+    dims = s.what.free()
     if recurses:
         conflicts = {dim for one, two in zip(s.operands, updates, strict=True) for dim in _conflicts(s, one, two)}
         updates = tuple(
@@ -245,17 +248,40 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
         place = in_group_id(b, group_on_dims(indices.leaf, others).groups(), place)
     is_other = b.filled(b.add("convert", Shape.array("pred", ()), [place]), operand.hlo.shape.with_element_type("pred"))
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
+    # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
+    own = updates[0].reshard(ungroup(by_update))
+    if identity or not _ends_in_zeros(own.hlo):
+        own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
     inner = replace(
         s,
         operands=(operand,),
         indices=in_group(indices, by_indices),
-        updates=(in_group(updates[0], by_update),),
+        updates=(in_group(own, by_update),),
         base=base_in_group(by_operand, s.base),
         sharding=by_operand.sharding,
     )
     made = _partition(inner, recurses)
     total = all_reduce_dims(s.operand.state, made, indices.leaf, dims.indices, s.hlo.to_apply)
     return s.resharded(total, ungroup(by_operand))
+
+
+def _ends_in_zeros(tile: HloInstruction) -> bool:
+    """True if a tile surely has zeros beyond the whole array: it is moved from parameters, whose tiles end so, and zeros."""
+    seen: set[HloInstruction] = set()
+    waiting = [tile]
+    while waiting:
+        one = waiting.pop()
+        if one in seen or one.opcode == "parameter":
+            continue
+        seen.add(one)
+        if one.opcode == "constant":
+            if np.any(np.asarray(one.constant_array)):
+                return False
+        elif one.opcode in _MOVES:
+            waiting += one.operands[:1] if one.opcode == "dynamic-slice" else one.operands
+        else:
+            return False
+    return True
 
 
 def _conflicts(s: _Scatter, operand: Part, update: Part) -> list[int]:

@@ -44,7 +44,14 @@ def _slice_under(v: Visit, part: Part, sharding: SingleSharding) -> Part | None:
     found = windowed_for_slice(moved, starts, limits, strides, sharding)
     if found is None:
         return None
-    made = v.made(slice_of(moved, found, strides, v.hlo.shape, sharding), sharding)
+    sliced = slice_of(moved, found, strides, v.hlo.shape, sharding)
+    # A tile may be that of the operand, which became others under other shardings; XLA takes those for the slice's.
+    cache = v.state.cache
+    of_operand = cache.pop(sliced, None)
+    made = v.made(sliced, sharding)
+    cache.pop(sliced, None)
+    if of_operand is not None:
+        cache[sliced] = of_operand
     return replace(made, hlo=v.b.copy(made.hlo)) if made.hlo is found.value else made
 
 

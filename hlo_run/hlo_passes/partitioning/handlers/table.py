@@ -15,6 +15,7 @@ from hlo_run.hlo_passes.partitioning.handlers import (
     scatters,
     shapes,
 )
+from hlo_run.hlo_passes.partitioning.handlers.select_and_scatter import select_and_scatter
 from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
 from hlo_run.hlo_passes.partitioning.preparation import ROTATE
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -46,6 +47,7 @@ _HANDLERS: dict[str, Handler] = {
     "reverse": shapes.reverse,
     "rng": plain.rng,
     "scatter": scatters.scatter,
+    "select-and-scatter": select_and_scatter,
     "slice": shapes.slice_values,
     "sort": reductions.sort,
     "transpose": plain.transposed,
