@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
-from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
+from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
 
 
 class DoubleBufferLoopUnrolling(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
+from hlo_run.hlo_passes.subgraphs.loops.constants import ConstantSinking
 
 
 class WhileLoopConstantSinking(Struct, frozen=True):

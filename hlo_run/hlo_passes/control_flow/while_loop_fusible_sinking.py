@@ -19,7 +19,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.loop_edits import add_to_state
+from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
 
 _SLICES = frozenset(("dynamic-slice", "gather", "slice"))
 # The maximum number of instructions of a value that is computed in every iteration.

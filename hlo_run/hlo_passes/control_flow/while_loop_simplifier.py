@@ -20,7 +20,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_u
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
-from hlo_run.hlo_passes.subgraphs.loop_unused import drop_unused_elements, needed_elements
+from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements, needed_elements
 
 
 class WhileLoopSimplifier(Struct, frozen=True):

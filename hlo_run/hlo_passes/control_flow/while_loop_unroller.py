@@ -18,8 +18,8 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
-from hlo_run.hlo_passes.subgraphs.loop_constants import ConstantSinking
-from hlo_run.hlo_passes.subgraphs.loop_edits import copy_body
+from hlo_run.hlo_passes.subgraphs.loops.constants import ConstantSinking
+from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
 
 
 class WhileLoopUnroller(Struct, frozen=True):

@@ -22,7 +22,7 @@ from hlo_run.hlo.edit import remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.loop_unused import drop_unused_elements
+from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
 
 

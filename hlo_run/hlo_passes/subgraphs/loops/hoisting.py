@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loop_edits import add_to_state
+from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
 
 _PINNED_TARGETS = frozenset(("SPMDFullToShardShape", "SPMDShardShapeToFull", "MoveToHost", "MoveToDevice"))
 
