@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion analysis.latency
-        hlo_passes hlo_passes.dynamic hlo_passes.subgraphs
+        hlo_passes hlo_passes.dynamic hlo_passes.subgraphs hlo_passes.subgraphs.loops
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
         hlo_passes.shardy hlo_passes.pipelining
         hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
