@@ -134,6 +134,8 @@ class OperandParser:
             self._next()
             return operands
         while True:
+            if closing and self._peek() in ("{", "("):
+                raise self._source.error(f"'{self._peek()}' in a list: lists do not nest", self._offset)
             operands.append(self._operand())
             token = self._next()
             if token == closing:
