@@ -178,8 +178,10 @@ def _call(case: Case) -> Outcome:
     begin = time.process_time()
     code: int | None = None
     try:
-        # LLVM may end its process on the IR of a file. The command then reports that, if a process of its own does the work.
-        code = run(case.arguments, supervised=True) if case.subject.endswith(".ll") else run(case.arguments)
+        # As at the shell, a process of its own does the work where LLVM may end it on the IR of a file, or where only `--timeout`
+        # ends a loop of the interpreter.
+        supervised = case.subject.endswith(".ll") or "--platform=Interpreter" in case.arguments
+        code = run(case.arguments, supervised=True) if supervised else run(case.arguments)
         failure = ""
     except SystemExit as ending:
         code, failure = ending.code if isinstance(ending.code, int) else 1, ""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import BufferSlice
@@ -163,6 +164,8 @@ class _Run:
                 return self._computation(inner[branch], [operands[branch + 1]], constants)
             case "async-start":
                 return self._make(instruction, {0: tuple(operands), 1: self._computation(inner[0], operands, constants)})
+            case "async-done" if instruction.operands[0].opcode == "async-start":
+                self._check_started(instruction, operands[0])
             case "copy":
                 self._check(instruction.operands[0], operands[0], instruction)
                 self._write(instruction, operands[0])
@@ -173,6 +176,16 @@ class _Run:
         if opcode in FORWARDED_PART:
             return _at(operands[0], FORWARDED_PART[opcode])
         return self._make(instruction, _forwarded(opcode, operands))
+
+    def _check_started(self, done: HloInstruction, content: Content) -> None:
+        """Check what a start began with and returns, but for operands that it changes in place."""
+        (start,) = done.operands
+        root = start.called_computations[0].root
+        changed = {root.operands[pair.operand_number] for pair in in_place_pairs(root)}
+        changed_numbers = {operand.parameter_number for operand in changed if operand.opcode == "parameter"}
+        for index, shape in start.shape.leaves():
+            if shape.size_bytes and not (index[0] == 0 and index[1] in changed_numbers):
+                self._check_leaf(start, index, _at(content, index), done)
 
     def _loop(self, loop: HloInstruction, state: Content, constants: dict[HloInstruction, Content]) -> Content:
         condition, body = nested_computations(loop)

@@ -104,6 +104,32 @@ def test_random_modules_read_what_they_should(seed: int, size: int) -> None:
     check_buffers(module, assign_buffers(module))
 
 
+_ORDERED_COPY = """
+HloModule m
+f { p = f32[4] parameter(0)  ROOT r = f32[4] negate(p) }
+c { s = (f32[4], f32[4]) parameter(0)  ROOT k = pred[] constant(false) }
+b {
+  s = (f32[4], f32[4]) parameter(0)
+  x = f32[4] get-tuple-element(s), index=0
+  y = f32[4] get-tuple-element(s), index=1
+  v = f32[4] fusion(x), kind=kLoop, calls=f
+  z = f32[4] copy(y)
+  ROOT r = (f32[4], f32[4]) tuple(z, v)
+}
+ENTRY e {
+  p = f32[4] parameter(0)
+  q = f32[4] parameter(1)
+  t = (f32[4], f32[4]) tuple(p, q)
+  ROOT w = (f32[4], f32[4]) while(t), condition=c, body=b
+}
+"""
+
+
+def test_a_removed_copy_hands_its_order_on() -> None:
+    module = _compiled(_ORDERED_COPY)
+    check_buffers(module, assign_buffers(module))
+
+
 _CHAIN = """
 HloModule chain, is_scheduled=true
 n1 { p1 = f32[64] parameter(0)  ROOT r1 = f32[64] negate(p1) }

@@ -47,11 +47,12 @@ class CopyInsertion(Struct, frozen=True):
         for fusion in list(module.instructions_of("fusion")):
             _part_scattered_arrays(fusion)
         orders, module.schedule = module.schedule, None
+        given = frozenset(module.instructions_of("copy"))
         _add_copies(module)
         simplify_tuples(module)
         remove_dead(module)
         schedule_again(module, orders)
-        remove_needless_copies(module)
+        remove_needless_copies(module, given)
         orders, module.schedule = module.schedule, None
         add_special_copies(module)
         simplify_tuples(module)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer, analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.buffers.copy_chains import CopyChains
@@ -19,10 +21,11 @@ from hlo_run.ops.buffer_calls import is_buffer
 _Marks = dict[HloInstruction, set[ShapeIndex]]
 
 
-def remove_needless_copies(module: HloModule) -> None:
+def remove_needless_copies(module: HloModule, given: Container[HloInstruction] = ()) -> None:
     """Let users of a copy read its source, where buffers can hold all values in turn; the copies stay, without users.
 
-    A copy that goes loses its control dependencies.
+    A copy that goes loses its control dependencies. Those of a copy in `given`, which the pass did not make, go over to its
+    users: `loop-schedule-linearizer` may have ordered them through the copy.
     """
     instructions = [i for c in executed_computations(module) for i in c.instructions]
     if not any(i.opcode == "copy" for i in instructions):
@@ -32,6 +35,11 @@ def remove_needless_copies(module: HloModule) -> None:
         for first in instruction.control_predecessors:
             successors.setdefault(first, []).append(instruction)
     for copy in CopyChains(analyze_dataflow(module)).removable_copies():
+        if copy in given and copy.control_predecessors:
+            for user in copy.users:
+                user.control_predecessors = list(dict.fromkeys((*user.control_predecessors, *copy.control_predecessors)))
+                for first in copy.control_predecessors:
+                    successors.setdefault(first, []).append(user)
         copy.control_predecessors = []
         for other in successors.get(copy, ()):
             other.control_predecessors = [p for p in other.control_predecessors if p is not copy]
