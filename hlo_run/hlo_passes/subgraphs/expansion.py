@@ -33,13 +33,14 @@ def expand(
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
+    The order is the post-order of each computation; it decides the names of new instructions.
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
     unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location of
     the old one. Only the result gets its metadata, as in XLA's `ReplaceInstruction`; with `described` the others get it too, but
     for those with an opcode in `bare`. The result keeps the old layouts, with copies where necessary.
     """
     replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
-    for old in module.instructions_of(*opcodes):
+    for old in module.in_post_order(*opcodes):
         if matches(old):
             assert old.parent is not None, "the instruction is in a computation"
             replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, described, bare)
