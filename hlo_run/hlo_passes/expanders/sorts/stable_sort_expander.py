@@ -3,8 +3,8 @@
     sort(x), is_stable=true, to_apply=less   =>   sort(x, iota), to_apply=less.clone
         less.clone(a, b, i, j) = select(less(a, b) == less(b, a), i < j, less(a, b))
 
-The kernels then need not be stable. The new instructions have no metadata, as in XLA. If an operand is an iota along the sorted dimension, no new iota is added. XLA's
-`stable_sort_expander.cc`.
+The kernels then need not be stable. The new instructions have no metadata, as in XLA. If an operand is an iota along the
+sorted dimension, no new iota is added. XLA's `stable_sort_expander.cc`.
 """
 
 from __future__ import annotations
