@@ -1,11 +1,11 @@
-"""Recognises reducers of one operation, and the identity values of operations."""
+"""Recognises reducers of one operation and symmetric reducers, and the identity values of operations."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, COMMUTATIVE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
 
@@ -53,3 +53,39 @@ def _limit(element_type: str, lowest: bool) -> float:
     if dtype.is_signed:
         return float(-(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1)
     return 0.0 if lowest else float((1 << dtype.bits) - 1)
+
+
+def is_symmetric(computation: HloComputation) -> bool:
+    """Return True if a reducer of two scalars is known to have the same result for (a, b) and (b, a).
+
+    Operands of commutative instructions have no order. `a - b` is the same as `b - a` below `abs`, and where it is compared with
+    itself, which only finds NaNs. Both occur in the sum of logarithms.
+    """
+    if len(computation.parameters) != 2 or any(instruction.called for instruction in computation.instructions):
+        return False
+    numbers: dict[tuple[object, ...], int] = {}
+    return _number(computation, (0, 1), numbers) == _number(computation, (1, 0), numbers)
+
+
+def _number(computation: HloComputation, order: tuple[int, int], numbers: dict[tuple[object, ...], int]) -> int:
+    """Return the number of the root's value if the parameters have the numbers of `order`; `numbers` gets those of all values."""
+    found: dict[HloInstruction, int] = {}
+
+    def without_sign(value: HloInstruction) -> int:
+        if value.opcode != "subtract":
+            return found[value]
+        return numbers.setdefault(("difference", *sorted(found[operand] for operand in value.operands)), len(numbers))
+
+    for instruction in computation.post_order():
+        opcode, operands = instruction.opcode, instruction.operands
+        if opcode == "parameter":
+            key: tuple[object, ...] = (opcode, order[instruction.parameter_number])
+        elif not operands:
+            key = (opcode, id(instruction))
+        else:
+            finds_nans = opcode == "compare" and operands[0] is operands[1]
+            values = [without_sign(value) if opcode == "abs" or finds_nans else found[value] for value in operands]
+            kept = sorted((name, repr(value)) for name, value in instruction.attrs.items() if name != "metadata")
+            key = (opcode, str(instruction.shape), *kept, *(sorted(values) if opcode in COMMUTATIVE else values))
+        found[instruction] = numbers.setdefault(key, len(numbers))
+    return found[computation.root]

@@ -27,7 +27,7 @@ class BitcastDtypesExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [i for i in module.instructions_of("bitcast-convert") if _is_to_do(i)]
+        replaced = [i for i in module.in_post_order("bitcast-convert") if _is_to_do(i)]
         for instruction in replaced:
             value = instruction.operands[0]
             is_split = value.shape.dtype.bits > instruction.shape.dtype.bits

@@ -29,7 +29,7 @@ class Convolution4dExpander(Struct, frozen=True):
         """Edit in place."""
         del ctx
         replaced: list[HloInstruction] = []
-        for convolution in module.instructions_of("convolution"):
+        for convolution in module.in_post_order("convolution"):
             ones = _trivial_dims(convolution)
             if ones:
                 module.replace(convolution, _without(convolution, ones))

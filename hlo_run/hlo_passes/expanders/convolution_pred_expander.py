@@ -24,7 +24,7 @@ class ConvolutionPredExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [c for c in module.instructions_of("convolution") if _is_of_pred(c)]
+        replaced = [c for c in module.in_post_order("convolution") if _is_of_pred(c)]
         for convolution in replaced:
             editor = Editor(convolution)
             operands = [editor.convert(operand, "f16") for operand in convolution.operands]

@@ -26,7 +26,7 @@ class OperandConverter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        for dot in module.instructions_of("dot"):
+        for dot in module.in_post_order("dot"):
             lhs, rhs = (operand.shape.element_type for operand in dot.operands)
             if lhs == rhs or (lhs.startswith("f8") and rhs.startswith("f8")):
                 continue

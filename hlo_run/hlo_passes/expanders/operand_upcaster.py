@@ -26,7 +26,7 @@ class OperandUpcaster(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        for product in module.instructions_of("dot", "convolution"):
+        for product in module.in_post_order("dot", "convolution"):
             types = [operand.shape.element_type for operand in product.operands]
             result = product.shape.element_type
             if is_matrix_product(product) or all(one == result for one in types):

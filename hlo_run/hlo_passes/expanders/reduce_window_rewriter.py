@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.simple_reducer import simple_reducer
+from hlo_run.analysis.simple_reducer import is_symmetric
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -37,7 +37,8 @@ class ReduceWindowRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         block = ctx.options.xla_reduce_window_rewrite_base_length
-        expand(module, ("reduce-window",), partial(_in_blocks, block), lambda old: _scanned_dim(old, block) is not None)
+        build = partial(_in_blocks, block)
+        expand(module, ("reduce-window",), build, lambda old: _scanned_dim(old, block) is not None, inherits=False)
         add_second_dim(module, [i for i in module.instructions_of("reduce-window") if has_one_dim(i)])
 
 
@@ -120,7 +121,7 @@ class _Scan(Struct, frozen=True):
         totals = b.reshape(_appended(_cut(b, local, -1, last, last + 1)), split[:-1])
         spread = _appended(b.broadcast(self._exclusive(totals), split, range(len(dims))))
         # As in XLA. Only a reducer that is not commutative needs the values in their order.
-        pair = [local, spread] if self.is_backward or simple_reducer(self.reducer) else [spread, local]
+        pair = [local, spread] if self.is_backward or is_symmetric(self.reducer) else [spread, local]
         return b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
 
     def _exclusive(self, x: HloValue) -> HloValue:

@@ -27,7 +27,7 @@ class ResultCaster(Struct, frozen=True):
         """Edit in place."""
         del ctx
         replaced: list[HloInstruction] = []
-        for product in module.instructions_of("dot", "convolution"):
+        for product in module.in_post_order("dot", "convolution"):
             lhs, rhs = (operand.shape.element_type for operand in product.operands)
             inferred = lhs if lhs == rhs else wider_type(lhs, rhs)
             narrow = product.shape.element_type

@@ -35,7 +35,7 @@ class RngExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        places = {old: place for place, old in enumerate(module.instructions_of("rng"), 1)}
+        places = {old: place for place, old in enumerate(module.in_post_order("rng"), 1)}
         if not places:
             return
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))

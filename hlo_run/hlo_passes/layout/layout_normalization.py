@@ -121,20 +121,20 @@ class _Normalizer(Struct):
         shapes = [*(operand.shape for operand in call.operands[:2]), result]
         if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
             return []
-        editor, plain = Editor(call), _plain(call)
+        plain = _plain(call)
         labels = renumbered(call, [_order(shape) for shape in shapes])
         # As in XLA, also bitcasts that change nothing.
         inputs = [plain.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
         made = copy_instruction(call, inputs, Shape.make_tuple(tuple(map(_normal, call.shape.tuple_shapes))))
         made.attrs["dim_labels"] = labels
-        editor.computation.add(made)
+        plain.computation.add(made)
         self._done.add(made)
         parts: list[HloInstruction] = []
         for number, shape in enumerate(call.shape.tuple_shapes):
-            element = editor.element(made, number)
+            element = plain.element(made, number)
             parts.append(plain.add("bitcast", shape, [element]))
             self._done |= {element, parts[-1]}
-        self.module.replace(call, editor.tuple(parts))
+        self.module.replace(call, plain.tuple(parts))
         return [call]
 
     def _input(self, value: HloInstruction) -> HloInstruction:

@@ -6,7 +6,8 @@
     filter gradient, window={size=3 pad=1_2}            =>   of pad(x, 0), padding=..x0_1x.., window={size=3 pad=1_1}
     input gradient, window={size=3 pad=1_2}             =>   slice of a larger one, window={size=3 pad=1_1}
 
-Base dilation (`lhs_dilate`) becomes interior padding; then so does the dilation of the filter. XLA's
+Base dilation (`lhs_dilate`) becomes interior padding; then so does the dilation of the filter. As in XLA, the new call has the
+metadata of the old one, a pad of a forward convolution that of its operand, and the other new instructions have none. XLA's
 `ConvPaddingLegalization`.
 """
 
@@ -36,7 +37,7 @@ class ConvPaddingLegalization(Struct, frozen=True):
         for call in module.instructions_of("custom-call"):
             legalize = _LEGALIZE.get(call.custom_call_target)
             window = call.window
-            made = legalize(Editor(call), call, window) if legalize else None
+            made = legalize(Editor(call, derives=False), call, window) if legalize else None
             if made is not None:
                 module.replace(call, made)
                 replaced.append(call)
@@ -72,7 +73,7 @@ def _forward(editor: Editor, call: HloInstruction, window: Window) -> HloInstruc
             edges[place] = (max(dim.pad_low, 0), max(dim.pad_high, 0), dim.base_dilation - 1)
             dims[number] = replace(dim, pad_low=min(dim.pad_low, 0), pad_high=min(dim.pad_high, 0), base_dilation=1)
         if any(edge != (0, 0, 0) for edge in edges):
-            source = editor.pad(source, editor.constant(0, source.shape.element_type), edges)
+            source = _padded(editor, source, edges)
     if _is_negative(window):
         starts, limits = [0] * rank, list(source.shape.dims)
         for number, (place, dim) in enumerate(zip(places, dims, strict=True)):
@@ -98,7 +99,15 @@ def _spread_weights(editor: Editor, call: HloInstruction, labels: DimLabels, dim
         edges[place] = (0, 0, dim.window_dilation - 1)
     if all(edge == (0, 0, 0) for edge in edges):
         return weights
-    return editor.pad(weights, editor.constant(0, weights.shape.element_type), edges)
+    return _padded(editor, weights, edges)
+
+
+def _padded(editor: Editor, value: HloInstruction, edges: list[tuple[int, int, int]]) -> HloInstruction:
+    """Pad with zeros; the pad has the value's metadata."""
+    pad = editor.pad(value, editor.constant(0, value.shape.element_type), edges)
+    if "metadata" in value.attrs:
+        pad.attrs["metadata"] = value.attrs["metadata"]
+    return pad
 
 
 def _backward_filter(editor: Editor, call: HloInstruction, window: Window) -> HloInstruction | None:

@@ -2,8 +2,9 @@
 
     r = f32[3,4]{0,1} reduce(f32[3,4,5]{2,1,0} p), dimensions={2}   =>   copy(f32[3,4]{1,0} reduce(p))
 
-A convert that is the only user comes before the copy. Several inputs get the layout of the first one, by copies. XLA's
-`ReduceDecomposer`.
+A convert that is the only user comes before the copy. Several inputs get the layout of the first one, by copies. A reduction
+that is faster in the reduction emitter than as a loop keeps its layout: that emitter writes any layout. XLA's
+`ReduceDecomposer`, as XLA:GPU configures it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.tiling.reduction_description import ReductionDescription, describe_reduction
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -31,6 +33,8 @@ class ReduceDecomposer(Struct, frozen=True):
         for old in module.instructions_of("reduce"):
             reduce = _with_equal_layouts(module, old)
             replaced += [old] if reduce is not old else []
+            if _is_fast(reduce):
+                continue
             natural = _natural(reduce)
             if [shape.minor_to_major for shape in natural] == [leaf.minor_to_major for _, leaf in reduce.shape.leaves()]:
                 continue
@@ -38,6 +42,12 @@ class ReduceDecomposer(Struct, frozen=True):
             results = editor.reduce_again(reduce, reduce.operands[: len(natural)], reduce.dimensions, natural)
             replaced += _copy_to_layout(module, reduce, results)
         remove_unused(replaced)
+
+
+def _is_fast(reduce: HloInstruction) -> bool:
+    """True for rows or columns worth the reduction emitter. Mirrors XLA's `IsReductionFromOrToContiguousDimensions`."""
+    found = describe_reduction(reduce)
+    return isinstance(found, ReductionDescription) and not found.is_elemental
 
 
 def _with_equal_layouts(module: HloModule, reduce: HloInstruction) -> HloInstruction:

@@ -28,7 +28,7 @@ class GatherSimplifier(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        gathers = [g for g in module.instructions_of("gather") if not g.operand_batching_dims]
+        gathers = [g for g in module.in_post_order("gather") if not g.operand_batching_dims]
         replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
         replace_each(module, replaced, _simple)
 

@@ -30,21 +30,24 @@ def expand(
     called: Name = "",
     described: bool = False,
     bare: Sequence[str] = (),
+    inherits: bool = True,
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
+    The order is the post-order of each computation; it decides the names of new instructions.
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
     unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location of
     the old one. Only the result gets its metadata, as in XLA's `ReplaceInstruction`; with `described` the others get it too, but
-    for those with an opcode in `bare`. The result keeps the old layouts, with copies where necessary.
+    for those with an opcode in `bare`. Without `inherits` the result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result
+    keeps the old layouts, with copies where necessary.
     """
     replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
-    for old in module.instructions_of(*opcodes):
+    for old in module.in_post_order(*opcodes):
         if matches(old):
             assert old.parent is not None, "the instruction is in a computation"
             replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, described, bare)
     for computation, found in replacements.items():
-        replace_all(computation, found)
+        replace_all(computation, found, inherits)
 
 
 def replacement(
@@ -98,15 +101,16 @@ def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue
     return builder.copy(value, shape)
 
 
-def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction]) -> None:
+def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction], inherits: bool = True) -> None:
     """Replace instructions of a computation by new ones, also in control dependencies, and remove the old ones.
 
-    A new instruction with the old one's opcode takes its name, as in XLA's `ReplaceInstruction`.
+    A new instruction with the old one's opcode takes its name, as in XLA's `ReplaceInstruction`. Without `inherits`, the new ones
+    do not get metadata, frontend attributes and shardings of the old ones.
     """
     module = computation.module
     assert module is not None, "the computation is in a module"
     for old, new in replacements.items():
-        module.replace(old, new)
+        (module.replace if inherits else module.replace_uses)(old, new)
     for instruction in computation.instructions:
         if instruction.control_predecessors:
             instruction.control_predecessors = [replacements.get(p, p) for p in instruction.control_predecessors]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, scalar_indices
 
@@ -42,7 +43,9 @@ def _repeated(gather: HloInstruction) -> HloInstruction:
     operand = gather.operands[0]
     dropped = (*gather.collapsed_slice_dims, *gather.operand_batching_dims)
     editor, kept = Editor(gather), [size for dim, size in enumerate(operand.shape.dims) if dim not in dropped]
-    return editor.add("broadcast", gather.shape, [editor.reshape(operand, kept)], dimensions=gather.offset_dims)
+    # A reshape also where the dimensions are the same, as in XLA; algsimp removes it.
+    reshape = editor.add("reshape", Shape.array(operand.shape.element_type, tuple(kept)), [operand])
+    return editor.add("broadcast", gather.shape, [reshape], dimensions=gather.offset_dims)
 
 
 def _takes_one_slice(gather: HloInstruction) -> bool:

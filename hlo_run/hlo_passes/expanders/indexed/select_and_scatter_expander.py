@@ -75,13 +75,21 @@ def _selected_places(
 def _selector(select: HloComputation, element_types: list[str]) -> HloComputation:
     """Return the reducer of (element, position..): the left one if it is valid and preferred, or if the right is invalid."""
     b = HloBuilder(f"{select.name}.reduce_window")
-    count = len(element_types)
-    values = [
-        b.leaf("parameter", Shape.array(element_types[number % count], ()), {"parameter_number": number})
-        for number in range(2 * count)
-    ]
-    left, right = values[:count], values[count:]
-    nowhere = b.constant(-1, element_types[-1])
-    preferred = copy_into(b, select, [left[0], right[0]])
-    is_left = b.or_(b.and_(preferred, b.compare(left[1], nowhere, "NE")), b.not_(b.compare(right[1], nowhere, "NE")))
-    return b.build_computation(b.tuple([b.select(is_left, one, two) for one, two in zip(left, right, strict=True)]))
+    count, index_type = len(element_types), element_types[-1]
+
+    def parameter(number: int, name: str) -> HloValue:
+        shape = Shape.array(element_types[number % count], ())
+        return b.leaf("parameter", shape, {"parameter_number": number}).annotate(name=name)
+
+    nowhere = b.constant(-1, index_type)
+    # XLA's names: also the first index on the right is a left one.
+    first = parameter(1, "iota_lhs"), parameter(1 + count, "iota_lhs")
+    is_valid, is_other_valid = (b.compare(index, nowhere, "NE") for index in first)
+    is_only_left = b.not_(is_other_valid)
+    element = parameter(0, "operand_lhs"), parameter(count, "operand_rhs")
+    preferred = copy_into(b, select, list(element))
+    is_left = b.or_(b.and_(preferred, is_valid), is_only_left)
+    chosen = [b.select(is_left, *element), b.select(is_left, *first)]
+    for number in range(2, count):
+        chosen.append(b.select(is_left, parameter(number, "iota_lhs"), parameter(number + count, "iota_rhs")))
+    return b.build_computation(b.tuple(chosen))

@@ -3,8 +3,8 @@
     sort(x), is_stable=true, to_apply=less   =>   sort(x, iota), to_apply=less.clone
         less.clone(a, b, i, j) = select(less(a, b) == less(b, a), i < j, less(a, b))
 
-The kernels then need not be stable. If an operand is an iota along the sorted dimension, no new iota is added. XLA's
-`stable_sort_expander.cc`.
+The kernels then need not be stable. The new instructions have no metadata, as in XLA. If an operand is an iota along the
+sorted dimension, no new iota is added. XLA's `stable_sort_expander.cc`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StableSortExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        for sort in module.instructions_of("sort"):
+        for sort in module.in_post_order("sort"):
             if sort.is_stable:
                 _make_unstable(module, sort)
 
@@ -48,7 +48,7 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
         _break_ties(comparator, place)
         sort.attrs["is_stable"] = False
         return
-    editor, shape = Editor(sort), sort.operands[0].shape
+    editor, shape = Editor(sort, derives=False), sort.operands[0].shape
     counter = "s32" if shape.dims[dimension] <= _MOST_S32 else "s64"
     iota = editor.add("iota", replace(shape, element_type=counter), iota_dimension=dimension)
     comparator = _with_two_parameters(module, comparator, counter, count)
@@ -104,7 +104,7 @@ def _break_ties(comparator: HloComputation, place: int) -> None:
         if instruction.operands:
             copy = copy_instruction(instruction, [swapped.get(value, value) for value in instruction.operands])
             swapped[instruction] = comparator.add(copy)
-    editor = Editor(root)
+    editor = Editor(root, derives=False)
     same = editor.compare(root, swapped.get(root, root), "EQ")
     first = editor.compare(parameters[2 * place], parameters[2 * place + 1], "LT")
     comparator.root = editor.add("select", root.shape, [same, first, root])

@@ -50,10 +50,11 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
 
 
 def _comparator(element_type: str, largest: bool) -> HloComputation:
-    b = HloBuilder("compare-greater-than" if largest else "compare-less-than")
+    # XLA makes the comparator in a module of its own, which numbers all names by 1.
+    b = HloBuilder("compare-greater-than.1" if largest else "compare-less-than.1")
     sides = [
-        b.leaf("parameter", Shape.array(kind, ()), {"parameter_number": n}).annotate(name=f"p.{n // 2}.{'lr'[n % 2]}hs")
+        b.leaf("parameter", Shape.array(kind, ()), {"parameter_number": n}).annotate(name=f"p.{n // 2}.{'lr'[n % 2]}hs.1")
         for n, kind in enumerate((element_type, element_type, "s32", "s32"))
     ]
     order = "TOTALORDER" if sides[0].shape.dtype.is_float else None
-    return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order))
+    return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order).annotate(name="compare.1"))

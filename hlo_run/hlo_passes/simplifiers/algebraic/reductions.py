@@ -213,26 +213,19 @@ def _fits(count: int, i: HloInstruction) -> bool:
 
 
 def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """map(A, B), to_apply=add => add(A, B), for elementwise bodies."""
-    body = i.to_apply
-    allowed = ELEMENTWISE | {"parameter", "constant"}
-    if any(inner.opcode not in allowed or inner.opcode == "map" for inner in body.instructions) or not i.operands:
+    """map(A, B), to_apply=add => add(A, B), for a body of one elementwise instruction, a parameter or a constant."""
+    root = i.to_apply.root
+    if root.opcode == "parameter":
+        value = i.operands[root.parameter_number]
+        return value if value.shape == i.shape else None
+    if root.opcode == "constant":
+        if not i.shape.dims:
+            return rw.clone(root, [], root.shape)
+        constant = rw.add("constant", root.shape, name=root.name, literal=root.constant_array)
+        return rw.add("broadcast", i.shape, [constant], dimensions=())
+    if root.opcode not in ELEMENTWISE - {"map"} or any(operand.opcode != "parameter" for operand in root.operands):
         return None
-    shapes = {operand.shape.dims for operand in i.operands}
-    if shapes != {i.shape.dims}:
-        return None
-    made: dict[HloInstruction, HloInstruction] = {}
-    for old in body.post_order():
-        if old.opcode == "parameter":
-            made[old] = i.operands[old.parameter_number]
-        elif old.opcode == "constant":
-            scalar = rw.add("constant", old.shape, literal=old.constant_array)
-            made[old] = rw.spread(scalar, i.shape)
-        else:
-            made[old] = rw.like(
-                old, [made[operand] for operand in old.operands], i.shape.with_element_type(old.shape.element_type)
-            )
-    return made[body.root]
+    return rw.clone(root, [i.operands[operand.parameter_number] for operand in root.operands], i.shape)
 
 
 # Before layout assignment.
