@@ -62,8 +62,8 @@ def _index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstructio
     if rank == index_vector_dim + 1 and dims[-1] == 1:
         _reshape(editor, indices, dims[:-1])  # without users, as in XLA
         is_scalar = True
-    components = () if is_scalar else moved.shape.dims[-1:]
-    return _reshape(editor, moved, (math.prod(moved.shape.dims) // math.prod(components or (1,)), *components))
+    last = moved.shape.rank - (not is_scalar)
+    return _reshape(Editor(moved), moved, (math.prod(moved.shape.dims[:last]), *moved.shape.dims[last:]))
 
 
 def _update_rows(scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
