@@ -19,8 +19,8 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
-from hlo_run.hlo_passes.subgraphs.loops.counted import counted_loop
 
 
 def row_count(scatter: HloInstruction) -> int:
