@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-_MOVES = frozenset("bitcast broadcast copy pad reshape reverse slice transpose".split())
+_MOVES = MOVES_ELEMENTS | {"pad"}
 # Types between s8 and s32 that hold every s8.
 _WIDER = frozenset("bf16 f16 f32 f64 s8 s16 s32 s64".split())
 
