@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.attributes.table import OpMetadata
+from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
@@ -46,7 +48,7 @@ class WhileLoopSimplifier(Struct, frozen=True):
                     if _hand_past(module, state):
                         drop_unused_elements(state)
         if module.version != version:
-            remove_uncalled(module)
+            remove_dead(module)
 
 
 def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
@@ -58,6 +60,10 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     if count == 0:
         module.replace(loop, loop.operands[0])
     else:
+        # As in XLA, the instructions get the loop's stack frame and not its name.
+        metadata = loop.attrs.get("metadata")
+        if isinstance(metadata, OpMetadata):
+            loop.attrs["metadata"] = replace(metadata, op_name="")
         inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True

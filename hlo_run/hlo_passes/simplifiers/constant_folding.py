@@ -4,8 +4,9 @@
 
 At least one operand must be a constant (with `aggressive`: none); the others may also be broadcasts of constants or iotas. Not
 folded: instructions that only enlarge a constant (broadcast, iota, pad of a broadcast), loops, random numbers, effects, and
-instructions whose result, or operands together, have more than 45 million elements. A parameter to which all calls of a
-computation pass the same constant becomes that constant, unless all parameters do. XLA's `HloConstantFolding`.
+instructions whose result, or operands together, have more than 45 million elements. To take an element of a tuple is to have all
+its elements as operands. A parameter to which all calls of a computation pass the same constant becomes that constant, unless all
+parameters do. XLA's `HloConstantFolding`.
 """
 
 from __future__ import annotations
@@ -62,15 +63,24 @@ class ConstantFolding(Struct, frozen=True):
             folded.remove()
 
     def _may_fold(self, i: HloInstruction) -> bool:
-        if not i.operands or i.control_predecessors or not all(map(_is_known, i.operands)) or not _is_foldable(i):
+        element = _element(i)
+        operands = element.operands[0].operands if element is not None else i.operands
+        if not operands or i.control_predecessors or not all(map(_is_known, operands)):
+            return False
+        if element is None and not _is_foldable(i):
             return False
         if not i.shape.is_array or i.shape.dynamic_dims:
             return False
-        if not self.aggressive and not any(operand.opcode == "constant" for operand in i.operands):
+        if not self.aggressive and not any(operand.opcode == "constant" for operand in operands):
             return False
         if i.opcode == "pad" and i.operands[0].opcode == "broadcast":
             return False
-        return max(i.shape.element_count, sum(operand.shape.element_count for operand in i.operands)) <= _MOST_ELEMENTS
+        return max(i.shape.element_count, sum(operand.shape.element_count for operand in operands)) <= _MOST_ELEMENTS
+
+
+def _element(i: HloInstruction) -> HloInstruction | None:
+    """Return the instruction if it takes an element of a `tuple` instruction."""
+    return i if i.opcode == "get-tuple-element" and i.operands[0].opcode == "tuple" else None
 
 
 def _is_foldable(i: HloInstruction) -> bool:
@@ -111,6 +121,8 @@ def _value(i: HloInstruction) -> Any:
     """Return the value of an instruction with known operands; None if it cannot be evaluated."""
     from hlo_run.reference.evaluate.evaluate import evaluate  # many modules have nothing to fold
 
+    if _element(i) is not None:
+        return np.ascontiguousarray(_literal(i.operands[0].operands[i.tuple_index])).reshape(i.shape.dims)
     try:
         arguments = [_literal(operand) for operand in dict.fromkeys(i.operands)]
         value = evaluate(isolate_instruction(i), arguments)

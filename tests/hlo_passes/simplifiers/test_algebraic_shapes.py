@@ -270,15 +270,15 @@ CASES = (
     ),
     Case(
         "sum of broadcast",
-        "p=f32[3,2]",
-        Z + "x = f32[3,4,2] broadcast(p), dimensions={0,2}; ROOT r = f32[3] reduce(x, z), dimensions={1,2}, to_apply=sum",
-        "multiply(reduce<3>(p, {0}), broadcast<3>({4}))",
+        "p=f32[3] z=f32[]",
+        "x = f32[3,4,2] broadcast(p), dimensions={0}; ROOT r = f32[3] reduce(x, z), dimensions={1,2}, to_apply=sum",
+        "add(broadcast<3>(z), multiply(p, broadcast<3>({8})))",
     ),
     Case(
         "max of broadcast",
-        "p=f32[3]",
-        LOW + "x = f32[3,4,2] broadcast(p), dimensions={0}; ROOT r = f32[3,4] reduce(x, z), dimensions={2}, to_apply=largest",
-        "broadcast<3,4>(p)",
+        "p=f32[] z=f32[]",
+        "x = f32[3,4] broadcast(p), dimensions={}; ROOT r = f32[] reduce(x, z), dimensions={0,1}, to_apply=largest",
+        "maximum(p, z)",
     ),
     Case("window of one", P, LOW + "ROOT r = f32[2,3] reduce-window(p, z), window={size=1x1}, to_apply=largest", "p"),
     Case(

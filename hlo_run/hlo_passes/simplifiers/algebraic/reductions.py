@@ -125,31 +125,28 @@ def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sum(broadcast(A)) over n new elements => A * n; max, min, and, or => A. Dimensions of A are reduced before."""
-    inner, opcode = i.operands[0], neutral_reduction(i)
+    """sum(broadcast(A), init) over n new elements => A * n + init; max, min, and, or of a scalar => op(A, init).
+
+    A reduction of dimensions of A alone comes before the broadcast.
+    """
+    inner, opcode = i.operands[0], simple_reducer(i.to_apply)
     if inner.opcode != "broadcast" or len(i.operands) != 2 or i.shape.is_tuple:
         return None
-    if not inner.operands[0].shape.dims and len(i.dimensions) == inner.shape.rank:
-        combined = simple_reducer(i.to_apply)
-        if combined in ("maximum", "minimum", "and", "or") and i.operands[1].shape == inner.operands[0].shape == i.shape:
-            return rw.binary(combined, inner.operands[0], i.operands[1])
+    source, init = inner.operands[0], i.operands[1]
+    is_scalar = not source.shape.dims and init.shape == source.shape == i.shape
+    if is_scalar and opcode in ("maximum", "minimum", "and", "or"):
+        return rw.binary(opcode, source, init)
     if set(i.dimensions) <= set(inner.dimensions) and i.dimensions:
         return _reduced_before(rw, i, inner)
-    if opcode not in ("add", "maximum", "minimum", "and", "or"):
+    count = math.prod(inner.shape.dims[d] for d in i.dimensions)
+    is_same_type = i.shape.element_type == source.shape.element_type
+    if opcode != "add" or set(i.dimensions) & set(inner.dimensions) or not count or not is_same_type or not _fits(count, i):
         return None
-    source, mapped = inner.operands[0], inner.dimensions
-    reduced: set[int] = set(i.dimensions)
-    added = [d for d in reduced if d not in mapped]
-    count = math.prod(inner.shape.dims[d] for d in added)
-    if not added or count == 0 or (opcode == "add" and not _fits(count, i)):
-        return None
-    own = [d for d, place in enumerate(mapped) if place in reduced]
-    value = rw.reduce_again(i, [source], own)[0] if own else source
-    if opcode == "add":
-        value = rw.mul(value, rw.splat(count, value.shape))
-    left = [d for d in range(inner.shape.rank) if d not in reduced]
-    dims = tuple(left.index(place) for place in mapped if place not in reduced)
-    return rw.add("broadcast", i.shape, [value], dimensions=dims) if value.shape.dims != i.shape.dims else value
+    bare, near = rw.bare, rw.at(source)
+    product = bare.mul(source, near.splat(count, source.shape))
+    total = bare.binary("add", bare.add("broadcast", product.shape, [init], dimensions=()), product)
+    left = [d for d in range(inner.shape.rank) if d not in i.dimensions]
+    return rw.add("broadcast", i.shape, [total], dimensions=tuple(left.index(place) for place in inner.dimensions))
 
 
 def _reduced_before(rw: Rewriter, i: HloInstruction, inner: HloInstruction) -> HloInstruction:

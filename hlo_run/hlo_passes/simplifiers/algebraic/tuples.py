@@ -52,6 +52,19 @@ def slice_of_padded(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return pad.operands[0] if same else None
 
 
-RULES: Rules = {"get-tuple-element": (element_of_tuple,), "opt-barrier": (barrier_of_used,)}
+def conditional_on_converted(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """conditional(convert(p), A, B), branch_computations={f, g} => conditional(p, B, A), true_computation=g, .."""
+    number, branches = i.operands[0], i.called.get("branch_computations", ())
+    if number.opcode != "convert" or number.operands[0].shape.element_type != "pred" or len(branches) != 2:
+        return None
+    called = {"true_computation": (branches[1],), "false_computation": (branches[0],)}
+    return rw.add("conditional", i.shape, [number.operands[0], i.operands[2], i.operands[1]], called)
+
+
+RULES: Rules = {
+    "get-tuple-element": (element_of_tuple,),
+    "opt-barrier": (barrier_of_used,),
+    "conditional": (conditional_on_converted,),
+}
 # Before layout assignment; the arrays may have dynamic sizes.
 FREE_RULES: Rules = {"custom-call": (slice_of_padded,)}
