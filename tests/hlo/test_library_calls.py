@@ -74,6 +74,8 @@ _UNFIT = [
     ("__cudnn$convBiasActivationForward", "f32[4]", "f32[5]"),
     ("__cudnn$convBackwardInput", "f32[1,5,5,2]", "f32[1,5,4,2]"),
     ("__cudnn$convBackwardFilter", "pad=1_1x1_1", "pad=1_1x1_0"),
+    ("__cudnn$convForward", "u8[0]", "((u8[0]))"),
+    ("__cublas$lt$matmul", "s8[0]", "(s8[0])"),
     ("__cudnn$convForwardGraph", "f32[3,3,2,4]", "((f32[3,3,2,4]))"),
     ("__cudnn$convForwardGraph", "f32[]", "token[]"),
     ("__cub$DeviceRadixSort", "(f32[2,9], u8[1])", "f32[2,9]"),

@@ -47,9 +47,9 @@ class _Call(Struct, frozen=True):
         return _Call(call, [operand.shape for operand in call.operands], results)
 
     def has_arrays(self, operands: int, results: int) -> bool:
-        """True if at least so many operands and results exist and all of them are arrays."""
+        """True if at least so many operands and results exist, and all that exist are arrays."""
         enough = len(self.operands) >= operands and len(self.results) >= results
-        return enough and all(shape.is_array for shape in (*self.operands, *self.results[: max(results, 1)]))
+        return enough and all(shape.is_array for shape in (*self.operands, *self.results))
 
     def config(self, name: str) -> Mapping[str, Any]:
         """Return a record of the backend_config, or the whole record without it."""
