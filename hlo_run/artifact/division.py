@@ -22,7 +22,7 @@ class Division(Struct, frozen=True):
 
 
 class DividedEntry(Struct, frozen=True):
-    """The divisions of the leaves of each parameter, and of those of the result. Only arrays have one."""
+    """The divisions of the leaves of each parameter, and of those of the result, without tokens. Only arrays have one."""
 
     parameters: tuple[tuple[Division | None, ...], ...]
     result: tuple[Division | None, ...]

@@ -78,10 +78,11 @@ class SpmdPartitioning(Struct, frozen=True):
 
 
 def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None, ...]:
-    """Return how the leaves of a value are divided between the partitions."""
+    """Return how the leaves of a value are divided between the partitions. Tokens are none: no value stands for them."""
     assert value.sharding is not None, "every instruction has a sharding"
     pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
-    return tuple(division_of(shape, leaf, partitions) if shape.is_array else None for (_, shape), leaf in pairs)
+    leaves = [(shape, leaf) for (_, shape), leaf in pairs if shape.element_type != "token"]
+    return tuple(division_of(shape, leaf, partitions) if shape.is_array else None for shape, leaf in leaves)
 
 
 def _has_shardings(module: HloModule) -> bool:

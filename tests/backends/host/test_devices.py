@@ -222,6 +222,16 @@ ENTRY e { p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups=
         _run(module, [np.ones(5, np.float32)] * 2)
 
 
+def test_a_token_in_the_result_is_not_divided() -> None:
+    _agrees("""HloModule m, num_partitions=2
+ENTRY e {
+  x = f32[8] parameter(0), sharding={devices=[2]<=[2]}
+  a = token[] after-all()
+  c = f32[8] negate(x), sharding={devices=[2]<=[2]}
+  ROOT r = (token[], f32[8]) tuple(a, c)
+}""")
+
+
 def test_shards_of_a_program_for_whole_arrays() -> None:
     _agrees(f"""HloModule m, num_partitions=4
 {ADD}
