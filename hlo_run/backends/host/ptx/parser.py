@@ -38,10 +38,10 @@ _FUNCTION = re.compile(
 _DECLARATION = re.compile(
     r"((?:\.(?:visible|weak|extern|common)\s+)*)\.(reg|const|global|local|param|shared)\b((?:\s*\.[a-z]\w*(?:\s+\d+\b)?)*)\s*([^;]*);"
 )
-_PARAMETER = re.compile(r"\s*\.(reg|param)\b((?:\s*\.[a-z]\w*(?:\s+\d+\b)?)*)\s*([\w$%]+)((?:\[\d*\])*)\s*$")
-_ATTRIBUTE = re.compile(r"\.([a-z]\w*)(?:\s+(\d+))?")
-_DECLARATOR = re.compile(r"\s*([\w$%]+)(?:<(\d+)>)?((?:\s*\[\d*\])*)\s*(?:=\s*(\{[^;]*\}|[^,;]+))?\s*(?:,|$)")
-_LIMITS = re.compile(r"\.(reqntid|maxntid)\s+(\d+(?:\s*,\s*\d+)*)")
+_PARAMETER = re.compile(r"\s*\.(reg|param)\b((?:\s*\.[a-z]\w*(?:\s+\d+\b)?)*)\s*([\w$%]+)((?:\[\d*\])*)\s*$", re.ASCII)
+_ATTRIBUTE = re.compile(r"\.([a-z]\w*)(?:\s+(\d+))?", re.ASCII)
+_DECLARATOR = re.compile(r"\s*([\w$%]+)(?:<(\d+)>)?((?:\s*\[\d*\])*)\s*(?:=\s*(\{[^;]*\}|[^,;]+))?\s*(?:,|$)", re.ASCII)
+_LIMITS = re.compile(r"\.(reqntid|maxntid)\s+(\d+(?:\s*,\s*\d+)*)", re.ASCII)
 _STATEMENT = re.compile(
     r"\s*(?:(?P<brace>[{}])|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<directive>\.)"
     r"|(?:@(?P<negated>!?)(?P<guard>[\w$%]+)\s+)?(?P<opcode>[a-z][\w.:]*)(?P<operands>[^;]*);|(?P<empty>;))"

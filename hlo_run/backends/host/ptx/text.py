@@ -25,13 +25,13 @@ from hlo_run.errors import ParseError, Where
 
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 _NOT_NEWLINE = re.compile(r"[^\n]")
-_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
+_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$", re.ASCII)
 _BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
 # Longer ones exceed 64 bits, and Python refuses to convert some thousand digits.
 _MOST_DIGITS = 100
 _WORD = 1 << 64
-_DECIMAL = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
-_TOKEN = re.compile(r"\s*(-?\d[\w.]*(?:(?<=[eE])[-+]\d+)?|[\w$%][\w$%.]*|[-+{}()\[\],!|])")
+_DECIMAL = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", re.ASCII)
+_TOKEN = re.compile(r"\s*(-?\d[\w.]*(?:(?<=[eE])[-+]\d+)?|[\w$%][\w$%.]*|[-+{}()\[\],!|])", re.ASCII)
 
 SPECIAL_REGISTERS = frozenset(
     [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]

@@ -160,6 +160,7 @@ def test_labels_and_branch_targets() -> None:
         ("add.s32 %r1, %r2, 1;\n@%q bra L;", 10, "undeclared register '%q'"),
         ("ld.global.u32 %r1, [%rd1;", 9, "address"),
         ("mov.b64 {%r1, %r2, %rd1;", 9, "operands"),
+        ("add.s32 %r1, %r2, 0\u0663;", 9, "operand"),
         ("mov.b64 " + "{" * 2000 + "%r1;", 9, "lists do not nest"),
         ("add.s32 %r1, %r2, #;", 9, "not an operand"),
         ("add.s32 %r1, %r2, 18446744073709551616;", 9, "not an operand"),
