@@ -47,25 +47,6 @@ def _callers_last(
     return order[::-1]
 
 
-def call_graph_post_order(module: HloModule) -> list[HloComputation]:
-    """Return the computations that the entry reaches, callees first, each caller's in the order of its calls.
-
-    XLA's `CallGraph::VisitNodes`. A loop's body comes before its condition.
-    """
-    order: dict[HloComputation, None] = {}
-    waiting, entered = [(module.entry, False)], set[HloComputation]()
-    while waiting:
-        computation, is_done = waiting.pop()
-        if is_done:
-            order.setdefault(computation)
-        elif computation not in entered:
-            entered.add(computation)
-            waiting.append((computation, True))
-            called = [c for i in computation.instructions for c in i.called_computations[:: -1 if i.opcode == "while" else 1]]
-            waiting += [(c, False) for c in reversed(called) if c not in entered]
-    return list(order)
-
-
 def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:
     """Return the computations that run as separate code when the instruction runs, in the order of a flat schedule."""
     if instruction.opcode == "while":

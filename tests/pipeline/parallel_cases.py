@@ -147,7 +147,7 @@ def test_an_assistant_that_died_has_no_answer() -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_fork_compiles_for_a_command_that_prints_a_stage(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives the bytes that this process gives, and its death is no error: LLVM then runs here."""
+    """The fork gives the same bytes as this process. If the fork dies, this process runs LLVM."""
     module = "HloModule m\nENTRY e { p = f32[40] parameter(0)\n ROOT n = f32[40] negate(p) }"
     expected = _compile(1, text=module)
     asked: list[object] = []

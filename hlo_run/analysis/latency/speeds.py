@@ -34,7 +34,7 @@ class Speeds(Struct, frozen=True):
         return None if points is None else size_bytes / nearest(points, (size_bytes, devices))
 
     def permutation(self, pairs: Sequence[Sequence[int]], size_bytes: int) -> float | None:
-        """Return the seconds of a permutation within a host; None if there is no measurement of its kind."""
+        """Return how many seconds a permutation within a host takes; None if no such permutation was measured."""
         if self.collectives is None:
             return permute_seconds(self.own, pairs, size_bytes)
         points = self.collectives.permutations.get(permutation_kind(pairs)) if pairs else None

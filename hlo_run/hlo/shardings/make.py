@@ -160,7 +160,7 @@ def part_of(sharding: Sharding, shape: Shape, index: int) -> Sharding:
 
 
 def same(one: Sharding | None, two: Sharding | None) -> bool:
-    """True if both shardings are the same. The notation of the devices and the metadata do not count. None is no sharding."""
+    """True if both divide values in the same way, whatever their notation and metadata. None stands for no sharding."""
     if one is None or two is None:
         return one is two
     if isinstance(one, TupleSharding) != isinstance(two, TupleSharding):

@@ -23,10 +23,10 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.analysis.computation_order import call_graph_post_order
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
 from hlo_run.hlo_passes.communication.loop_slices import WrittenPart, written_part
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
@@ -60,7 +60,7 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
         if not reduces or pins_layouts(module, "all-reduce"):
             return
         is_same = _sameness(module)
-        for body in call_graph_post_order(module):
+        for body in computation_order(module):
             if body in bodies:
                 _move_slices(module, body, ctx.options.xla_while_loop_all_reduce_dus_code_motion_max_size_bytes)
                 _move_out(module, body, is_same)

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.computation_order import call_graph_post_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_call
 
@@ -40,7 +40,7 @@ class CallInliner(Struct, frozen=True):
             return
         version = module.version
         executed = set(executed_computations(module))
-        for computation in call_graph_post_order(module):
+        for computation in computation_order(module):
             if computation not in executed or is_async_wrapper(computation):
                 continue  # a wrapper holds one instruction
             calls = [

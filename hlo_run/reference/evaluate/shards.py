@@ -161,7 +161,7 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
                 place, _ = _place(instruction, sharding, manual, partition)
                 ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, part.shape, strict=True))
                 whole[ranges] = as_array(everyones[partition][number])
-            # An index into a scalar is no array.
+            # Indexing an array without dimensions gives a scalar.
             wholes.append(np.asarray(whole[tuple(slice(0, size) for size in shape)]))
         return tuple(wholes) if instruction.shape.is_tuple else wholes[0]
 

@@ -68,7 +68,7 @@ def select_and_scatter(v: Visit) -> Part:
 
 
 def _never_selected(selection: HloComputation) -> float | None:
-    """Return the number that the selection never takes instead of another one; None if it is no comparison of its parameters."""
+    """Return the number that loses every comparison of the selection; None unless the selection compares its parameters."""
     root = selection.root
     if root.opcode != "compare" or any(operand.opcode != "parameter" for operand in root.operands):
         return None
