@@ -444,14 +444,14 @@ _NOT_TRIED = frozenset(("xla_diff", "custom_calls", "cache"))
 
 
 def _value(rng: random.Random, name: str, kind: str, choices: Sequence[str]) -> str:
+    if name in _REPEATS:
+        return rng.choice(("0", "1", "2", "-1", "-99999999999999999999", "x", "1.0", ""))
     if rng.random() < 0.1:
         return rng.choice((*_WORDS, *mutations.NUMBERS))
     if choices:
         return rng.choice(choices)
     if kind == "bool":
         return rng.choice(("true", "false", "1", "0", "yes", "TRUE", "maybe", ""))
-    if name in _REPEATS:
-        return rng.choice(("0", "1", "2", "-1", "-99999999999999999999", "x", "1.0", ""))
     if kind in ("int", "float"):
         return rng.choice(mutations.NUMBERS)
     return rng.choice((*_WORDS, *_FILES))

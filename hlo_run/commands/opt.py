@@ -73,8 +73,8 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if problem := choose_cache(options.cache):
         console.err(f"warning: {problem}")
     watch = CompilationObservers(0, console)
-    rows = [row for text in split_passes(flags.passes) for row in _rows_of_pass(parse_asked(text).name)]
-    names = [row.pass_name for row in rows] if not flags.emit_proto else []
+    asked = [] if flags.emit_proto else split_passes(flags.passes)
+    names = [row.pass_name for text in asked for row in _rows_of_pass(parse_asked(text).name)]
     texts = [
         _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names)
         for text in _chunks(files[0], flags, options.input_format)

@@ -140,7 +140,9 @@ class _Words:
             self._read_file(text)
 
     def take(self, name: str, text: str) -> None:
-        """Add a flag with its value."""
+        """Add a flag with its value. Raises UsageError for a value with a NUL byte, which only a file of flags can have."""
+        if "\0" in text:
+            raise UsageError(f"--{name}: the value has a NUL byte")
         if name in self._fields:
             self.values[name] = text
             return

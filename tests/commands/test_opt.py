@@ -261,3 +261,10 @@ def test_dumps_of_passes_have_the_names_of_the_tool(tmp_path: Path, capsys: pyte
         "module_0000.one.before_optimization.txt",
         "module_0000.one.debug_options",
     ]
+
+
+def test_a_proto_is_written_before_any_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "one.hlo"
+    file.write_text(ONE)
+    assert run_opt(["--emit_proto", "--passes=no-such-pass", str(file)]) == 0
+    assert 'name: "one"' in capsys.readouterr().out

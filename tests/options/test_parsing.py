@@ -128,3 +128,9 @@ def test_a_value_may_be_the_next_word() -> None:
 def test_a_flag_is_not_a_value(arguments: list[str]) -> None:
     with pytest.raises(UsageError, match="--stage needs a value"):
         read_flags(arguments, {})
+
+
+def test_a_flag_file_may_not_set_a_value_with_a_nul_byte(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text('--xla_dump_to="a\0b"')
+    with pytest.raises(UsageError, match="NUL byte"):
+        _options(f"--flagfile={tmp_path / 'flags'}")

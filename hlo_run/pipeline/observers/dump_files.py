@@ -51,7 +51,9 @@ class DumpFiles:
         """Write a file that is not printed, and return its path; do nothing if dumps are printed."""
         if self.to_stdout:
             return ""
-        return self._write(self._name(suffix, timed), data if isinstance(data, bytes) else data.encode())
+        if isinstance(data, str):
+            data = data.encode(errors="surrogateescape")  # names of files need not be UTF-8
+        return self._write(self._name(suffix, timed), data)
 
     def module_file(self, suffix: str, text: str) -> None:
         """Write a file that is named after the number of the module alone; do nothing if dumps are printed."""

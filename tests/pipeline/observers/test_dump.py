@@ -221,3 +221,10 @@ ENTRY e { a = f32[64,64] parameter(0)
     assert frames[0][1:3] == ["c.1", "b.1"]
     assert {name for name, *_ in frames[0][3]} == {"a", "t.1", "b.1", "c.1", "s.1"}
     assert frames[3][3][-1][:2] == ["fusion", "f32[64,64]{1,0} fusion kInput of transpose, exponential, add"]
+
+
+def test_the_folder_of_the_dumps_need_not_be_text(tmp_path: Path) -> None:
+    (tmp_path / "small.hlo").write_text(MODULE)
+    folder = tmp_path / "\udcff"
+    assert run([f"--xla_dump_to={folder}", "--stage=hlo", str(tmp_path / "small.hlo")]) == 0
+    assert b"\xff" in next(folder.glob("*.debug_options")).read_bytes()
