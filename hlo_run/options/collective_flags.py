@@ -52,6 +52,9 @@ class CollectiveFlags:
     xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
         False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
     )
+    xla_gpu_all_reduce_blueconnect_num_devices_per_host: int = flag(
+        0, "all-reduce-blueconnect: split all-reduces into one within hosts of N devices and one across them (0: do not).", "N"
+    )
     xla_gpu_enable_pipelined_all_reduce: bool = flag(
         False, "collective-pipeliner-forward: run all-reduces of a loop an iteration later."
     )

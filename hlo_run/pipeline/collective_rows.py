@@ -27,6 +27,10 @@ def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
 
 
+def _devices_per_host(c: PassContext) -> int:
+    return c.options.xla_gpu_all_reduce_blueconnect_num_devices_per_host
+
+
 def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
     module = f"collectives.collective_pipeliner_{direction}"
     return HloRow(
@@ -169,6 +173,12 @@ COMBINERS: tuple[HloRow, ...] = (
         when=lambda c: c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel,
     ),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+    HloRow(
+        "all-reduce-blueconnect",
+        _pass(f"{_REDUCE}.all_reduce_blueconnect", devices_per_host=_devices_per_host),
+        for_opcodes=("all-reduce",),
+        when=lambda c: c.options.xla_gpu_all_reduce_blueconnect_num_devices_per_host > 0,
+    ),
 )
 
 GATHER_MAJOR_DIMENSION = HloRow(
