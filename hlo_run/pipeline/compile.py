@@ -89,7 +89,9 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
-        buffers = assign_buffers(module, ctx.options.xla_gpu_temp_buffer_use_separate_color)
+        options = ctx.options
+        most_bytes = options.xla_multiheap_size_constraint_per_heap
+        buffers = assign_buffers(module, options.xla_gpu_temp_buffer_use_separate_color, most_bytes)
     if ctx.options.verify == "every":
         from hlo_run.runtime.buffer_check import check_buffers
 
