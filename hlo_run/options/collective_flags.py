@@ -91,6 +91,16 @@ class CollectiveFlags:
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
     )
 
+    xla_gpu_enable_nccl_user_buffers: bool = flag(
+        False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
+    )
+    xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
+
+    @property
+    def has_collective_memory(self) -> bool:
+        """True if what every collective reads and writes is in a memory space of its own."""
+        return self.xla_gpu_enable_nccl_user_buffers or self.xla_gpu_experimental_enable_nccl_symmetric_buffers
+
     @property
     def collective_permute_mode(self) -> str:
         """XLA's name of the memory of collective-permutes. Raises UsageError for an unknown one."""

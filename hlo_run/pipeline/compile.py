@@ -43,6 +43,7 @@ from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.runtime.command_buffers import command_buffer_conversion
 from hlo_run.runtime.kernel_requests import KernelRequest
+from hlo_run.runtime.memory_spaces import assign_collective_space
 from hlo_run.runtime.thunks import plan_thunks
 
 # Fewer kernels compile faster than processes start.
@@ -61,6 +62,7 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
 
             groups = with_insertions(groups, names(ctx.options.insert_passes))
         run_hlo_groups(groups, ctx, module)
+        assign_collective_space(module, ctx.options.has_collective_memory)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,

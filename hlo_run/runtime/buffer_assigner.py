@@ -161,9 +161,9 @@ def _is_constant(buffer: HloBuffer) -> bool:
 
 
 def _combined(allocations: list[PlannedAllocation], most_bytes: int) -> list[PlannedAllocation]:
-    """Return the allocations with the temporary ones merged into blocks of one memory space and less than `most_bytes`, at the end.
+    """Return the allocations with the temporary ones merged into blocks of one memory space and of less than `most_bytes`.
 
-    The order is XLA's, which is that of `std::partition`.
+    The blocks come last. The order is XLA's, which is that of `std::partition`.
     """
     order = list(allocations)
     first, last = 0, len(order)
@@ -187,4 +187,4 @@ def _combined(allocations: list[PlannedAllocation], most_bytes: int) -> list[Pla
             base = -(-block.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             block.offsets.update({value: base + offset for value, offset in temp.offsets.items()})
             block.size_bytes = base + temp.size_bytes
-    return kept + sorted(blocks, key=lambda block: block.color)
+    return kept + blocks

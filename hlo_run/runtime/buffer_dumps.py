@@ -202,11 +202,9 @@ def _readable(size_bytes: int) -> str:
     """Return a size in XLA's format: `400B`, `1.6KiB`, `32.34MiB`. Each unit is a whole number of the next smaller one."""
     if size_bytes < 1024:
         return f"{size_bytes}B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if size_bytes < 1 << 20:
-            break
-        size_bytes >>= 10
-    return f"{size_bytes / 1024:.{1 if unit == 'KiB' else 2}f}{unit}"
+    place = (size_bytes.bit_length() - 1) // 10
+    unit = " KMGTPE"[place]
+    return f"{(size_bytes >> 10 * (place - 1)) / 1024:.{1 if unit == 'K' else 2}f}{unit}iB"
 
 
 def buffer_texts(buffers: BufferAssignment, module: HloModule) -> dict[str, Callable[[], str]]:
