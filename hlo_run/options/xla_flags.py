@@ -130,6 +130,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
     )
+    xla_early_exit_with_layouts: bool = flag(
+        False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
+    )
     xla_multiheap_size_constraint_per_heap: int = flag(
         -1, "Put temporary buffers into blocks of at most N bytes (-1: into one). A larger buffer has a block of its own.", "N"
     )
