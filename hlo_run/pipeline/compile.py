@@ -132,10 +132,14 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
             observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)
+    shown, checks = final, None
+    if ctx.observers and ctx.show.checks_floats:
+        checks = _texts().float_checks(program.thunks, module, buffers)
+        shown = _with_command_buffers(ctx, program, frozenset(checks))
     for observer in ctx.observers:
-        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
-        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
-        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(final).decode("latin-1"))
+        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks))
+        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks).decode("latin-1"))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final
@@ -170,9 +174,10 @@ class _KernelBodies(Observer):
             self.texts[step.kernel] = step.text()
 
 
-def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:
+def _with_command_buffers(ctx: PassContext, program: Executable, checked: frozenset[int] = frozenset()) -> Executable:
+    """Return the executable with command buffers, which do not record the thunks in `checked`, given by their `id()`."""
     conversion = command_buffer_conversion(ctx.options)
-    thunks = program.thunks if conversion is None else conversion.convert(program.thunks)
+    thunks = program.thunks if conversion is None else replace(conversion, checked=checked).convert(program.thunks)
     return program if thunks == program.thunks else replace(program, thunks=thunks)
 
 
