@@ -91,6 +91,10 @@ class CollectiveFlags:
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
     )
 
+    xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
+        False,
+        "collective-combiner-annotator: let combiners join collectives that nothing runs beside, as far as the memory allows.",
+    )
     xla_gpu_enable_nccl_user_buffers: bool = flag(
         False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hlo_run.analysis.buffers.collective_memory import EXCHANGES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -483,7 +484,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "scheduled-gpu-module",
         # Ours: in XLA no pass, but a step after this pipeline.
-        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy", *sorted(COLLECTIVE))),),
+        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy", *EXCHANGES)),),
     ),
     HloGroup(
         "post-scheduling-passes",

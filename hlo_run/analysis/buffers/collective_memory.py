@@ -12,14 +12,16 @@ from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, DONE_OF
 
 COLLECTIVE_SPACE = 1
 """The memory space of these buffers."""
-# XLA leaves collective-broadcasts out.
-_EXCHANGES = (COLLECTIVE | {done for start, done in DONE_OF.items() if start in COLLECTIVE}) - {"collective-broadcast"}
+EXCHANGES = tuple(
+    sorted((COLLECTIVE | {done for start, done in DONE_OF.items() if start in COLLECTIVE}) - {"collective-broadcast"})
+)
+"""The collectives with such buffers. XLA leaves collective-broadcasts out."""
 _SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
     """True if the module may have such buffers; `every`: those of all collectives, not only of those whose config says so."""
-    found = module.instructions_of(*_EXCHANGES)
+    found = module.instructions_of(*EXCHANGES)
     return any(map(_is_symmetric, found)) or (every and bool(found))
 
 
@@ -35,7 +37,7 @@ def _is_exchanged(value: HloValue, every: bool) -> bool:
 
 
 def _asks(instruction: HloInstruction, every: bool) -> bool:
-    return _is_symmetric(instruction) or (every and _wrapped(instruction) in _EXCHANGES)
+    return _is_symmetric(instruction) or (every and _wrapped(instruction) in EXCHANGES)
 
 
 def _wrapped(instruction: HloInstruction) -> str:
