@@ -386,12 +386,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "stream-attribute-annotator",
                 _pass("asynchronous.stream_attribute_annotator"),
                 for_opcodes=("fusion", "copy-start"),
+                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
             ),
-            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper")),
+            HloRow(
+                "async-stream-attribute-wrapper",
+                _pass("asynchronous.async_stream_attribute_wrapper"),
+                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
+            ),
             HloRow(
                 "explicit-stream-annotation-async-wrapper",
                 _pass("asynchronous.explicit_stream_annotation_async_wrapper"),
                 for_opcodes=("call",),
+                when=lambda c: c.options.xla_gpu_experimental_stream_annotation,
             ),
             HloRow(
                 "explicit-collectives-group-async-wrapper",
