@@ -44,7 +44,6 @@ _PIPELINERS = (
         "collective-pipelining-analyzer",
         _pass("collectives.collective_pipelining_analyzer"),
         for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
-        says_nothing=True,
     ),
     _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
     _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),

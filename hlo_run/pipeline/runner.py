@@ -159,8 +159,7 @@ class _HloRun(Struct):
                 self._verify(row.name)
 
         seconds = _guarded(apply, step, self.ctx.observers)
-        changed = self.module.version != version and not row.says_nothing
-        _tell(self.ctx.observers, replace(step, changed=changed, seconds=seconds))
+        _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
 
     def _verify(self, row: str) -> None:
         """Verify the module if it changed since the last verification. Raises InternalError: it was valid before the row."""

@@ -52,8 +52,7 @@ class Row(Struct, Generic[ContextT, PassT], frozen=True):
     may leave an instruction whose operands have different layouts, which a later row settles. A row that `shares`
     does a part of its pass's work; all such rows of one name are the pass. In a module without instructions of
     `for_opcodes` outside of fusion bodies, the pass has nothing to do: the row counts as run, but the pass is not
-    imported. A row that `says_nothing` is shown as one that changed nothing, since XLA's pass does not report its changes.
-    `number` distinguishes rows of the same pass, from 1; `numbered` sets it.
+    imported. `number` distinguishes rows of the same pass, from 1; `numbered` sets it.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Row(Struct, Generic[ContextT, PassT], frozen=True):
     mixes_layouts: bool = False
     shares: bool = False
     for_opcodes: tuple[str, ...] = ()
-    says_nothing: bool = False
     number: int = 1
 
     @property
