@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import HloValue
@@ -16,7 +16,7 @@ EXCHANGES = tuple(
     sorted((COLLECTIVE | {done for start, done in DONE_OF.items() if start in COLLECTIVE}) - {"collective-broadcast"})
 )
 """The collectives with such buffers. XLA leaves collective-broadcasts out."""
-_SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
+_SYMMETRIC = re.compile(r'"collectives_mode"\s*:\s*"COLLECTIVES_SYMMETRIC_MEMORY"')
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
@@ -47,8 +47,5 @@ def _wrapped(instruction: HloInstruction) -> str:
 
 
 def _is_symmetric(instruction: HloInstruction) -> bool:
-    config = instruction.backend_config
-    if _SYMMETRIC not in config:
-        return False
-    found = json.loads(config).get("collective_backend_config", {})
-    return isinstance(found, dict) and found.get("collectives_mode") == _SYMMETRIC
+    """True if `collectives_mode` in the backend_config asks for symmetric memory."""
+    return _SYMMETRIC.search(instruction.backend_config) is not None
