@@ -56,13 +56,27 @@ def compiling(
 
 def _sharding_drawer(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
     """Return the function that makes the observer of `--print_sharding`. Raises UsageError if the module has one partition."""
-    from hlo_run.analysis.sharding.partition_count import needed_partitions  # few command lines draw
-    from hlo_run.pipeline.observers.shardings import ShardingObserver
+    from hlo_run.pipeline.observers.shardings import ShardingObserver  # few command lines draw
 
+    _check_partitions(module)
     options = task.options
+    write = task.console.err if options.stage else task.console.out
+    return lambda working: ShardingObserver(working, options.print_sharding == "all", options.stage, write)
+
+
+def draw_input(task: Task, module: HloModule) -> None:
+    """Draw the shardings of the module as read, for the flags' numbers of devices. Raises UsageError if it has one partition."""
+    from hlo_run.pipeline.observers.shardings import drawings  # few command lines draw
+
+    set_device_counts(task.options, module)
+    _check_partitions(module)
+    task.console.err(drawings(module, task.options.print_sharding == "all", is_final=False))
+
+
+def _check_partitions(module: HloModule) -> None:
+    from hlo_run.analysis.sharding.partition_count import needed_partitions  # few command lines draw
+
     if int(module.attrs.get("num_partitions", 1)) == 1:
         needed = needed_partitions(module)
         hint = f"--num_partitions={needed}" if needed > 1 else "--num_partitions=N sets their number"
         raise UsageError(f"--print_sharding: '{module.name}' has one partition, which holds every array", hint=hint)
-    write = task.console.err if options.stage else task.console.out
-    return lambda working: ShardingObserver(working, options.print_sharding == "all", write)

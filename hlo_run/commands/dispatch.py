@@ -315,6 +315,9 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
             raise UsageError("--dump_output_literal_to needs exactly one input file")
         if not options.dump_output_literal_to.endswith(".txt"):
             raise UsageError(f"--dump_output_literal_to={options.dump_output_literal_to} must end in .txt: it is written as text")
+    if options.xla_early_exit_with_layouts and not (options.stage or options.compile_only):
+        hint = "--compile_only with --xla_dump_to, or --stage=NAME"
+        raise UsageError("--xla_early_exit_with_layouts: the compilation stops before it has made what could run", hint=hint)
     if options.enable_mock_nccl or options.run_single_shard_id >= 0:
         flag = "enable_mock_nccl" if options.enable_mock_nccl else "run_single_shard_id"
         reason = "mock NCCL returns whatever the memory holds; hlo-run simulates all devices and their collectives"

@@ -51,6 +51,10 @@ def load(task: Task) -> HloModule:
     module = parse(source.text, task.file, options.verify != "off")
     if options.stage == HLO_INPUT:
         task.stage_output.show_module(module)
+        if options.print_sharding:
+            from hlo_run.commands.compilation import draw_input
+
+            draw_input(task, module)
         raise StopAtStage
     if source.arguments is not None and not options.force_fake_data:
         from hlo_run.hlo.arguments import fit_arguments  # only snapshots have arguments

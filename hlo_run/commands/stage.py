@@ -37,6 +37,8 @@ def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts
     try:
         compile_module(watched, working)
     except StopAtStage:
+        if not printed and task.options.xla_early_exit_with_layouts:
+            task.console.err(f"nothing to print: --xla_early_exit_with_layouts stops {working.name} before {task.options.stage}")
         if texts is not None:
             texts.put(printed)
         raise

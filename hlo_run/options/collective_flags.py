@@ -52,6 +52,9 @@ class CollectiveFlags:
     xla_gpu_unsupported_enable_all_reduce_decomposer: bool = flag(
         False, "all-reduce-decomposer: gather the values of small all-reduces, and reduce them on each device."
     )
+    xla_gpu_all_reduce_blueconnect_num_devices_per_host: int = flag(
+        0, "all-reduce-blueconnect: split all-reduces into one within hosts of N devices and one across them (0: do not).", "N"
+    )
     xla_gpu_enable_pipelined_all_reduce: bool = flag(
         False, "collective-pipeliner-forward: run all-reduces of a loop an iteration later."
     )
@@ -87,6 +90,20 @@ class CollectiveFlags:
     xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
     )
+
+    xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
+        False,
+        "collective-combiner-annotator: let combiners join collectives that nothing runs beside, as far as the memory allows.",
+    )
+    xla_gpu_enable_nccl_user_buffers: bool = flag(
+        False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
+    )
+    xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
+
+    @property
+    def has_collective_memory(self) -> bool:
+        """True if what every collective reads and writes is in a memory space of its own."""
+        return self.xla_gpu_enable_nccl_user_buffers or self.xla_gpu_experimental_enable_nccl_symmetric_buffers
 
     @property
     def collective_permute_mode(self) -> str:

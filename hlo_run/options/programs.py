@@ -48,7 +48,13 @@ _SHORT_NAMES = {
     "xla_flagfile": "flagfile",
 }
 # Flags of XLA's hlo_runner_main that mean the same as one of ours.
-_XLA_NAMES = {"random_seed": "seed", "device_type": "platform", "disable_all_hlo_passes": "xla_disable_all_hlo_passes"}
+_XLA_NAMES = {
+    "random_seed": "seed",
+    "device_type": "platform",
+    "disable_all_hlo_passes": "xla_disable_all_hlo_passes",
+    "xla_dump_as_text": "xla_dump_hlo_as_text",
+    "xla_dump_as_proto": "xla_dump_hlo_as_proto",
+}
 FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs", **_XLA_NAMES})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
 _RUNS_ONLY = frozenset(

@@ -130,6 +130,18 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
     )
+    xla_gpu_multi_streamed_windowed_einsum: bool = flag(
+        True, "Run instructions that name a stream in their backend_config on that stream. false: run them in order."
+    )
+    xla_gpu_experimental_stream_annotation: bool = flag(
+        True, "Run calls with the attribute _xla_stream_annotation on that stream. false: run them in order."
+    )
+    xla_early_exit_with_layouts: bool = flag(
+        False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
+    )
+    xla_multiheap_size_constraint_per_heap: int = flag(
+        -1, "Put temporary buffers into blocks of at most N bytes (-1: into one). A larger buffer has a block of its own.", "N"
+    )
     xla_gpu_collect_cost_model_stats: bool = flag(
         False, "Write the estimated times of fusions, products and collectives into backend_configs (reification_cost)."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
@@ -25,6 +25,10 @@ def _overlaps_stages(c: PassContext) -> bool:
 
 def _cse_distance(c: PassContext) -> int:
     return c.options.xla_gpu_experimental_collective_cse_distance_threshold
+
+
+def _devices_per_host(c: PassContext) -> int:
+    return c.options.xla_gpu_all_reduce_blueconnect_num_devices_per_host
 
 
 def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
@@ -146,7 +150,29 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
     ),
 )
 
+# What collective-combiner-annotator does with a copy of the module, up to its schedule and after it.
+_TO_SCHEDULE = (
+    _pass("asynchronous.async_collective_creator"),
+    _pass("asynchronous.async_collective_annotator"),
+    _pass("memory.schedule"),
+)
+_AFTER_SCHEDULE = (_pass("asynchronous.latency_hiding_scheduler"), _pass("asynchronous.convert_async_to_sync"))
+
+
+def _to_schedule(c: PassContext) -> tuple[HloPass, ...]:
+    return tuple(make(c) for make in _TO_SCHEDULE)
+
+
+def _after_schedule(c: PassContext) -> tuple[HloPass, ...]:
+    return tuple(make(c) for make in _AFTER_SCHEDULE)
+
+
 COMBINERS: tuple[HloRow, ...] = (
+    HloRow(
+        "collective-combiner-annotator",
+        _pass("collectives.combiners.collective_combiner_annotator", first=_to_schedule, then=_after_schedule),
+        when=lambda c: c.options.xla_gpu_experimental_enable_heuristic_collective_combining,
+    ),
     HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
     HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),
     HloRow(
@@ -169,6 +195,12 @@ COMBINERS: tuple[HloRow, ...] = (
         when=lambda c: c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel,
     ),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+    HloRow(
+        "all-reduce-blueconnect",
+        _pass(f"{_REDUCE}.all_reduce_blueconnect", devices_per_host=_devices_per_host),
+        for_opcodes=("all-reduce",),
+        when=lambda c: c.options.xla_gpu_all_reduce_blueconnect_num_devices_per_host > 0,
+    ),
 )
 
 GATHER_MAJOR_DIMENSION = HloRow(

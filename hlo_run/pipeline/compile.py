@@ -39,10 +39,11 @@ from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, UP_TO_LAYOUTS
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.runtime.command_buffers import command_buffer_conversion
 from hlo_run.runtime.kernel_requests import KernelRequest
+from hlo_run.runtime.memory_spaces import assign_collective_space
 from hlo_run.runtime.thunks import plan_thunks
 
 # Fewer kernels compile faster than processes start.
@@ -52,15 +53,20 @@ _WORTH_PROCESSES = 3
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule.
 
-    A module that already has a schedule skips the optimisation rows and runs only BACKEND_PIPELINE.
+    A module that already has a schedule skips the optimisation rows and runs only BACKEND_PIPELINE. Raises StopAtStage after
+    layout assignment if the flags say so.
     """
+    stops_early = ctx.options.xla_early_exit_with_layouts and module.schedule is None
     with paused_collection():
-        groups = PIPELINE if module.schedule is None else BACKEND_PIPELINE
+        groups = UP_TO_LAYOUTS if stops_early else PIPELINE if module.schedule is None else BACKEND_PIPELINE
         if ctx.options.insert_passes:
             from hlo_run.pipeline.plugin_passes import with_insertions
 
             groups = with_insertions(groups, names(ctx.options.insert_passes))
         run_hlo_groups(groups, ctx, module)
+        if stops_early:
+            raise StopAtStage
+        assign_collective_space(module, ctx.options.has_collective_memory)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,
@@ -89,7 +95,9 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
-        buffers = assign_buffers(module, ctx.options.xla_gpu_temp_buffer_use_separate_color)
+        options = ctx.options
+        most_bytes = options.xla_multiheap_size_constraint_per_heap
+        buffers = assign_buffers(module, options.xla_gpu_temp_buffer_use_separate_color, most_bytes)
     if ctx.options.verify == "every":
         from hlo_run.runtime.buffer_check import check_buffers
 
@@ -124,10 +132,14 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
             observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)
+    shown, checks = final, None
+    if ctx.observers and ctx.show.checks_floats:
+        checks = _texts().float_checks(program.thunks, module, buffers)
+        shown = _with_command_buffers(ctx, program, frozenset(checks))
     for observer in ctx.observers:
-        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
-        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
-        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(final).decode("latin-1"))
+        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks))
+        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks).decode("latin-1"))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final
@@ -162,9 +174,10 @@ class _KernelBodies(Observer):
             self.texts[step.kernel] = step.text()
 
 
-def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:
+def _with_command_buffers(ctx: PassContext, program: Executable, checked: frozenset[int] = frozenset()) -> Executable:
+    """Return the executable with command buffers, which do not record the thunks in `checked`, given by their `id()`."""
     conversion = command_buffer_conversion(ctx.options)
-    thunks = program.thunks if conversion is None else conversion.convert(program.thunks)
+    thunks = program.thunks if conversion is None else replace(conversion, checked=checked).convert(program.thunks)
     return program if thunks == program.thunks else replace(program, thunks=thunks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hlo_run.analysis.buffers.collective_memory import EXCHANGES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -385,12 +386,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "stream-attribute-annotator",
                 _pass("asynchronous.stream_attribute_annotator"),
                 for_opcodes=("fusion", "copy-start"),
+                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
             ),
-            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper")),
+            HloRow(
+                "async-stream-attribute-wrapper",
+                _pass("asynchronous.async_stream_attribute_wrapper"),
+                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
+            ),
             HloRow(
                 "explicit-stream-annotation-async-wrapper",
                 _pass("asynchronous.explicit_stream_annotation_async_wrapper"),
                 for_opcodes=("call",),
+                when=lambda c: c.options.xla_gpu_experimental_stream_annotation,
             ),
             HloRow(
                 "explicit-collectives-group-async-wrapper",
@@ -483,7 +490,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "scheduled-gpu-module",
         # Ours: in XLA no pass, but a step after this pipeline.
-        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
+        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy", *EXCHANGES)),),
     ),
     HloGroup(
         "post-scheduling-passes",
@@ -532,6 +539,8 @@ PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
 # What XLA runs before it schedules: copies are in `hlo-opt --stage=hlo`.
 HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "pre-scheduling-copy-insertion")]
+# What XLA runs with --xla_early_exit_with_layouts.
+UP_TO_LAYOUTS = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "layout assignment")]
 
 # (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.best_fit_heap import BestFitHeap
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
@@ -21,24 +23,31 @@ from hlo_run.runtime.interference import Occupancy
 from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 ALIGNMENT_BYTES = 256
+_ANY_SIZE = (1 << 63) - 1
 
 
-def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, temp_color: int = 0) -> list[PlannedAllocation]:
-    """Return the allocations of a module in their final order, with the blocks of temporaries last.
+class Blocks(Struct, frozen=True):
+    """How temporaries are packed: the memory space of those of the default space, and the most bytes of a block (-1: any)."""
 
-    The temporaries of the default memory space are in the space `temp_color`.
-    """
-    planned = _Assigner(analysis, live).run()
+    color: int = 0
+    most_bytes: int = -1
+
+
+def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, blocks: Blocks | None = None) -> list[PlannedAllocation]:
+    """Return the allocations of a module in their final order, with the blocks of temporaries last."""
+    blocks = blocks or Blocks()
+    planned = _Assigner(analysis, live, blocks.most_bytes if blocks.most_bytes >= 0 else _ANY_SIZE).run()
     for allocation in planned:
         if allocation.is_temp and not allocation.color:
-            allocation.color = temp_color
+            allocation.color = blocks.color
     return planned
 
 
 class _Assigner:
-    def __init__(self, analysis: AliasAnalysis, live: LiveRanges) -> None:
+    def __init__(self, analysis: AliasAnalysis, live: LiveRanges, most_bytes: int) -> None:
         self._analysis = analysis
         self._live = live
+        self._most_bytes = most_bytes
         self._module = analysis.dataflow.module
         self._sharing = BufferSharing()
         self._live_out = analysis.live_out()
@@ -60,7 +69,7 @@ class _Assigner:
                 self._new(buffer, is_constant=_is_constant(buffer)).is_thread_local = not _is_constant(buffer)
         for buffer in self._live_out:
             self._home[buffer].is_live_out = True
-        return _combined(self._allocations)
+        return _combined(self._allocations, self._most_bytes)
 
     def _sorted(self, buffers: Iterable[HloBuffer]) -> list[HloBuffer]:
         """Return the buffers ordered by size (largest first), live-out buffers first, then position, callers first."""
@@ -132,15 +141,15 @@ class _Assigner:
         return [home for home in dict.fromkeys(homes) if home is not None and home.is_reusable]
 
     def _pack(self) -> None:
-        """Pack the values of each memory space into one block."""
+        """Pack the values of each memory space into blocks, one unless their size is limited."""
         spaces: dict[int, list[HloValue]] = {}
         for value in self._packed:
             spaces.setdefault(value.color, []).append(value)
         for color, values in sorted(spaces.items()):
             heap = BestFitHeap()
             simulate(heap, values, self._analysis, self._live, buffer_size_bytes, self._sharing)
-            packing = heap.pack(ALIGNMENT_BYTES)
-            self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets, color=color))
+            for packing in heap.pack(ALIGNMENT_BYTES, self._most_bytes):
+                self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets, color=color))
 
 
 def _size(buffer: HloBuffer) -> int:
@@ -151,10 +160,10 @@ def _is_constant(buffer: HloBuffer) -> bool:
     return any(value.instruction.opcode == "constant" for value in buffer.values)
 
 
-def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
-    """Return the allocations with the temporary ones merged into one block per memory space, at the end.
+def _combined(allocations: list[PlannedAllocation], most_bytes: int) -> list[PlannedAllocation]:
+    """Return the allocations with the temporary ones merged into blocks of one memory space and of less than `most_bytes`.
 
-    The order is XLA's, which is that of `std::partition`.
+    The blocks come last. The order is XLA's, which is that of `std::partition`.
     """
     order = list(allocations)
     first, last = 0, len(order)
@@ -167,11 +176,15 @@ def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
             break
         order[first], order[last - 1] = order[last - 1], order[first]
     kept, temps = order[:first], order[first:]
-    blocks: dict[int, PlannedAllocation] = {}
+    blocks: list[PlannedAllocation] = []
+    latest: dict[int, PlannedAllocation] = {}
     for temp in temps:
-        block = blocks.setdefault(temp.color, temp)
-        if block is not temp:
+        block = latest.get(temp.color)
+        if block is None or block.size_bytes + temp.size_bytes >= most_bytes:
+            latest[temp.color] = temp
+            blocks.append(temp)
+        else:
             base = -(-block.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             block.offsets.update({value: base + offset for value, offset in temp.offsets.items()})
             block.size_bytes = base + temp.size_bytes
-    return kept + [block for _, block in sorted(blocks.items())]
+    return kept + blocks

@@ -199,15 +199,12 @@ def _usage_rows(allocation: PlannedAllocation) -> Iterator[str]:
 
 
 def _readable(size_bytes: int) -> str:
-    """Return a size in XLA's format: `400B`, `1.6KiB`, `32.34MiB`."""
+    """Return a size in XLA's format: `400B`, `1.6KiB`, `32.34MiB`. Each unit is a whole number of the next smaller one."""
     if size_bytes < 1024:
         return f"{size_bytes}B"
-    size, unit = size_bytes / 1024, "KiB"
-    for following in ("MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, following
-    return f"{size:.1f}{unit}" if unit == "KiB" else f"{size:.2f}{unit}"
+    place = (size_bytes.bit_length() - 1) // 10
+    unit = " KMGTPE"[place]
+    return f"{(size_bytes >> 10 * (place - 1)) / 1024:.{1 if unit == 'K' else 2}f}{unit}iB"
 
 
 def buffer_texts(buffers: BufferAssignment, module: HloModule) -> dict[str, Callable[[], str]]:

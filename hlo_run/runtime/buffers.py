@@ -19,7 +19,7 @@ from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
-from hlo_run.runtime.buffer_assigner import plan_allocations
+from hlo_run.runtime.buffer_assigner import Blocks, plan_allocations
 from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 # The caller allocates entry parameters and guarantees this alignment. The backend allocates all other buffers.
@@ -61,16 +61,17 @@ class BufferAssignment(Struct, frozen=True):
         return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
 
 
-def assign_buffers(module: HloModule, separates_temps: bool = False) -> BufferAssignment:
+def assign_buffers(module: HloModule, separates_temps: bool = False, most_bytes: int = -1) -> BufferAssignment:
     """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule.
 
-    With `separates_temps` the temporaries are in a memory space of their own.
+    With `separates_temps` the temporaries are in a memory space of their own. Their blocks have at most `most_bytes`, unless one
+    value is larger (-1: any size).
     """
     schedule = module.schedule
     assert schedule is not None, "buffers are assigned to scheduled modules"
     analysis = analyze_aliases(analyze_dataflow(module))
     live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
-    planned = plan_allocations(analysis, live, _TEMP_SPACE if separates_temps else 0)
+    planned = plan_allocations(analysis, live, Blocks(_TEMP_SPACE if separates_temps else 0, most_bytes))
     kinds = {(number, index): must for _, number, index, must in aliases(module)}
     allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
     places = {

@@ -39,10 +39,14 @@ _KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "CONVOLUTION")
 
 
 class CommandBufferConversion(Struct, frozen=True):
-    """The kinds of commands to record, and the smallest number of commands in a command buffer."""
+    """The kinds of commands to record, and the smallest number of commands in a command buffer.
+
+    Thunks in `checked`, by their `id()`, are not recorded, since a check of floats follows them.
+    """
 
     kinds: frozenset[str]
     smallest: int
+    checked: frozenset[int] = frozenset()
 
     def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
         """Return the sequence with runs of recordable thunks replaced by command buffers, which are called after the number
@@ -67,6 +71,8 @@ class CommandBufferConversion(Struct, frozen=True):
         return [CommandBufferThunk(f"command_buffer_{numbers[id(run[0])]}", tuple(run))]
 
     def _is_recorded(self, thunk: Thunk) -> bool:
+        if id(thunk) in self.checked:
+            return False
         match thunk:
             case KernelThunk() | CopyThunk():
                 return "FUSION" in self.kinds

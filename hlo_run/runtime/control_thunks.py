@@ -17,7 +17,6 @@ from hlo_run.artifact import (
     RngSeedThunk,
     RngStateThunk,
     SendThunk,
-    SequentialThunk,
     Thunk,
     WhileThunk,
 )
@@ -53,7 +52,8 @@ def _conditional(context: ThunkContext, conditional: HloInstruction) -> list[Thu
 
 
 def _call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
-    return [SequentialThunk(call.name, context.sequence(call.called_computations[0]))]
+    """Run the thunks of the called computation in place of the call, as XLA does."""
+    return list(context.sequence(call.called_computations[0]))
 
 
 def _custom_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:

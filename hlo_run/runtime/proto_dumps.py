@@ -6,6 +6,7 @@ from hlo_run.artifact import Executable
 from hlo_run.formats.wire import delimited, double, varint
 from hlo_run.runtime.buffer_dumps import UsageSpace, position_text, usage_spaces
 from hlo_run.runtime.buffers import BufferAssignment
+from hlo_run.runtime.float_checks import Checks
 from hlo_run.runtime.thunk_text import ThunkRecord, thunk_records
 
 
@@ -30,9 +31,9 @@ def _space(space: UsageSpace) -> bytes:
     return total + varint(2, space.color) + entries
 
 
-def thunk_metadata_proto(program: Executable) -> bytes:
-    """Return a serialized ThunkMetadataListProto."""
-    return b"".join(delimited(1, _metadata(record)) for record in thunk_records(program))
+def thunk_metadata_proto(program: Executable, checks: Checks | None = None) -> bytes:
+    """Return a serialized ThunkMetadataListProto, with the records of the `checks` of floats if any."""
+    return b"".join(delimited(1, _metadata(record)) for record in thunk_records(program, checks))
 
 
 def _metadata(record: ThunkRecord) -> bytes:

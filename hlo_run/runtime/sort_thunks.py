@@ -92,7 +92,7 @@ def _launches(
 ) -> list[Thunk]:
     steps = sort_steps(sort_sizes(sort, context.target))
     kernels = context.kernels.of_parts(fusion, sort.name, arguments, steps)
-    launches = [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
+    launches = [KernelThunk(fusion.name, kernel, arguments) for kernel in kernels]
     known = tuple(operand for operand in operands if operand is not None)
     keys = sort_keys(sort.to_apply)
     if keys and launches and len(known) == len(operands) and not any(any(result.dynamic) for result in results):

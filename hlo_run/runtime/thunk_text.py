@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, assert_never, get_args
 
+from msgspec import Struct, structs
+
 from hlo_run.artifact import (
     Accesses,
     AsyncDoneThunk,
@@ -31,23 +33,25 @@ from hlo_run.artifact import (
     WhileThunk,
     accesses,
     every_thunk,
+    nested_sequences,
 )
+from hlo_run.runtime.float_checks import Checks
 from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
 _SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution", "kReplicaId", "kPartitionId", *get_args(CollectiveKind))
 
 
-def thunk_sequence_text(program: Executable) -> str:
-    """Return the thunks of an executable with their numbers, neighbours and descriptions."""
-    if not program.thunks:
+def thunk_sequence_text(program: Executable, checks: Checks | None = None) -> str:
+    """Return the thunks of an executable with their numbers, neighbours and descriptions, and the `checks` of floats if any."""
+    if not program.thunks and checks is None:
         return "No thunks."
-    return _Printer(program).sequence(program.thunks, 0)
+    return _Printer(program, checks or {}).sequence(program.thunks, 0, has_ends=checks is not None)
 
 
-def thunk_metadata_text(program: Executable) -> str:
-    """Return a text proto with the number, instruction and kind of every thunk."""
-    return "".join(map(_metadata, thunk_records(program)))
+def thunk_metadata_text(program: Executable, checks: Checks | None = None) -> str:
+    """Return a text proto with the number, instruction and kind of every thunk, and of the `checks` of floats if any."""
+    return "".join(map(_metadata, thunk_records(program, checks)))
 
 
 class ThunkRecord(NamedTuple):
@@ -58,14 +62,35 @@ class ThunkRecord(NamedTuple):
     kind: str
 
 
-def thunk_records(program: Executable) -> Iterator[ThunkRecord]:
-    """Yield a record per thunk, each before those of the thunks inside it."""
+def thunk_records(program: Executable, checks: Checks | None = None) -> Iterator[ThunkRecord]:
+    """Yield a record per thunk, each before those of the thunks inside it, and those of the `checks` of floats if any."""
     numbers = thunk_numbers(program.thunks)
-    for thunk in every_thunk(program.thunks):
-        yield ThunkRecord(thunk.name, numbers[id(thunk)], thunk.kind)
-        if isinstance(thunk, CommandBufferThunk):
-            # XLA keeps the recorded thunks in a sequence without a name.
-            yield ThunkRecord("", NO_NUMBER, "kSequential")
+
+    def records(thunks: Sequence[Thunk]) -> Iterator[ThunkRecord]:
+        for thunk in thunks:
+            is_checked = checks is not None and id(thunk) in checks
+            if is_checked:
+                yield ThunkRecord("", NO_NUMBER, "kSequential")
+            yield ThunkRecord(thunk.name, numbers[id(thunk)], thunk.kind)
+            if isinstance(thunk, CommandBufferThunk):
+                # XLA keeps the recorded thunks in a sequence without a name.
+                yield ThunkRecord("", NO_NUMBER, "kSequential")
+            for inner in nested_sequences(thunk):
+                yield from records(inner)
+            if is_checked:
+                yield ThunkRecord("", NO_NUMBER, _CHECK)
+
+    if checks is None:
+        yield from records(program.thunks)
+    else:
+        yield _END_RECORD
+        yield from records(program.thunks)
+        yield _END_RECORD
+
+
+# XLA begins and ends the log of the checks by calls.
+_CHECK, _END = "kBuffersDebugFloatCheck", "kCustomCall"
+_END_RECORD = ThunkRecord("", NO_NUMBER, _END)
 
 
 def _metadata(record: ThunkRecord) -> str:
@@ -74,33 +99,48 @@ def _metadata(record: ThunkRecord) -> str:
     return f'thunk_metadata {{\n  thunk_info {{\n{annotation}{identifier}  }}\n  thunk_kind: "{record.kind}"\n}}\n'
 
 
+class _Line(Struct, frozen=True):
+    """What a line about a thunk says before its neighbours and after them."""
+
+    number: int
+    kind: str
+    description: str
+    touched: Accesses
+
+
 class _Printer:
-    def __init__(self, program: Executable) -> None:
+    def __init__(self, program: Executable, checks: Checks) -> None:
         self._numbers = thunk_numbers(program.thunks)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
+        self._checks = checks
         # XLA calls an asynchronous execution by the number of its start.
         self._starts = {t.key: self._numbers[id(t)] for t in every_thunk(program.thunks) if isinstance(t, AsyncStartThunk)}
 
-    def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
-        """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
-        touched = [_uses(thunk) for thunk in thunks]
-        kind_width = max(len(thunk.kind) for thunk in thunks)
-        befores = [self._before(thunks, touched, place) for place in range(len(thunks))]
-        afters = [self._after(thunks, touched, place) for place in range(len(thunks))]
-        before_width, after_width = max(map(len, befores)), max(map(len, afters))
-        lines: list[str] = []
-        for thunk, before, after in zip(thunks, befores, afters, strict=True):
-            head = f"{'  ' * level}{self._numbers[id(thunk)]:03d}: {thunk.kind:<{kind_width}}"
-            lines.append(f"{head} [{before:<{before_width}} | {after:<{after_width}}] {self._describe(thunk, level)}\n")
-        return "".join(lines)
+    def sequence(self, thunks: Sequence[Thunk], level: int, has_ends: bool = False) -> str:
+        """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line.
 
-    def _before(self, thunks: Sequence[Thunk], touched: Sequence[Accesses], place: int) -> str:
-        found = next((n for n in range(place - 1, -1, -1) if _conflict(touched[n], touched[place])), None)
-        return "source" if found is None else f"prev={self._numbers[id(thunks[found])]:03d} ({place - found})"
+        With `has_ends` the calls are around it that begin and end the log of checks.
+        """
+        lines = [self._line(thunk, level) for thunk in thunks]
+        if has_ends:
+            end = _Line(NO_NUMBER, _END, _END, Accesses())
+            lines = [end, *lines, end]
+        return _text(lines, level)
 
-    def _after(self, thunks: Sequence[Thunk], touched: Sequence[Accesses], place: int) -> str:
-        found = next((n for n in range(place + 1, len(thunks)) if _conflict(touched[place], touched[n])), None)
-        return "sink" if found is None else f"next={self._numbers[id(thunks[found])]:03d} ({found - place})"
+    def _line(self, thunk: Thunk, level: int) -> _Line:
+        own = _Line(self._numbers[id(thunk)], thunk.kind, "", _uses(thunk))
+        checked = self._checks.get(id(thunk))
+        if checked is None:
+            return structs.replace(own, description=self._describe(thunk, level))
+        inner = structs.replace(own, description=self._describe(thunk, level + 1), touched=Accesses())
+        indent = " " * (level + 4)
+        buffers = "".join(
+            f"\n{indent}buffer_idx: {number}, buffer: {{index:{piece.allocation}, offset:{piece.offset_bytes}, "
+            f"size:{piece.size_bytes}}}"
+            for number, piece in checked
+        )
+        check = _Line(NO_NUMBER, _CHECK, f", buffers = {len(checked)}{buffers}", Accesses())
+        return _Line(NO_NUMBER, "kSequential", _text([inner, check], level + 1).rstrip("\n"), own.touched)
 
     def _describe(self, thunk: Thunk, level: int) -> str:
         indent = "  " * (level + 1)
@@ -139,6 +179,28 @@ class _Printer:
 
     def _inner(self, thunks: Sequence[Thunk], level: int) -> str:
         return self.sequence(thunks, level + 2) if thunks else "No thunks.\n"
+
+
+def _text(lines: Sequence[_Line], level: int) -> str:
+    """Return the lines with their neighbours: the nearest thunks that conflict."""
+    befores = [_before(lines, place) for place in range(len(lines))]
+    afters = [_after(lines, place) for place in range(len(lines))]
+    kind_width, before_width, after_width = (max(map(len, column)) for column in ([n.kind for n in lines], befores, afters))
+    return "".join(
+        f"{'  ' * level}{line.number:03d}: {line.kind:<{kind_width}} "
+        f"[{before:<{before_width}} | {after:<{after_width}}] {line.description}\n"
+        for line, before, after in zip(lines, befores, afters, strict=True)
+    )
+
+
+def _before(lines: Sequence[_Line], place: int) -> str:
+    found = next((n for n in range(place - 1, -1, -1) if _conflict(lines[n].touched, lines[place].touched)), None)
+    return "source" if found is None else f"prev={lines[found].number:03d} ({place - found})"
+
+
+def _after(lines: Sequence[_Line], place: int) -> str:
+    found = next((n for n in range(place + 1, len(lines)) if _conflict(lines[place].touched, lines[n].touched)), None)
+    return "sink" if found is None else f"next={lines[found].number:03d} ({found - place})"
 
 
 def _uses(thunk: Thunk) -> Accesses:

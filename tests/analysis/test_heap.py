@@ -41,7 +41,7 @@ def test_packed_values_never_overlap(seed: int) -> None:
             peak.allocate(value, size)
     for value, size in alive:
         heap.free(value, size)
-    packing = heap.pack(256)
+    (packing,) = heap.pack(256)
     assert packing.size_bytes >= peak.peak_bytes
     places = [(*lives[value], packing.offsets[value]) for value in lives]
     for n, (begin, end, size, offset) in enumerate(places):
@@ -63,7 +63,7 @@ def test_gap_is_filled_and_shared_places_stay_together() -> None:
     heap.free(b, 512)
     heap.free(c, 256)
     heap.free(d, 512)
-    packing = heap.pack(256)
+    (packing,) = heap.pack(256)
     assert packing.size_bytes == 1024
     assert packing.offsets[c] == packing.offsets[a]
     assert packing.offsets[d] == packing.offsets[b]

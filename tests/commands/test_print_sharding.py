@@ -63,6 +63,16 @@ def test_a_stage_is_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "\n%n f32[4,6], sharding={devices=[2,1]" in err
 
 
+@pytest.mark.parametrize("stage", ["hlo-input", "flatten-call-graph"])
+def test_stages_before_the_propagation_show_what_is_known(stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = _file(tmp_path, MODULE.format(header=""))
+    assert run([f"--stage={stage}", "--print_sharding", "--num_partitions=2", file]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("HloModule m")
+    assert err.count(ROWS) == 2
+    assert "parameter 1 %b f32[6]: no sharding yet" in err
+
+
 def test_without_shardings_devices_have_arrays_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(tmp_path, "HloModule m, num_partitions=2\nENTRY e { x = f32[2] parameter(0)\n ROOT n = f32[2] negate(x) }")
     assert run(["--compile_only", "--print_sharding", file]) == 0

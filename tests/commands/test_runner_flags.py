@@ -218,3 +218,19 @@ def test_through_stablehlo(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     file.write_text(MODULE.replace(", replica_count=2", ""), encoding="utf-8")
     assert run(["--compile_as_stablehlo", "--platform=Interpreter", str(file)]) == 0
     assert "close enough" in capsys.readouterr().err
+
+
+def test_a_compilation_may_end_with_the_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text("HloModule m\nENTRY e { x = f32[2,3] parameter(0)\n ROOT t = f32[3,2] transpose(x), dimensions={1,0} }")
+    early = ["--xla_early_exit_with_layouts", str(file)]
+    assert run(early) == 2
+    assert "stops before it has made what could run" in capsys.readouterr().err
+    dumps = tmp_path / "dumps"
+    assert run(["--compile_only", f"--xla_dump_to={dumps}", "--xla_dump_hlo_pass_re=.*", *early]) == 0
+    names = sorted(path.name for path in dumps.iterdir())
+    assert any(".layout_assignment.after_layout-assignment." in name for name in names)
+    assert not any("after_optimizations" in name or "layout_normalization" in name for name in names)
+    capsys.readouterr()
+    assert run(["--stage=ptx", *early]) == 0
+    assert "stops m before ptx" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_values_of_enums_and_lists(flag: str, value: str) -> None:
         ("--xla_cpu_use_onednn=maybe", "'maybe' is not a boolean"),
         ("--xla_gpu_shape_checks=never", "'never' is not one of IGNORE, RUNTIME, COMPILE_TIME"),
         ("--xla_gpu_enable_collectives_command_buffer_filter=+allreduce,alltoall", "a sign before some values"),
-        ("--xla_early_exit_with_layouts", "is not supported"),
+        ("--xla_gpu_mock_custom_calls", "is not supported"),
         ("--xla_gpu_autotune_level", "needs a value"),
     ],
 )

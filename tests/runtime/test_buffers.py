@@ -68,6 +68,19 @@ def test_temporaries_in_a_space_of_their_own() -> None:
     assert "Memory Space: smem (color=2)" in apart["memory-usage-report"]()
 
 
+def test_temporaries_in_blocks_of_limited_size() -> None:
+    module = hlo_run.parse((_RECORDED / f"{_MODULES[0]}.hlo").read_text())
+    one, several = (assign_buffers(module, most_bytes=most) for most in (-1, 0))
+    assert sum(block.is_temp for block in one.planned) == 1
+    assert sum(block.is_temp for block in several.planned) > 1
+
+
+@pytest.mark.parametrize(("size", "text"), [(1023, "1023B"), (1700, "1.7KiB"), (35782928, "34.12MiB"), (3 << 30, "3.00GiB")])
+def test_sizes_are_cut_to_whole_units_before_they_are_rounded(size: int, text: str) -> None:
+    report = _usage_report(f"ENTRY e {{ ROOT p = s8[{size}] parameter(0) }}")
+    assert f"{text}(100%)" in report
+
+
 def _usage_report(text: str) -> str:
     module = _compiled(text)
     return buffer_texts(assign_buffers(module), module)["memory-usage-report"]()

@@ -258,3 +258,36 @@ def test_dumps_and_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert line.split()[1:3] == ["wrapped_negate", "2"]
     assert line.split()[5] == "32", "bytes read and written"
     assert '"ph": "X"' in trace.read_text(encoding="utf-8")
+
+
+_CHECKED = """HloModule m
+ENTRY e {
+  x = f32[256] parameter(0)
+  i = s32[256] parameter(1)
+  n = f32[256] sine(x)
+  j = s32[256] negate(i)
+  ROOT t = (f32[256], s32[256]) tuple(n, j)
+}
+"""
+_WITH_CHECKS = """\
+000: kCustomCall   [source | sink] kCustomCall
+000: kSequential   [source | sink]   001: kCustomKernel           [source | sink] wrapped_sine grid: [2, 1, 1] \
+threads: [128, 1, 1]  shared_memory: 0 bytes
+  000: kBuffersDebugFloatCheck [source | sink] , buffers = 2
+    buffer_idx: 0, buffer: {index:2, offset:0, size:1024}
+    buffer_idx: 1, buffer: {index:0, offset:0, size:1024}
+002: kCustomKernel [source | sink] wrapped_negate grid: [2, 1, 1] threads: [128, 1, 1]  shared_memory: 0 bytes
+000: kCustomCall   [source | sink] kCustomCall
+"""
+
+
+def test_checks_of_floats_follow_their_thunks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(_CHECKED)
+    flags = ["--xla_gpu_detect_nan=warning", str(file)]
+    assert run(["--stage=thunks-after-passes", *flags]) == 0
+    assert capsys.readouterr().out == _WITH_CHECKS
+    assert run(["--stage=thunk-metadata", *flags]) == 0
+    out = capsys.readouterr().out
+    kinds = [line.split('"')[1] for line in out.splitlines() if "kind" in line]
+    assert kinds[:4] == ["kCustomCall", "kSequential", "kCustomKernel", "kBuffersDebugFloatCheck"]

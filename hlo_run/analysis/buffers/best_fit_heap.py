@@ -71,11 +71,14 @@ class BestFitHeap:
             self._intervals[value].end = self._now
             self._now += 1
 
-    def pack(self, alignment_bytes: int) -> Packing:
-        """Return the smaller of the packings by size and by lifetime; by size if they are equal."""
+    def pack(self, alignment_bytes: int, most_bytes: int = _MOST_BYTES) -> list[Packing]:
+        """Return the packings, one per block, that are smaller in sum: by size or by lifetime; by size if they are equal.
+
+        A block has at most `most_bytes`, or one group of values that is larger.
+        """
         groups = [self._group(interval) for interval in self._intervals.values() if interval.is_owner]
-        packings = [self._pack(sorted(groups, key=order), alignment_bytes) for order in (_by_size, _by_time)]
-        return min(packings, key=lambda packing: packing.size_bytes)
+        packings = [self._pack(sorted(groups, key=order), alignment_bytes, most_bytes) for order in (_by_size, _by_time)]
+        return min(packings, key=lambda blocks: sum(block.size_bytes for block in blocks))
 
     def _group(self, owner: _Interval) -> list[_Interval]:
         """Return the interval and all that share its offset, directly or not."""
@@ -84,13 +87,21 @@ class BestFitHeap:
             group += [self._intervals[value] for value in interval.colocated]
         return group
 
-    def _pack(self, groups: list[list[_Interval]], alignment_bytes: int) -> Packing:
-        offsets = dict(self._empty)
-        space = _Space(len(self._intervals), alignment_bytes)
-        for group in groups:
-            offset = space.place(group)
-            offsets.update((interval.value, offset) for interval in group)
-        return Packing(offsets, space.size_bytes)
+    def _pack(self, groups: list[list[_Interval]], alignment_bytes: int, most_bytes: int) -> list[Packing]:
+        blocks: list[Packing] = []
+        while groups or not blocks:
+            offsets = {} if blocks else dict(self._empty)
+            space = _Space(len(self._intervals), alignment_bytes, most_bytes)
+            left: list[list[_Interval]] = []
+            for group in groups:
+                offset = space.place(group)
+                if offset is None:
+                    left.append(group)
+                else:
+                    offsets.update((interval.value, offset) for interval in group)
+            groups = left
+            blocks.append(Packing(offsets, space.size_bytes))
+        return blocks
 
 
 def _lifetime(group: list[_Interval]) -> int:
@@ -108,22 +119,25 @@ def _by_time(group: list[_Interval]) -> tuple[int, int, int]:
 class _Space:
     """The placed intervals, as numpy columns of start, end, offset and size, so that one sweep finds all neighbours."""
 
-    def __init__(self, capacity: int, alignment_bytes: int) -> None:
+    def __init__(self, capacity: int, alignment_bytes: int, most_bytes: int) -> None:
         self._starts: _Column = np.zeros(capacity, np.int64)
         self._ends: _Column = np.zeros(capacity, np.int64)
         self._offsets: _Column = np.zeros(capacity, np.int64)
         self._limits: _Column = np.zeros(capacity, np.int64)
         self._count = 0
         self._alignment_bytes = alignment_bytes
+        self._most_bytes = most_bytes
         self.size_bytes = 0
 
-    def place(self, group: list[_Interval]) -> int:
-        """Reserve memory for intervals that share one offset, and return the offset."""
+    def place(self, group: list[_Interval]) -> int | None:
+        """Reserve memory for intervals that share one offset. Return the offset; None if the block would become too large."""
         size = group[0].size_bytes
         offset = self._find(group, size)
         if not 0 <= offset + size <= _MOST_BYTES:
             instruction = group[0].value.instruction
             raise Unsupported(f"no device can hold the buffer of {instruction.name}, or all buffers together", instruction.where)
+        if self.size_bytes and offset + size > self._most_bytes:
+            return None
         first = self._count
         for number, interval in enumerate(group, first):
             self._starts[number], self._ends[number] = interval.start, interval.end

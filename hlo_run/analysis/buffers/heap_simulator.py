@@ -6,13 +6,14 @@ Mirrors XLA's `HeapSimulator`. The heap decides what to do with them: `PeakHeap`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
-from hlo_run.analysis.buffers.dataflow_values import HloValue
-from hlo_run.analysis.buffers.live_range import LiveRanges
+from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
+from hlo_run.analysis.buffers.live_range import LiveRanges, flatten_schedule, live_ranges
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 SizeOf = Callable[[HloValue], int]
 
@@ -122,3 +123,12 @@ class PeakHeap:
         """Stop counting the bytes of `value`."""
         del value
         self._used_bytes -= size_bytes
+
+
+def peak_bytes(analysis: AliasAnalysis, orders: Mapping[HloComputation, list[HloInstruction]], sharing: BufferSharing) -> int:
+    """Return the most bytes that are in use at once, constants left out, if computations run in these orders."""
+    live = live_ranges(analysis, flatten_schedule(analysis.dataflow.module.entry, orders.__getitem__))
+    heap = PeakHeap()
+    values = [value for value in analysis.dataflow.values if value.instruction.opcode != "constant"]
+    simulate(heap, values, analysis, live, buffer_size_bytes, sharing)
+    return heap.peak_bytes

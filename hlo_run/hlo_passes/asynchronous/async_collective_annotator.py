@@ -33,3 +33,4 @@ class AsyncCollectiveAnnotator(Struct, frozen=True):
             if is_collective_start(start):
                 kind = async_kind(start).inner.replace("-", "").upper()
                 set_sync(start, kind in disabled or _ALL in disabled)
+                module.version += 1  # XLA reports a change even if the record says so already

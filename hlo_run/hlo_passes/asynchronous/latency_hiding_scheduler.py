@@ -66,9 +66,8 @@ class LatencyHidingScheduler(Struct, frozen=True):
             if pressure is not None:
                 peaks[computation] = pressure.peak_bytes
             streams.forget(computation)
-            if order != schedule[computation]:
-                schedule[computation] = order
-                module.version += 1
+            schedule[computation] = order
+        module.version += 1  # XLA reports a change even if the order is the same
 
 
 def _asks_for_it(instruction: HloInstruction) -> bool:

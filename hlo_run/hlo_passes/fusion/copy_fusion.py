@@ -48,10 +48,16 @@ class CopyFusion(Struct, frozen=True):
                     _fuse(module, fusion, copies, followers)
 
 
+def _is_whole(fusion: HloInstruction) -> bool:
+    """True if anything reads the tuple of several results as a whole, which must keep its shape."""
+    return fusion.shape.is_tuple and (fusion.is_root or any(user.opcode != "get-tuple-element" for user in fusion.users))
+
+
 def _may_write_twice(fusion: HloInstruction) -> bool:
     body, roots = fusion.fused_computation, fusion_roots(fusion)
     if (
         fusion.fusion_kind == "kCustom"
+        or _is_whole(fusion)
         or len(body.callers) > 1
         or "output_to_operand_aliasing" in fusion.attrs
         or not _reads_element_by_element(fusion)

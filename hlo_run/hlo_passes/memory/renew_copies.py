@@ -5,7 +5,8 @@
              copy.1 = f32[8] copy(e);  ROOT t.1 = tuple(copy.1, e.1)
 
 Copies go that no write needs in the order of the schedule, those of parameters, constants and results among them. Then values are
-copied that must not share a buffer. New instructions are scheduled as early as possible. XLA's `RunPostSchedulingCopyInsertion`.
+copied that must not share a buffer, and parameters and results of the entry that collectives would read or write in a memory
+space of their own. New instructions are scheduled as early as possible. XLA's `RunPostSchedulingCopyInsertion`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.buffers.collective_memory import uses_collective_memory
 from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -28,12 +30,13 @@ class RenewCopies(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
-        if not module.instructions_of("copy"):
+        every = ctx.options.has_collective_memory
+        has_space = uses_collective_memory(module, every)
+        if not has_space and not module.instructions_of("copy"):
             return
         remove_needless_copies(module)
         remove_dead(module)
         orders, module.schedule = module.schedule, None
-        add_special_copies(module)
+        add_special_copies(module, for_collectives=has_space, every=every)
         remove_dead(module)
         schedule_again(module, orders)

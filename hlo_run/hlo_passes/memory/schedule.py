@@ -12,12 +12,11 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, analyze_aliases
+from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
-from hlo_run.analysis.buffers.heap_simulator import PeakHeap, simulate
-from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
+from hlo_run.analysis.buffers.heap_simulator import peak_bytes
 from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
@@ -79,15 +78,7 @@ def _best_orders(module: HloModule, missing: set[HloComputation], given: _Orders
         for computation in callees_first:
             orders[computation] = early_and_late(computation, scheduler(computation, memory))
             memory.note(computation, orders[computation])
-        peak_bytes = _peak_bytes(analysis, given | orders, sharing)
-        if least_bytes is None or peak_bytes < least_bytes:
-            best, least_bytes = orders, peak_bytes
+        used_bytes = peak_bytes(analysis, given | orders, sharing)
+        if least_bytes is None or used_bytes < least_bytes:
+            best, least_bytes = orders, used_bytes
     return best
-
-
-def _peak_bytes(analysis: AliasAnalysis, orders: _Orders, sharing: BufferSharing) -> int:
-    live = live_ranges(analysis, flatten_schedule(analysis.dataflow.module.entry, orders.__getitem__))
-    heap = PeakHeap()
-    values = [value for value in analysis.dataflow.values if value.instruction.opcode != "constant"]
-    simulate(heap, values, analysis, live, buffer_size_bytes, sharing)
-    return heap.peak_bytes

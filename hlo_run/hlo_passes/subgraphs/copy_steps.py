@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer, analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
+from hlo_run.analysis.buffers.collective_memory import collective_buffers
 from hlo_run.analysis.buffers.copy_chains import CopyChains
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloUse, HloValue
@@ -46,16 +47,20 @@ def remove_needless_copies(module: HloModule, given: Container[HloInstruction] =
         module.replace_uses(copy, copy.operands[0])
 
 
-def add_special_copies(module: HloModule) -> None:
+def add_special_copies(module: HloModule, for_collectives: bool = False, every: bool = False) -> None:
     """Copy values that would share a buffer that they must not share: XLA's `AddSpecialCaseCopies`.
 
     Copied are: parameters and constants beside other values of their buffer; an operand that its user cannot overwrite;
     results of the entry that are parameters, constants or one buffer twice; results of a branch that are one buffer twice.
+    `for_collectives`: also parameters, constants and results of the entry in a buffer of the memory space of collectives
+    (`every`: see analysis/buffers/collective_memory.py).
     """
     analysis = analyze_aliases(analyze_dataflow(module))
     marks: _Marks = {}
     _mark_shared_values(module, analysis, marks)
     _mark_results(module, analysis, marks)
+    if for_collectives:
+        _mark_exchanged_ends(module, analysis, marks, every)
     places = {c: number for number, c in enumerate(module.computations)}
     ordered = {i: number for c in places for number, i in enumerate(c.instructions)}
     for value in sorted(marks, key=lambda value: (places[value.parent], ordered[value]) if value.parent else (0, 0)):
@@ -137,6 +142,18 @@ def _mark_results(module: HloModule, analysis: AliasAnalysis, marks: _Marks) -> 
             seen.setdefault(buffer, index)
             if computation is entry and _is_read_only(module, value, aliased):
                 _mark(marks, root, index)
+
+
+def _mark_exchanged_ends(module: HloModule, analysis: AliasAnalysis, marks: _Marks, every: bool) -> None:
+    entry = module.entry
+    for buffer in collective_buffers(analysis, every):
+        for value in buffer.values:
+            source = value.instruction
+            if source.opcode == "constant" or (source.opcode == "parameter" and source.parent is entry):
+                _mark(marks, source, value.index)
+            for instruction, index in value.positions:
+                if instruction is entry.root and instruction.opcode != "copy":
+                    _mark(marks, instruction, index)
 
 
 def _is_joined(analysis: AliasAnalysis, callers: list[HloInstruction], index: ShapeIndex) -> bool:

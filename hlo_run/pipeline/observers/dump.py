@@ -40,7 +40,7 @@ from hlo_run.pipeline.observers.dump_files import DumpFiles
 from hlo_run.pipeline.observers.fusion_page import page
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
-from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder
+from hlo_run.pipeline.observers.xla_order import SILENT, TELLING, PassDump, XlaOrder
 from hlo_run.target import TargetSpec, to_text_proto
 
 _THUNK_FILES = {
@@ -228,7 +228,8 @@ class DumpObserver(Observer):
         if step.row == PIPELINE_START:
             self._texts.setdefault(step.pipeline, self._text)
         elif step.changed is not None:
-            step = replace(step, changed=self._changes_text(step))
+            changes_text = self._changes_text(step) and step.row not in SILENT
+            step = replace(step, changed=changes_text or (bool(step.changed) and step.row in TELLING))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
             if self._dumps_hlo:

@@ -14,27 +14,41 @@ from hlo_run.hlo_passes.observer import Observer, Step
 _PARTITIONER = "spmd-partitioning"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShardingObserver(Observer):
     """Writes the drawings of `module` once its shardings are final, before the partitioner divides it.
 
     The drawings are those of the entry's parameters and result; with `every` also of its other instructions with a sharding.
+    If the compilation stops at `stage` before the partitioner, the drawings show the module there.
     """
 
     module: HloModule
     every: bool
+    stage: str
     write: Callable[[str], None]
+    is_drawn: bool = False
 
     def before(self, step: Step) -> None:
         """Write the drawings if the partitioner comes next."""
         if step.row == _PARTITIONER:
-            self.write(drawings(self.module, self.every))
+            self._draw(is_final=True)
+
+    def after(self, step: Step) -> None:
+        """Write the drawings if the compilation stops here."""
+        if self.stage in (step.row, f"{step.pipeline}/{step.row}"):
+            self._draw(is_final=False)
+
+    def _draw(self, *, is_final: bool) -> None:
+        if not self.is_drawn:
+            self.is_drawn = True
+            self.write(drawings(self.module, self.every, is_final))
 
 
-def drawings(module: HloModule, every: bool) -> str:
-    """Return the drawings of a module whose shardings are final; `every`: also those of instructions within the entry.
+def drawings(module: HloModule, every: bool, is_final: bool = True) -> str:
+    """Return the drawings of a module; `every`: also those of instructions within the entry.
 
-    Without any sharding the module is the program of one partition, and every device has arrays of its own.
+    If the shardings are final, a value without one is whole on every device. Without any sharding the module is the program of
+    one partition, and every device has arrays of its own. If they are not final, the propagation chooses those that are missing.
     """
     partitions = int(module.attrs.get("num_partitions", 1))
     replicas = int(module.attrs.get("replica_count", 1))
@@ -44,7 +58,10 @@ def drawings(module: HloModule, every: bool) -> str:
     parts = [f"Shardings of {module.name} over {partitions} partitions" + (f" of each of {replicas} replicas" * (replicas > 1))]
 
     def add(title: str, instruction: HloInstruction, sharding: Sharding | None) -> None:
-        parts.append(draw(f"{title}%{instruction.name}", instruction.shape, sharding or otherwise, partitions))
+        if sharding is None and not is_final:
+            parts.append(f"{title}%{instruction.name} {instruction.shape.to_string(layout=False)}: no sharding yet")
+        else:
+            parts.append(draw(f"{title}%{instruction.name}", instruction.shape, sharding or otherwise, partitions))
 
     for number, parameter in enumerate(entry.parameters):
         add(f"parameter {number} ", parameter, parameter.sharding)

@@ -11,6 +11,10 @@ from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
 _ALWAYS_CHANGE = frozenset("layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split())
+TELLING = frozenset(("async-collective-annotator", "latency-hiding-scheduler"))
+"""XLA's passes that report a change also where the text stays the same."""
+SILENT = frozenset(("collective-pipelining-analyzer",))
+"""XLA's passes that do not report what they change."""
 # What a pass dumps while it runs.
 _DURING = {
     "copy-insertion": (

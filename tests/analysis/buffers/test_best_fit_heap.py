@@ -10,7 +10,7 @@ from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.errors import Unsupported
 
 
-def _pack(sizes: list[int]) -> int:
+def _pack(sizes: list[int], most_bytes: int = 1 << 62) -> list[int]:
     root = hlo_run.parse("ENTRY e { ROOT p = f32[4] parameter(0) }").entry.root
     heap = BestFitHeap()
     values = [HloValue(number, root, ()) for number in range(len(sizes))]
@@ -18,11 +18,16 @@ def _pack(sizes: list[int]) -> int:
         heap.allocate(value, size)
     for value, size in zip(values, sizes, strict=True):
         heap.free(value, size)
-    return heap.pack(256).size_bytes
+    return [block.size_bytes for block in heap.pack(256, most_bytes)]
 
 
 def test_values_that_live_together_are_beside_each_other() -> None:
-    assert _pack([100, 300]) == 612
+    assert _pack([100, 300]) == [612]
+
+
+def test_blocks_of_limited_size() -> None:
+    assert _pack([100, 300, 2000, 200], 700) == [2000, 612, 200], "a larger value has a block of its own"
+    assert _pack([], 700) == [0]
 
 
 @pytest.mark.parametrize("sizes", [[2**62, 2**62], [-(2**66)], [2**63]])

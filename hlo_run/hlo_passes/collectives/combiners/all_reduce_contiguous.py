@@ -20,6 +20,8 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+_NOT_KEPT = ("sharding", "frontend_attributes", "backend_config")
+
 
 class AllReduceContiguous(Struct, frozen=True):
     """The pass; see the module's docstring."""
@@ -43,7 +45,7 @@ def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
         editor.add("bitcast", Shape.array(element_type, (size,)), [o]) for o, size in zip(reduce.operands, sizes, strict=True)
     ]
     joined = editor.concatenate(flat, 0)
-    attributes = {name: value for name, value in reduce.attrs.items() if name != "sharding"}
+    attributes = {name: value for name, value in reduce.attrs.items() if name not in _NOT_KEPT}
     whole = editor.add("all-reduce", joined.shape, [joined], dict(reduce.called), **attributes)
     parts: list[HloInstruction] = []
     start = 0
