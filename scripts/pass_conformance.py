@@ -54,6 +54,8 @@ OPTIONS = {
     "WhileLoopUnroller": ("unroll_factor", "wrap_in_trivial_loop"),
 }
 _STRATEGIES = {"kAuto": "auto", "kFullUnroll": "full", "kDoubleBuffer": "double_buffer", "kManual": "manual"}
+# The versions of cuDNN that tests of block-scaling-rewriter name: the second is that which XLA is built with.
+_CUDNN = {"kCudnnSupportsBlockScaledDot": "9.10", "kCudnnVersion": "9.14"}
 # What the fixtures of tests set, as flags.
 FLAGS = {
     "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
@@ -245,6 +247,8 @@ def _asked(row: _Row, name: str, made: str) -> str:
         ]
     if re.match(r"Gpu\w+Combiner\(\d", made):
         pairs.append(f"default_bytes={given[0]}")
+    if kind == "BlockScalingRewriter" and (version := _CUDNN.get(given[0])):
+        pairs.append(f"cudnn={version}")
     if row["file"].endswith("/scan_rewriter_test.cc"):
         pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):

@@ -42,7 +42,6 @@ WHY_NOT = {
     "windowed-einsum-handler": "changes loops of windowed dots only, which the partitioner does not make",
     "apply-xla-transforms": _NEVER,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
-    "block-scaling-rewriter": "scaled dots become dots before (`scaled-dot-rewriter`)",
     "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",
     "estimate-cub-scan-scratch-size": "no scan goes to CUB",
     "scan-rewriter": "no scan goes to CUB; `scan_expander` makes loops of them",

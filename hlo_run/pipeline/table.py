@@ -250,7 +250,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup(
         "nvptx post-layout_assignment part 1",
-        (HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),),
+        (
+            HloRow("block-scaling-rewriter", _pass("expanders.block_scaling_rewriter"), for_opcodes=("custom-call",)),
+            HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),
+        ),
     ),
     HloGroup(
         "hlo normalization",
