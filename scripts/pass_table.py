@@ -43,8 +43,6 @@ WHY_NOT = {
     "apply-xla-transforms": _NEVER,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
     "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",
-    "estimate-cub-scan-scratch-size": "no scan goes to CUB",
-    "scan-rewriter": "no scan goes to CUB; `scan_expander` makes loops of them",
     "autotuner": "measures library algorithms on the device; the libraries' own choice is taken",
     "convert_triton_gemm_config": "no GEMM goes to Triton",
     "propagate-call-metadata": "calls are inlined with their metadata",

@@ -42,7 +42,6 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
         _row("root-instruction-sinker", "memory.root_instruction_sinker"),
         _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
-        _row("scan-rewriter", "library.scan_rewriter"),
         _row("slice-hoister", "simplifiers.slice_hoister"),
         _row("unflatten-call-graph", "control_flow.unflatten_call_graph"),
         _row("while-loop-expensive-invariant-code-motion", "control_flow.while_loop_expensive_invariant_code_motion"),

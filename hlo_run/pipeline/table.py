@@ -293,6 +293,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduction-dimension-grouper", _pass("reductions.reduction_dimension_grouper"), for_opcodes=("reduce",)),
             HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
+            HloRow(
+                "estimate-cub-scan-scratch-size",
+                _pass("library.estimate_cub_scan_scratch_size"),
+                for_opcodes=("custom-call",),
+            ),
         ),
     ),
     HloGroup(
