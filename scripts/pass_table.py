@@ -42,7 +42,7 @@ WHY_NOT = {
     "windowed-einsum-handler": "changes loops of windowed dots only, which the partitioner does not make",
     "apply-xla-transforms": _NEVER,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
-    "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",
+    "deviceless-estimate-cub-sort-scratch-size": "`estimate-cub-sort-scratch-size` runs instead, as with a device",
     "autotuner": "measures library algorithms on the device; the libraries' own choice is taken",
     "convert_triton_gemm_config": "no GEMM goes to Triton",
     "propagate-call-metadata": "calls are inlined with their metadata",

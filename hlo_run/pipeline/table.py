@@ -294,6 +294,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
             HloRow(
+                "estimate-cub-sort-scratch-size",
+                _pass("library.estimate_cub_sort_scratch_size"),
+                for_opcodes=("custom-call",),
+            ),
+            HloRow(
                 "estimate-cub-scan-scratch-size",
                 _pass("library.estimate_cub_scan_scratch_size"),
                 for_opcodes=("custom-call",),
