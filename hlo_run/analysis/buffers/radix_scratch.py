@@ -1,10 +1,10 @@
 """The bytes of scratch memory that CUB's radix sort asks for, in version 3.1 (that of CUDA 13).
 
-A sort of few elements needs none. A larger one takes one of two ways. The one-sweep way counts digits of 8 bits, one pass per byte
-of a key, and keeps a table per pass and a row of counters per tile. The older way, which GPUs before Hopper take for keys of 1 and 2
-bytes, keeps counters of every block. Both need copies of keys and values if they make several passes. A sort of several rows
-keeps such copies, and the place of every row. The sizes of tiles are those of CUB's tuning for the types. The results agree with
-XLA's tables for P100, V100, A100, H100 and B200.
+A sort of few elements needs none. A larger one takes one of two ways. The one-sweep way counts digits of 8 bits, one pass per
+byte of a key. It keeps a table per pass and a row of counters per tile. The older way, which GPUs before Hopper take for keys of
+1 and 2 bytes, keeps counters of every block. Both need copies of keys and values if they make several passes. A sort of several
+rows keeps such copies, and the place of every row. The sizes of tiles are those of CUB's tuning for the types. The results agree
+with XLA's tables for P100, V100, A100, H100 and B200.
 """
 
 from __future__ import annotations
