@@ -245,6 +245,10 @@ def _asked(row: _Row, name: str, made: str) -> str:
         ]
     if re.match(r"Gpu\w+Combiner\(\d", made):
         pairs.append(f"default_bytes={given[0]}")
+    if kind == "ConvolutionGroupConverter":
+        # The tests of batch groups have a model that finds nothing viable, the others one that finds everything so.
+        pairs += ["batch_groups=true"] if given[2] == "true" else ["is_viable=true"]
+        pairs += ["expands_filter=false"] if given[3:] == ["false"] else []
     if made == "ReduceDecomposer()":
         pairs.append("keeps_fast=false")  # XLA:GPU hands over a function that keeps them
     if kind == "BlockScalingRewriter" and (version := _CUDNN.get(given[0])):

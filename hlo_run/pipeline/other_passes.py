@@ -27,6 +27,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("control-dep-remover", "memory.control_dep_remover"),
         _row("conv-operand-canonicalizer", "library.conv_operand_canonicalizer"),
         _row("convert_operand_folding", "dots.convert_operand_folding"),
+        _row("convolution-group-converter", "expanders.convolution_group_converter"),
         _row("dead-dus-elimination", "simplifiers.dead_dus_elimination"),
         _row("defuser", "fusion.defuser"),
         _row("despecializer", "simplifiers.despecializer"),
