@@ -60,6 +60,7 @@ _CUDNN = {"kCudnnSupportsBlockScaledDot": "9.10", "kCudnnVersion": "9.14"}
 FLAGS = {
     "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
     "gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
+    "gemm_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
 }
 # Of the tests of recognize-reduce-window: the level at which they expect a rewrite, if it is not 1. A second case of a test runs
 # at the level below.
@@ -174,7 +175,6 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("open: a copy in a layout that a loop's body wants, and bitcast-converts of other ranks", ("layout-assignment/*",)),
     ("as in released XLA, a gather of a scalar becomes a broadcast in `gather_expander` only", ("gather_simplifier/*",)),
     ("open: fusions of reductions whose dimensions are not grouped", ("multi_output_fusion/*", "copy_fusion/*")),
-    ("open: GELU behind a bitcast", ("cublas-gemm-rewriter/*",)),
     ("open: steps over nested tuples and called computations", ("simplify-while-loops/*",)),
 )
 

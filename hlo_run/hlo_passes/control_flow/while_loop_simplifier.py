@@ -25,6 +25,10 @@ from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements, needed_elements
 
 
+# A loop of one iteration with this attribute stays a loop.
+_ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"
+
+
 class WhileLoopSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
@@ -55,7 +59,9 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     """Replace a loop with trip count 0 by its initial state, and one with trip count 1 by its body; return True if replaced."""
     counter = find_counter(loop)
     count = counter.trip_count if counter is not None else None
-    if count not in (0, 1):
+    hints = loop.frontend_attributes
+    stays = count == 1 and hints is not None and hints.get(_ONCE_STAYS) == "true"
+    if count not in (0, 1) or stays:
         return False
     if count == 0:
         module.replace(loop, loop.operands[0])
