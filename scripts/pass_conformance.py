@@ -172,10 +172,16 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("our kernels cannot do stable sorts, so such a sort is not fused", ("sort-iota-fusion/*",)),
     ("a condition of the test: ROCm", ("layout-assignment/*ROCm*",)),
     ("an unchanged element of a loop's state is removed at once, which XLA's next run does", ("tuple-simplifier/RemoveMixed*",)),
-    ("open: a copy in a layout that a loop's body wants, and bitcast-converts of other ranks", ("layout-assignment/*",)),
+    (
+        "`layout-assignment`: tests of the pass of all platforms, with layouts of parameters and results that XLA:GPU does not take",
+        ("layout-assignment/*",),
+    ),
     ("as in released XLA, a gather of a scalar becomes a broadcast in `gather_expander` only", ("gather_simplifier/*",)),
-    ("open: fusions of reductions whose dimensions are not grouped", ("multi_output_fusion/*", "copy_fusion/*")),
-    ("open: steps over nested tuples and called computations", ("simplify-while-loops/*",)),
+    (
+        "`multi_output_fusion`: reductions whose dimensions an earlier pass groups, and reductions of several arrays, which stay alone",
+        ("multi_output_fusion/*", "copy_fusion/*"),
+    ),
+    ("open: an unchanged bound of a loop of one iteration, and tuples between a loop and its body", ("simplify-while-loops/*",)),
 )
 
 
