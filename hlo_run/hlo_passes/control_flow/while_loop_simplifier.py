@@ -24,7 +24,6 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements, needed_elements
 
-
 # A loop of one iteration with this attribute stays a loop.
 _ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"
 
@@ -70,9 +69,25 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
         metadata = loop.attrs.get("metadata")
         if isinstance(metadata, OpMetadata):
             loop.attrs["metadata"] = replace(metadata, op_name="")
+        _put_constants(module, loop)
         inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True
+
+
+def _put_constants(module: HloModule, loop: HloInstruction) -> None:
+    """Replace elements in the body that begin as a constant, and that it does not change, by the constant."""
+    (init,), body = loop.operands, loop.while_body
+    if init.opcode != "tuple" or body.root.opcode != "tuple" or len(body.callers) != 1:
+        return
+    parameter = body.parameters[0]
+    for number, (begin, new) in enumerate(zip(init.operands, body.root.operands, strict=True)):
+        reads = [user for user in parameter.users if user.opcode == "get-tuple-element" and user.tuple_index == number]
+        if begin.opcode == "constant" and new in reads:
+            constant = body.add(copy_instruction(begin, ()))
+            for read in reads:
+                module.replace(read, constant)
+            remove_unused(reads)
 
 
 def _settle_constants(state: LoopState) -> LoopState | None:
