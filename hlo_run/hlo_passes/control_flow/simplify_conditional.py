@@ -114,15 +114,15 @@ def _is_cheap(branch: HloComputation) -> bool:
 
 def _compute_both(module: HloModule, conditional: HloInstruction, chooser: tuple[HloInstruction, int]) -> None:
     editor, (pred, first) = Editor(conditional), chooser
-    results: list[HloInstruction] = []
-    for number, branch in enumerate(branches(conditional)):
-        # A temporary call, which the branch's instructions replace.
-        call = editor.add("call", conditional.shape, [conditional.operands[1 + number]], {"to_apply": [branch]})
-        results.append(inline(module, call, branch))
-        remove_unused([call])
-    one, two = results if first == 0 else results[::-1]
+    # Temporary calls, which the branches' instructions replace; those of the branch for false come first, as in XLA.
+    pairs = zip(branches(conditional), conditional.operands[1:], strict=True)
+    calls = [editor.add("call", conditional.shape, [operand], {"to_apply": [branch]}) for branch, operand in pairs]
+    one, two = calls if first == 0 else calls[::-1]
     module.replace(conditional, _chosen(editor, pred, one, two))
-    remove_unused([conditional, one, two])
+    remove_unused([conditional])
+    for call in (two, one):
+        inline(module, call, call.to_apply)
+        remove_unused([call])
 
 
 def _chosen(editor: Editor, pred: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
