@@ -54,10 +54,13 @@ OPTIONS = {
     "WhileLoopUnroller": ("unroll_factor", "wrap_in_trivial_loop"),
 }
 _STRATEGIES = {"kAuto": "auto", "kFullUnroll": "full", "kDoubleBuffer": "double_buffer", "kManual": "manual"}
+# The versions of cuDNN that tests of block-scaling-rewriter name: the second is that which XLA is built with.
+_CUDNN = {"kCudnnSupportsBlockScaledDot": "9.10", "kCudnnVersion": "9.14"}
 # What the fixtures of tests set, as flags.
 FLAGS = {
     "reduce_window_rewriter_test.cc": ("--xla_reduce_window_rewrite_base_length=128",),
     "gemm_broadcast_folding_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
+    "gemm_rewriter_test.cc": ("--xla_gpu_gemm_rewrite_size_threshold=0",),
 }
 # Of the tests of recognize-reduce-window: the level at which they expect a rewrite, if it is not 1. A second case of a test runs
 # at the level below.
@@ -169,13 +172,16 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("our kernels cannot do stable sorts, so such a sort is not fused", ("sort-iota-fusion/*",)),
     ("a condition of the test: ROCm", ("layout-assignment/*ROCm*",)),
     ("an unchanged element of a loop's state is removed at once, which XLA's next run does", ("tuple-simplifier/RemoveMixed*",)),
-    ("open: a copy in a layout that a loop's body wants, and bitcast-converts of other ranks", ("layout-assignment/*",)),
-    ("open: a conditional that chooses between tokens stays", ("simplify-conditional/*",)),
-    ("open: a gather of a scalar becomes a broadcast in `gather_expander` only", ("gather_simplifier/*",)),
-    ("open: elements of tuples with control predecessors stay", ("tuple-simplifier/*",)),
-    ("open: fusions of reductions whose dimensions are not grouped", ("multi_output_fusion/*", "copy_fusion/*")),
-    ("open: GELU behind a bitcast", ("cublas-gemm-rewriter/*",)),
-    ("open: steps over nested tuples and called computations", ("simplify-while-loops/*",)),
+    (
+        "`layout-assignment`: tests of the pass of all platforms, with layouts of parameters and results that XLA:GPU changes",
+        ("layout-assignment/*",),
+    ),
+    ("as in released XLA, a gather of a scalar becomes a broadcast in `gather_expander` only", ("gather_simplifier/*",)),
+    (
+        "`multi_output_fusion`: reductions of several arrays stay alone, and so do those whose dimensions an earlier pass groups",
+        ("multi_output_fusion/*", "copy_fusion/*"),
+    ),
+    ("no tuples are made between a loop and its body that `tuple-simplifier` would remove", ("simplify-while-loops/*",)),
 )
 
 
@@ -245,6 +251,14 @@ def _asked(row: _Row, name: str, made: str) -> str:
         ]
     if re.match(r"Gpu\w+Combiner\(\d", made):
         pairs.append(f"default_bytes={given[0]}")
+    if kind == "ConvolutionGroupConverter":
+        # The tests of batch groups have a model that finds nothing viable, the others one that finds everything so.
+        pairs += ["batch_groups=true"] if given[2] == "true" else ["is_viable=true"]
+        pairs += ["expands_filter=false"] if given[3:] == ["false"] else []
+    if made == "ReduceDecomposer()":
+        pairs.append("keeps_fast=false")  # XLA:GPU hands over a function that keeps them
+    if kind == "BlockScalingRewriter" and (version := _CUDNN.get(given[0])):
+        pairs.append(f"cudnn={version}")
     if row["file"].endswith("/scan_rewriter_test.cc"):
         pairs.append("takes_any_start=true")  # the tests are those of the newer pass
     if row["file"].endswith("/sort_rewriter_test.cc") and not re.search("Heuristic|NoRewriteSmall", row["test"]):

@@ -17,6 +17,7 @@ from hlo_run.artifact.library_thunks import (
     GemmThunk,
     LibraryThunk,
     ResizeThunk,
+    ScanThunk,
     SelectKThunk,
     TriangularSolveThunk,
 )
@@ -109,7 +110,7 @@ def _arrays(thunk: _WithArrays) -> tuple[Iterable[ArrayTree | None], Iterable[Ar
             arrays = {"backward-input": thunk.source, "backward-filter": thunk.weights, "forward": thunk.result}
             target = arrays.pop(thunk.direction)
             return (*arrays.values(), thunk.bias, thunk.side), (target,)
-        case FftThunk() | CholeskyThunk():
+        case FftThunk() | CholeskyThunk() | ScanThunk():
             return (thunk.source,), (thunk.result,)
         case TriangularSolveThunk():
             return (thunk.matrix, thunk.right), (thunk.result,)

@@ -169,6 +169,22 @@ class SelectKThunk(LibraryWork, frozen=True):
     kind: Literal["kSelectK"] = "kSelectK"
 
 
+class ScanThunk(LibraryWork, frozen=True):
+    """Running sums of an array whose memory, in order, is `columns` x `rows` x `vector` elements; they run along `rows`.
+
+    `is_reverse` sums from the end of a row. The result has the source's type and number of elements.
+    """
+
+    name: str
+    source: ArraySpec
+    result: ArraySpec
+    vector: int
+    rows: int
+    columns: int
+    is_reverse: bool = False
+    kind: Literal["kCustomCall"] = "kCustomCall"
+
+
 LibraryThunk: TypeAlias = (
-    GemmThunk | ConvolutionThunk | FftThunk | CholeskyThunk | TriangularSolveThunk | SelectKThunk | ResizeThunk
+    GemmThunk | ConvolutionThunk | FftThunk | CholeskyThunk | TriangularSolveThunk | SelectKThunk | ScanThunk | ResizeThunk
 )

@@ -251,7 +251,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup(
         "nvptx post-layout_assignment part 1",
-        (HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),),
+        (
+            HloRow("block-scaling-rewriter", _pass("expanders.block_scaling_rewriter"), for_opcodes=("custom-call",)),
+            HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),
+        ),
     ),
     HloGroup(
         "hlo normalization",
@@ -291,6 +294,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduction-dimension-grouper", _pass("reductions.reduction_dimension_grouper"), for_opcodes=("reduce",)),
             HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
+            HloRow(
+                "estimate-cub-sort-scratch-size",
+                _pass("library.estimate_cub_sort_scratch_size"),
+                for_opcodes=("custom-call",),
+            ),
+            HloRow(
+                "estimate-cub-scan-scratch-size",
+                _pass("library.estimate_cub_scan_scratch_size"),
+                for_opcodes=("custom-call",),
+            ),
         ),
     ),
     HloGroup(

@@ -16,6 +16,7 @@ from hlo_run.artifact import (
     FftThunk,
     GemmThunk,
     ResizeThunk,
+    ScanThunk,
     SelectKThunk,
     Thunk,
     TriangularSolveThunk,
@@ -24,6 +25,7 @@ from hlo_run.artifact import (
 from hlo_run.artifact.library_thunks import Activation
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
@@ -251,6 +253,13 @@ def _topk(context: ThunkContext, topk: HloInstruction) -> list[Thunk]:
     return [SelectKThunk(topk.name, source, values, indices, largest)]
 
 
+def _row_scan(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
+    scan = row_scan(call)
+    assert scan is not None, "the call was verified"
+    source, result = context.array(call.operands[0]), context.array(call, (0,))
+    return [ScanThunk(call.name, source, result, scan.vector, scan.rows, scan.columns, scan.is_reverse)]
+
+
 def _topk_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit a TopK call in the order of its comparator. Raises Unsupported unless that compares the two elements."""
     largest = picks_largest(call)
@@ -286,6 +295,7 @@ CUSTOM_CALLS: dict[str, EmitThunk] = {
     "__cublas$triangularSolve": _cublas_triangular_solve,
     "__gpu$TopK": _topk_call,
     "TopK": _topk_call,
+    **dict.fromkeys(SCAN_TARGETS, _row_scan),
     "PadToStatic": _pad_to_static,
     "SliceToDynamic": _slice_to_dynamic,
 }

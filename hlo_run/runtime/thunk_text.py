@@ -39,7 +39,15 @@ from hlo_run.runtime.float_checks import Checks
 from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
-_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution", "kReplicaId", "kPartitionId", *get_args(CollectiveKind))
+_SELF_DESCRIBED = (
+    "kCopy",
+    "kCustomCall",
+    "kCublasLtMatmul",
+    "kConvolution",
+    "kReplicaId",
+    "kPartitionId",
+    *get_args(CollectiveKind),
+)
 
 
 def thunk_sequence_text(program: Executable, checks: Checks | None = None) -> str:

@@ -25,6 +25,7 @@ from hlo_run.artifact import (
     ResizeThunk,
     RngSeedThunk,
     RngStateThunk,
+    ScanThunk,
     SelectKThunk,
     SortThunk,
     Thunk,
@@ -115,6 +116,7 @@ class Libraries:
                     self._transformer().run(plan, address, self._stream)
             case (
                 ResizeThunk()
+                | ScanThunk()
                 | SelectKThunk()
                 | KernelThunk()
                 | CopyThunk()

@@ -20,6 +20,7 @@ from hlo_run.artifact import (
     ResizeThunk,
     RngSeedThunk,
     RngStateThunk,
+    ScanThunk,
     SelectKThunk,
     SortThunk,
     Thunk,
@@ -32,6 +33,7 @@ from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
 from hlo_run.backends.library.matrix_calls import matrix_library_call
 from hlo_run.backends.library.resize import resize_call
+from hlo_run.backends.library.scan import scan_call
 from hlo_run.backends.library.sort import select_k_call, sort_call
 
 
@@ -52,6 +54,8 @@ def library_call(thunk: Thunk) -> LibraryCall | None:
             return resize_call(thunk)
         case SelectKThunk():
             return select_k_call(thunk)
+        case ScanThunk():
+            return scan_call(thunk)
         case SortThunk():
             return sort_call(thunk)
         case CustomCallThunk():

@@ -15,6 +15,7 @@ from hlo_run.artifact import (
     LibraryThunk,
     LibraryWork,
     ResizeThunk,
+    ScanThunk,
     SelectKThunk,
     SortOrder,
     TriangularSolveThunk,
@@ -52,6 +53,8 @@ def library_problem(work: LibraryWork) -> str:
             return "" if _is_solve(thunk) else "matrices that do not fit each other"
         case SelectKThunk():
             return "" if _is_selection(thunk) else "results that do not fit its source"
+        case ScanThunk():
+            return "" if _is_scan(thunk) else "arrays that do not fit its rows"
         case ResizeThunk():
             return "" if _is_resize(thunk) else "arrays that do not fit each other"
         case _:
@@ -190,6 +193,14 @@ def _is_selection(thunk: SelectKThunk) -> bool:
     if not source.dims or values.dims != indices.dims or len(values.dims) != len(source.dims) or values.dtype != source.dtype:
         return False
     return values.dims[:-1] == source.dims[:-1] and values.dims[-1] <= source.dims[-1] and DTYPES[indices.dtype].is_integer
+
+
+def _is_scan(thunk: ScanThunk) -> bool:
+    source, result = thunk.source, thunk.result
+    sizes = (thunk.vector, thunk.rows, thunk.columns)
+    same = (source.dims, source.dtype) == (result.dims, result.dtype)
+    number = DTYPES[source.dtype].is_integer or DTYPES[source.dtype].is_float
+    return same and number and min(sizes) >= 0 and math.prod(sizes) == math.prod(source.dims)
 
 
 def _is_resize(thunk: ResizeThunk) -> bool:

@@ -10,12 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run import custom_calls
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.matrix_calls import matrix_call
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
+from hlo_run.hlo.values.block_scaling import (
+    BLOCK_SCALED_DOT,
+    DEQUANTIZE,
+    QUANTIZE,
+    block_size,
+    stated_block_size,
+    used_scales,
+)
 from hlo_run.hlo.values.shape import Shape
 
 Dims: TypeAlias = tuple[int, ...]
@@ -307,6 +316,45 @@ def _row_scan(call: _Call) -> str:
     return "an array, a result like it, and lengths whose product is the number of its elements"
 
 
+# ---- arrays with a scale per block --------------------------------------------------------------------------------------
+
+
+def _quantize(call: _Call) -> str:
+    if len(call.operands) == 1 and len(call.results) == 2 and call.has_arrays(1, 2):
+        source, (numbers, scales) = call.operands[0], call.results
+        floats = all(shape.dtype.is_float for shape in (source, numbers, scales))
+        if floats and numbers.dims == source.dims and block_size(numbers, scales):
+            return ""
+    return "an array of floats, and results for narrower floats and the scales of their blocks"
+
+
+def _dequantize(call: _Call) -> str:
+    if len(call.operands) == 2 and call.has_arrays(2, 1) and not call.instruction.shape.is_tuple:
+        numbers, scales = call.operands
+        if _is(call.results[0], call.results[0].element_type, numbers.dims) and block_size(numbers, scales):
+            return ""
+    return "an array and the scales of its blocks, and a result like the array"
+
+
+def _block_scaled_dot(call: _Call) -> str:
+    """Judge operands (numbers, numbers, scales, scales, scale of the result); the last two may be absent."""
+    if 3 <= len(call.operands) <= 5 and call.has_arrays(3, 1) and not call.instruction.shape.is_tuple:
+        (lhs, rhs, *others), result = call.operands, call.results[0]
+        stated = stated_block_size(call.instruction.backend_config)
+        fits = len(lhs.dims) == len(rhs.dims) and lhs.dims[:-2] == rhs.dims[:-2] and lhs.dims[-1:] == rhs.dims[-1:]
+        for numbers, scales in zip((lhs, rhs), others, strict=False):
+            used = used_scales(numbers, scales, stated)
+            fits = fits and used is not None and block_size(numbers, replace(scales, dims=used)) is not None
+        plain = len(others) > 1 or rhs.element_type == result.element_type
+        scaled = not others[2:] or _is(others[2], result.element_type, ())
+        if fits and plain and scaled and result.dims == (*lhs.dims[:-1], rhs.dims[-2]):
+            return ""
+    return "two arrays of rank 2 or 3, multiplied along their last dimensions, the scales of their blocks, and a scalar scale"
+
+
+# ---- other calls --------------------------------------------------------------------------------------------------------
+
+
 def _top_k(call: _Call) -> str:
     if len(call.operands) == 1 and call.has_arrays(1, 2):
         source, (values, places) = call.operands[0], call.results[:2]
@@ -388,6 +436,9 @@ _RULES: Mapping[str, _Rule] = {
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
     "__cub$DeviceRadixSort": _radix_sort,
     **dict.fromkeys(SCAN_TARGETS, _row_scan),
+    QUANTIZE: _quantize,
+    DEQUANTIZE: _dequantize,
+    BLOCK_SCALED_DOT: _block_scaled_dot,
     "TopK": _top_k,
     "__gpu$TopK": _top_k,
     "PadToStatic": _pad_to_static,

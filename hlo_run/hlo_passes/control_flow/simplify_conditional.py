@@ -104,35 +104,35 @@ def _pred_of(conditional: HloInstruction) -> tuple[HloInstruction, int] | None:
 
 
 def _is_cheap(branch: HloComputation) -> bool:
-    """Return True for a branch that computes something with only elementwise ops, data movement and reduces."""
+    """Return True for a branch that computes something, or passes a token on, only with elementwise ops, moves and reduces."""
     opcodes = {i.opcode for i in branch.instructions}
-    computes = not opcodes <= {"tuple", "get-tuple-element", "parameter"}
     results = [leaf for _, leaf in branch.root.shape.leaves()]
-    is_plain = all(leaf.is_array and not leaf.dynamic_dims for leaf in results) and not any(
-        shape.is_tuple for shape in branch.root.shape.tuple_shapes
-    )
+    computes = not opcodes <= {"tuple", "get-tuple-element", "parameter"} or not all(leaf.is_array for leaf in results)
+    is_plain = all(leaf.element_type == "token" or (leaf.is_array and not any(leaf.dynamic_dims)) for leaf in results)
     return computes and is_plain and opcodes <= _CHEAP and not any(i.control_predecessors for i in branch.instructions)
 
 
 def _compute_both(module: HloModule, conditional: HloInstruction, chooser: tuple[HloInstruction, int]) -> None:
     editor, (pred, first) = Editor(conditional), chooser
-    results: list[HloInstruction] = []
-    for number, branch in enumerate(branches(conditional)):
-        # A temporary call, which the branch's instructions replace.
-        call = editor.add("call", conditional.shape, [conditional.operands[1 + number]], {"to_apply": [branch]})
-        results.append(inline(module, call, branch))
+    # Temporary calls, which the branches' instructions replace; those of the branch for false come first, as in XLA.
+    pairs = zip(branches(conditional), conditional.operands[1:], strict=True)
+    calls = [editor.add("call", conditional.shape, [operand], {"to_apply": [branch]}) for branch, operand in pairs]
+    one, two = calls if first == 0 else calls[::-1]
+    module.replace(conditional, _chosen(editor, pred, one, two))
+    remove_unused([conditional])
+    for call in (two, one):
+        inline(module, call, call.to_apply)
         remove_unused([call])
-    one, two = results if first == 0 else results[::-1]
-    if not conditional.shape.is_tuple:
-        module.replace(conditional, _chosen(editor, pred, one, two))
-    else:
-        count = len(conditional.shape.tuple_shapes)
-        pairs = [(editor.element(one, n), editor.element(two, n)) for n in range(count)]
-        module.replace(conditional, editor.tuple([_chosen(editor, pred, *pair) for pair in pairs]))
-    remove_unused([conditional, one, two])
 
 
 def _chosen(editor: Editor, pred: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+    """Select one of two values; of tuples, each element. A token of both waits for both."""
+    if one.shape.is_tuple:
+        shapes = enumerate(one.shape.tuple_shapes)
+        pairs = [[editor.add("get-tuple-element", shape, [side], index=n) for side in (one, two)] for n, shape in shapes]
+        return editor.tuple([_chosen(editor, pred, *pair) for pair in pairs])
+    if one.shape.element_type == "token":
+        return editor.add("after-all", one.shape, [one, two])
     return editor.select(editor.broadcast(pred, one.shape.dims) if one.shape.dims else pred, one, two)
 
 

@@ -24,6 +24,9 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements, needed_elements
 
+# A loop of one iteration with this attribute stays a loop.
+_ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"
+
 
 class WhileLoopSimplifier(Struct, frozen=True):
     """The pass; see the module's docstring."""
@@ -55,7 +58,9 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     """Replace a loop with trip count 0 by its initial state, and one with trip count 1 by its body; return True if replaced."""
     counter = find_counter(loop)
     count = counter.trip_count if counter is not None else None
-    if count not in (0, 1):
+    hints = loop.frontend_attributes
+    stays = count == 1 and hints is not None and hints.get(_ONCE_STAYS) == "true"
+    if count not in (0, 1) or stays:
         return False
     if count == 0:
         module.replace(loop, loop.operands[0])
@@ -64,9 +69,25 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
         metadata = loop.attrs.get("metadata")
         if isinstance(metadata, OpMetadata):
             loop.attrs["metadata"] = replace(metadata, op_name="")
+        _put_constants(module, loop)
         inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True
+
+
+def _put_constants(module: HloModule, loop: HloInstruction) -> None:
+    """Replace elements in the body that begin as a constant, and that it does not change, by the constant."""
+    (init,), body = loop.operands, loop.while_body
+    if init.opcode != "tuple" or body.root.opcode != "tuple" or len(body.callers) != 1:
+        return
+    parameter = body.parameters[0]
+    for number, (begin, new) in enumerate(zip(init.operands, body.root.operands, strict=True)):
+        reads = [user for user in parameter.users if user.opcode == "get-tuple-element" and user.tuple_index == number]
+        if begin.opcode == "constant" and new in reads:
+            constant = body.add(copy_instruction(begin, ()))
+            for read in reads:
+                module.replace(read, constant)
+            remove_unused(reads)
 
 
 def _settle_constants(state: LoopState) -> LoopState | None:

@@ -54,7 +54,7 @@ _DEFAULT = (
 )
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
 _CALLERS = CONTROL_FLOW | {"async-done"}
-_AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_AS_WRITTEN = frozenset(("bitcast", "fusion", "infeed"))
 _BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue, callees_first
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.values.shape import Shape
 
 # Returns the replacement of an instruction: called with a builder, the instruction and the values of its operands.
@@ -66,9 +67,12 @@ def replacement(
     ]
     result = with_layouts(builder, build(builder, old, *operands), old.shape)
     body = builder.build_computation(result)
-    for computation in callees_first(body):
+    made_now = [computation for computation in callees_first(body) if computation.module is None]
+    if called:
+        _name_twice(made_now)
+    for computation in made_now:
         _mark(computation, old, described and computation is body, ("parameter", *bare))
-        if computation.module is None and computation is not body:
+        if computation is not body:
             module.add_computation(computation)
     if not called:
         return _splice(old, body)
@@ -127,6 +131,16 @@ def _mark(body: HloComputation, old: HloInstruction, described: bool, without_me
         instruction.where = old.where
         if metadata is not None and instruction.opcode not in without_metadata:
             instruction.attrs["metadata"] = metadata
+
+
+def _name_twice(computations: Sequence[HloComputation]) -> None:
+    """Name what a builder made as XLA does: it makes a module of it first, which gives each name twice; the second stays."""
+    names = NameUniquer()
+    instructions = [instruction for computation in computations for instruction in computation.instructions]
+    for instruction in (*instructions, *instructions):
+        instruction.name = names.unique(instruction.name)
+    for number, computation in enumerate(computations, 1):
+        computation.name = f"{computation.name}.{number}"
 
 
 def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:

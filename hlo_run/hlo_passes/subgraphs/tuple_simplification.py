@@ -16,7 +16,7 @@ def simplify_tuples(module: HloModule) -> None:
             if instruction in unused:
                 continue
             simpler = _simpler(instruction)
-            if simpler is not None and _is_sharded_alike(instruction, simpler):
+            if simpler is not None and _is_sharded_alike(instruction, simpler) and _hands_order_on(instruction, simpler):
                 module.replace(instruction, simpler)
                 unused.add(instruction)
     unused.remove()
@@ -29,6 +29,41 @@ def _element(get: HloInstruction) -> HloInstruction | None:
     return source.operands[get.tuple_index] if source is not None and source.opcode == "tuple" else None
 
 
+def _hands_order_on(get: HloInstruction, element: HloInstruction) -> bool:
+    """Give an element the control dependencies of the get-tuple-element that it replaces; False if it cannot have them.
+
+    It cannot if something that must run before `get` needs the element, or comes after it in a schedule.
+    """
+    first, computation = get.control_predecessors, get.parent
+    if not first:
+        return True
+    assert computation is not None, "the instruction is in a computation"
+    assert computation.module is not None, "the computation is in a module"
+    order = (computation.module.schedule or {}).get(computation)
+    late = order is not None and any(order.index(one) > order.index(element) for one in first)
+    if late or any(_needs(one, element) for one in first):
+        return False
+    element.control_predecessors = list(dict.fromkeys((*element.control_predecessors, *first)))
+    for other in computation.instructions:
+        if get in other.control_predecessors:
+            kept = (element if one is get else one for one in other.control_predecessors if other is not element)
+            other.control_predecessors = list(dict.fromkeys(kept))
+    get.control_predecessors = []
+    return True
+
+
+def _needs(instruction: HloInstruction, source: HloInstruction) -> bool:
+    seen, waiting = {instruction}, [instruction]
+    while waiting:
+        before = waiting.pop()
+        if before is source:
+            return True
+        new = [one for one in (*before.operands, *before.control_predecessors) if one not in seen]
+        seen.update(new)
+        waiting += new
+    return False
+
+
 def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
     """Return False for two values with different shardings, of which neither may be lost."""
     shardings = [value.attrs["sharding"] for value in (one, two) if "sharding" in value.attrs]
@@ -37,10 +72,10 @@ def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
 
 def _simpler(instruction: HloInstruction) -> HloInstruction | None:
     """Return the existing value that `instruction` is equal to; None if it is not known."""
-    if instruction.control_predecessors:
-        return None
     if instruction.opcode == "get-tuple-element":
         return _element(instruction)
+    if instruction.control_predecessors:
+        return None
     if instruction.opcode != "tuple" or not instruction.operands:
         return None
     sources = {operand.operands[0] if operand.opcode == "get-tuple-element" else operand for operand in instruction.operands}

@@ -12,7 +12,7 @@ from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import array_of
-from hlo_run.reference.evaluate import library_calls
+from hlo_run.reference.evaluate import block_scaling, library_calls
 from hlo_run.reference.evaluate.async_ops import zeros
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.shards import to_global, to_local, to_shard, to_whole
@@ -50,6 +50,7 @@ EVALUATE: dict[str, Evaluator] = {
     **factorizations.CUSTOM_CALLS,
     **sort.CUSTOM_CALLS,
     **library_calls.CUSTOM_CALLS,
+    **block_scaling.CUSTOM_CALLS,
     **dict.fromkeys(_IDENTITIES, _identity),
     **dict.fromkeys(_HINTS, _first),
     **dict.fromkeys(_BUFFERS, _buffer),

@@ -19,6 +19,7 @@ from hlo_run.artifact import (
     DotNumbers,
     FftThunk,
     GemmThunk,
+    ScanThunk,
     SelectKThunk,
     SortThunk,
     TriangularSolveThunk,
@@ -30,6 +31,7 @@ from hlo_run.backends.library.blas import calm_blas, multiply
 from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
+from hlo_run.backends.library.scan import scan_call
 from hlo_run.backends.library.sort import select_k_call, sort_call
 from hlo_run.hlo.values.dtype import DTYPES
 
@@ -311,6 +313,21 @@ def test_floats_are_in_total_order() -> None:
     (found,) = compute(sort_call(SortThunk("s", (of(x),), (of(x),), False)), x)
     expected = np.array([-np.nan, -np.inf, -1, -0.0, 0.0, 1, np.inf, np.nan], np.float32)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("is_reverse", [False, True])
+def test_scans_run_along_rows_of_memory(is_reverse: bool) -> None:
+    x = np.arange(12, dtype=np.float16).reshape(4, 3)
+    source = ArraySpec("f16", (4, 3), (0, 1), BufferSlice(0, 0, 0))  # its memory has 3 rows of 4
+    (sums,) = compute(scan_call(ScanThunk("s", source, source, 1, 4, 3, is_reverse)), x)
+    expected = np.cumsum(x[::-1], axis=0)[::-1] if is_reverse else np.cumsum(x, axis=0)
+    np.testing.assert_array_equal(sums, expected)
+
+
+def test_sums_of_integers_wrap() -> None:
+    x = np.array([100, 100, 100], np.int8)
+    (sums,) = compute(scan_call(ScanThunk("s", of(x), of(x), 1, 3, 1)), x)
+    assert sums.tolist() == [100, -56, 44]
 
 
 def test_top_k() -> None:
