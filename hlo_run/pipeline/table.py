@@ -52,6 +52,12 @@ def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
 
 # Off unless a flag asks for it.
 _UNROLLED = _unrolls("double_buffer", "full")
+
+
+def _has_streams(c: PassContext) -> bool:
+    return c.options.xla_gpu_multi_streamed_windowed_einsum
+
+
 _LOOP_UNROLLING = (
     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
     HloRow(
@@ -385,8 +391,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "stream-attribute-annotator",
                 _pass("asynchronous.stream_attribute_annotator"),
                 for_opcodes=("fusion", "copy-start"),
+                when=_has_streams,
             ),
-            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper")),
+            HloRow("async-stream-attribute-wrapper", _pass("asynchronous.async_stream_attribute_wrapper"), when=_has_streams),
             HloRow(
                 "explicit-stream-annotation-async-wrapper",
                 _pass("asynchronous.explicit_stream_annotation_async_wrapper"),

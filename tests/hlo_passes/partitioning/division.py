@@ -21,13 +21,13 @@ from hlo_run.target import DEFAULT_TARGET, preset
 _BODIES = "inlinable_manual_computation_body"
 
 
-def check_values(text: str) -> None:
+def check_values(text: str, options: CompileOptions | None = None) -> None:
     """Divide a module between its partitions by the rows of the partitioner alone, and compare on every device."""
     whole, module = parse(text), parse(text)
     count = int(whole.attrs["num_partitions"])
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
-    ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
+    ctx = PassContext(preset(DEFAULT_TARGET), options or CompileOptions())
     for hlo_pass in (ShardyXla(), ShardingPropagation(), SpmdPartitioning(), CallInliner(only=_BODIES)):
         hlo_pass.apply(ctx, module)
     verify(module)
