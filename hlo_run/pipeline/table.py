@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
     COMBINERS,
@@ -58,6 +58,10 @@ def _has_streams(c: PassContext) -> bool:
     return c.options.xla_gpu_multi_streamed_windowed_einsum
 
 
+def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
+    return tuple(_pass(f"simplifiers.{name}")(c) for name in ("algsimp", "constant_folding"))
+
+
 _LOOP_UNROLLING = (
     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
     HloRow(
@@ -89,6 +93,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "batched_gather_scatter_normalizer",
                 _pass("expanders.indexed.batched_gather_scatter_normalizer"),
                 for_opcodes=("gather", "scatter"),
+            ),
+            HloRow(
+                "windowed-einsum-handler",
+                _pass("dots.windowed_einsum_handler", simplifiers=_simplifiers_of_loops),
+                for_opcodes=("while",),
+                when=_has_streams,
             ),
             HloRow("topk-splitter", _pass("library.topk_splitter"), for_opcodes=("custom-call",)),
             HloRow("topk-specializer", _pass("library.topk_specializer"), for_opcodes=("custom-call",)),

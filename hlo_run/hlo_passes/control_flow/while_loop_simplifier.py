@@ -55,7 +55,9 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     """Replace a loop with trip count 0 by its initial state, and one with trip count 1 by its body; return True if replaced."""
     counter = find_counter(loop)
     count = counter.trip_count if counter is not None else None
-    if count not in (0, 1):
+    attributes = loop.frontend_attributes
+    is_kept = attributes is not None and attributes.get("skip-simplify-while-loops_trip-count-one") == "true"
+    if count not in (0, 1) or (count == 1 and is_kept):
         return False
     if count == 0:
         module.replace(loop, loop.operands[0])

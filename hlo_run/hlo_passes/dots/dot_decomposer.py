@@ -65,7 +65,7 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
     }
     if not count:
         del changed["lhs_batch_dims"], changed["rhs_batch_dims"]
-    kept = {name: attrs[name] for name in ("operand_precision", "algorithm") if name in attrs}
+    kept = {name: attrs[name] for name in ("operand_precision", "algorithm", "backend_config") if name in attrs}
     shape = Shape.array(dot.shape.element_type, tuple(dims))
     if any(dot.shape.dynamic_dims):
         own = [(new_lhs, range(new_lhs.shape.rank - 1)), (new_rhs, range(count + 1, new_rhs.shape.rank))]
@@ -80,7 +80,7 @@ def _grouped(value: HloInstruction, batch: Sequence[int], groups: Sequence[Seque
 
     The transpose and reshape are made even if they change nothing, as in XLA.
     """
-    editor, dims = Editor(value), value.shape.dims
+    editor, dims = Editor(value, keeps_sharding=False), value.shape.dims
     order = (*batch, *(d for group in groups for d in group))
     transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
     sizes = (*(dims[d] for d in batch), *(_size(value, group) for group in groups))
