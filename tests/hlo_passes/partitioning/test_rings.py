@@ -85,3 +85,50 @@ def test_an_attribute_excludes_a_product() -> None:
     attribute = 'frontend_attributes={_xla_collective_matmul="none"}'
     text = text.replace("ATTRIBUTES", f"sharding={{devices=[1,4]<=[4]}}, {attribute}\n    }}")
     assert not _divided(text, _options()).instructions_of("while")
+
+
+_ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }"
+_ROWS, _COLUMNS, _TILES = (f"sharding={{devices={tiles}<=[4]}}" for tiles in ("[4,1]", "[1,4]", "[4]"))
+# Each has an operand that the loop makes, or a reduction that moves into the loop.
+MOVES = {
+    "an operand": f"""
+      l = f32[8,12] parameter(0), {_COLUMNS}
+      v = f32[16] parameter(1), {_TILES}
+      b = f32[12,16] broadcast(v), dimensions={{1}}, {_COLUMNS}
+      i = f32[12,16] iota(), iota_dimension=0, {_COLUMNS}
+      r = f32[12,16] multiply(b, i), {_COLUMNS}
+      ROOT d = f32[8,16] dot(l, r), {PLAIN}, {_COLUMNS}""",
+    "a sum over tiles": f"""
+      l = f32[7,12] parameter(0), {_ROWS}
+      r = f32[12,16] parameter(1), {_COLUMNS}
+      d = f32[7,16] dot(l, r), {PLAIN}, {_COLUMNS}
+      v = f32[16] parameter(2), {_TILES}
+      w = f32[7,16] broadcast(v), dimensions={{1}}, {_COLUMNS}
+      m = f32[7,16] multiply(d, w), {_COLUMNS}
+      z = f32[] constant(0)
+      ROOT s = f32[16] reduce(m, z), dimensions={{0}}, to_apply=add, {_TILES}""",
+    "a sum inside of tiles": f"""
+      l = f32[7,12] parameter(0), {_ROWS}
+      r = f32[12,16] parameter(1), {_COLUMNS}
+      d = f32[7,16] dot(l, r), {PLAIN}, {_COLUMNS}
+      z = f32[] constant(0)
+      ROOT s = f32[7] reduce(d, z), dimensions={{1}}, to_apply=add, sharding={{replicated}}""",
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_cheap_work_moves_into_the_loop(name: str) -> None:
+    text = f"HloModule m, num_partitions=4\n{_ADD}\nENTRY e {{{MOVES[name]}\n}}"
+    for unrolls in (True, False):
+        check_values(text, _options(unrolls))
+    module = _divided(text, _options())
+    (loop,) = module.instructions_of("while")
+    moved = {"multiply", "reduce"} & {i.opcode for i in loop.while_body.instructions}
+    assert moved
+    assert not moved & {i.opcode for i in module.entry.instructions}
+
+
+def test_a_maximum_stays_behind_the_loop() -> None:
+    text = f"HloModule m, num_partitions=4\n{_ADD.replace('add(', 'maximum(')}\nENTRY e {{{MOVES['a sum over tiles']}\n}}"
+    check_values(text, _options())
+    assert "reduce" in {i.opcode for i in _divided(text, _options()).entry.instructions}

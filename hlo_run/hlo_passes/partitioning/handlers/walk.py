@@ -12,6 +12,7 @@ from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maxima
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.hlo_passes.partitioning.grouping import align, group_state
+from hlo_run.hlo_passes.partitioning.handlers.ring_motion import move_into_loops
 from hlo_run.hlo_passes.partitioning.handlers.table import handler_of
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.reshard import reshard
@@ -46,6 +47,7 @@ def partition_computation(
             made.attrs["sharding"] = instruction.sharding  # equal instructions with other shardings are not merged
         builder.origin = None
     builder.computation.root = parts[computation.root].reshard(root_sharding).hlo
+    move_into_loops(state.rings.made)
     return builder.computation
 
 
