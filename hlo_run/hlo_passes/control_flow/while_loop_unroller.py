@@ -12,11 +12,13 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_uncalled
-from hlo_run.hlo.graph import HloModule
+from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.hlo.edit import remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 from hlo_run.hlo_passes.subgraphs.loops.constants import ConstantSinking
-from hlo_run.hlo_passes.subgraphs.loops.unrolling import UnrollLimits, unroll
+from hlo_run.hlo_passes.subgraphs.loops.unrolling import UnrollLimits, may_unroll, unroll
 
 
 class WhileLoopUnroller(Struct, frozen=True):
@@ -43,7 +45,24 @@ class WhileLoopUnroller(Struct, frozen=True):
         version = module.version
         limits = UnrollLimits(self.trip_count_threshold, self.instruction_count_threshold, self.expand_factor_threshold)
         for loop in reversed(module.instructions_of("while")):
-            if loop.parent is not None and loop.parent.module is not None:
+            if loop.parent is None or loop.parent.module is None:
+                continue
+            is_done = unroll(module, loop, limits, self.wrap_in_trivial_loop)
+            if not is_done and may_unroll(loop) and find_counter(loop) is None and _inline_scalars(module, loop):
                 unroll(module, loop, limits, self.wrap_in_trivial_loop)
         if module.version != version:
             remove_uncalled(module)
+
+
+def _inline_scalars(module: HloModule, loop: HloInstruction) -> bool:
+    """Inline the calls of scalars in body and condition, where the counter may be computed; True if there were any."""
+    calls = [
+        i
+        for c in (loop.while_body, loop.while_condition)
+        for i in c.instructions
+        if i.opcode == "call" and not any(o.shape.is_array and o.shape.dims for o in i.operands)
+    ]
+    for call in calls:
+        inline_call(module, call)
+        remove_unused([call])
+    return bool(calls)

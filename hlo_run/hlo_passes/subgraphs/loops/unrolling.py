@@ -8,7 +8,6 @@ from hlo_run.analysis.loop_counter import LoopCounter, find_counter
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
-from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
 
 
@@ -26,24 +25,28 @@ def unroll(module: HloModule, loop: HloInstruction, limits: UnrollLimits, wraps:
     With `wraps`, the loop stays and runs once: its new body has all iterations.
     """
     _read_through(loop.operands[0])
-    counter = _counter(module, loop, limits)
+    counter = _counter(loop, limits)
     if counter is None:
         return False
     _unrolled(module, loop, counter, wraps)
     return True
 
 
-def _counter(module: HloModule, loop: HloInstruction, limits: UnrollLimits) -> LoopCounter | None:
-    """Return the counter of a loop to unroll."""
+def may_unroll(loop: HloInstruction) -> bool:
+    """True if nothing but the number of its iterations forbids to unroll a loop."""
     assert loop.parent is not None, "the loop is in a computation"
-    body, condition = loop.while_body, loop.while_condition
+    condition = loop.while_condition
     if any(loop in other.control_predecessors for other in loop.parent.instructions):
-        return None
-    if any(i.opcode in TRANSFER for c in (body, condition) for i in c.instructions):
-        return None
-    if loop.operands[0].opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
-        return None
-    counter = find_counter(loop) or _counter_of_inlined(module, loop)
+        return False
+    if any(i.opcode in TRANSFER for c in (loop.while_body, condition) for i in c.instructions):
+        return False
+    return loop.operands[0].opcode == "tuple" and not any(map(has_side_effect, condition.instructions))
+
+
+def _counter(loop: HloInstruction, limits: UnrollLimits) -> LoopCounter | None:
+    """Return the counter of a loop to unroll."""
+    body = loop.while_body
+    counter = find_counter(loop) if may_unroll(loop) else None
     count = None if counter is None else counter.trip_count
     if counter is None or count is None or not 0 < count <= limits.trip_count:
         return None
@@ -63,20 +66,6 @@ def _read_through(init: HloInstruction) -> None:
 
 def _reads_tuple(value: HloInstruction) -> bool:
     return value.opcode == "get-tuple-element" and value.operands[0].opcode == "tuple"
-
-
-def _counter_of_inlined(module: HloModule, loop: HloInstruction) -> LoopCounter | None:
-    """Inline the calls of scalars in body and condition, where the counter may be computed, and return the counter."""
-    calls = [
-        i
-        for c in (loop.while_body, loop.while_condition)
-        for i in c.instructions
-        if i.opcode == "call" and not any(o.shape.is_array and o.shape.dims for o in i.operands)
-    ]
-    for call in calls:
-        inline_call(module, call)
-        remove_unused([call])
-    return find_counter(loop) if calls else None
 
 
 def _unrolled(module: HloModule, loop: HloInstruction, counter: LoopCounter, wraps: bool) -> None:
