@@ -59,7 +59,8 @@ def _has_streams(c: PassContext) -> bool:
 
 
 def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
-    return tuple(_pass(f"simplifiers.{name}")(c) for name in ("algsimp", "constant_folding"))
+    first = _pass("simplifiers.algsimp"), _pass("simplifiers.constant_folding")
+    return tuple(one(c) for one in (*first, _pass("simplifiers.hlo_cse", sees_layouts=True, only_scalars=True)))
 
 
 _LOOP_UNROLLING = (

@@ -8,7 +8,7 @@ from all products. A product of the gathered operand of such a loop takes the op
 
     dot(all-gather(x), y), while(x, ..)   =>   dot(element n of while(x, .., zeros), y)
 
-XLA's `WindowedEinsumHandler`, without its rewrites of 8-bit floats and of all-to-alls.
+Scales of 8-bit floats move into the loops. XLA's `WindowedEinsumHandler`, without its rewrite of all-to-alls.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hlo_run.hlo.edit import Editor, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.gemm.loop_scales import move_scales, scaled
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_earliest, set_queue
 from hlo_run.hlo_passes.subgraphs.loops.unrolling import UnrollLimits, unroll
@@ -46,6 +47,8 @@ class WindowedEinsumHandler(Struct, frozen=True):
         if not loops:
             return
         queue = _following_channel(module)
+        for loop in loops:
+            move_scales(loop)
         gathering = [loop for loop in loops if loop.while_body.name.startswith(_GATHERS)]
         collecting: dict[HloInstruction, int] = {}
         for dot in module.in_post_order("dot"):
@@ -143,15 +146,23 @@ def _take_from_loop(dot: HloInstruction, loop: HloInstruction, collecting: dict[
     (state,) = loop.operands
     if dot.parent is not loop.parent or state.opcode != "tuple" or len(state.users) != 1:
         return
-    gather = next((o for o in dot.operands if o.opcode == "all-gather" and o.operands == (state.operands[0],)), None)
+    gather = next((o for o in dot.operands if o.opcode == "all-gather" and len(o.operands) == 1), None)
     if gather is None:
+        return
+    moving, source = state.operands[0], scaled(gather.operands[0])
+    is_scaled = source is not None and source.narrow is moving and not source.views
+    if not is_scaled and gather.operands[0] is not moving:
         return
     if loop not in collecting:
         place = _collect(loop, gather)
         if place is None:
             return
         collecting[loop] = place
-    dot.replace_operand(gather, Editor(dot).element(loop, collecting[loop]))
+    editor = Editor(dot)
+    whole = editor.element(loop, collecting[loop])
+    if source is not None and is_scaled:
+        whole = source.widened(editor, whole, source.scale)
+    dot.replace_operand(gather, whole)
     remove_unused([gather])
 
 
@@ -164,7 +175,7 @@ def _collect(loop: HloInstruction, gather: HloInstruction) -> int | None:
     if tile is None or received is None or len(starts) != 2:
         return None
     editor = Editor(loop)
-    zeros = editor.broadcast(editor.constant(0, gather.shape.element_type), gather.shape.dims)
+    zeros = editor.broadcast(editor.constant(0, tile.shape.element_type), gather.shape.dims)
     place = _append(loop, zeros)
     inside = Editor(body.root)
     old, whole = body.root, body.root.operands[place]

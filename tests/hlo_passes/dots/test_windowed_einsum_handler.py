@@ -94,3 +94,49 @@ def test_other_loops_stay() -> None:
     before = module.to_string()
     HANDLER.apply(PassContext(preset(DEFAULT_TARGET), OPTIONS), module)
     assert module.to_string() == before
+
+
+def _scaled(shapes: tuple[str, str, str], dims: str, tiles: tuple[str, str, str], more: str) -> str:
+    lhs, rhs, out = (f"sharding={{devices={one}}}" for one in tiles)
+    left, right, result = shapes
+    whole = "sharding={replicated}"
+    return f"""HloModule m, num_partitions=4
+    ENTRY e {{
+      x = f8e4m3fn{left} parameter(0), {lhs}
+      y = f8e4m3fn{right} parameter(1), {rhs}
+      s = f32[] parameter(2), {whole}
+      t = f32[] parameter(3), {whole}
+      xw = f32{left} convert(x), {lhs}
+      yw = f32{right} convert(y), {rhs}
+      xs = f32{left} broadcast(s), dimensions={{}}, {lhs}
+      ys = f32{right} broadcast(t), dimensions={{}}, {rhs}
+      l = f32{left} multiply(xw, xs), {lhs}
+      r = f32{right} divide(yw, ys), {rhs}
+      {more} = f32{result} dot(l, r), {dims}, {out}
+    """
+
+
+_SHAPES, _DIMS = ("[2,8,6]", "[6,12]", "[2,8,12]"), "lhs_contracting_dims={2}, rhs_contracting_dims={0}"
+_GATHERED = ("[1,4,1]<=[4]", "[1,4]<=[4]", "[1,1,4]<=[4]")
+_ADDED = ("[1,1,4]<=[4]", "[4,1]<=[4]", "[1,4,1]<=[4]")
+SCALED = {
+    "tiles of rows": _scaled(_SHAPES, _DIMS, _GATHERED, "ROOT d") + "}",
+    "sums": _scaled(("[2,8,12]", "[12,12]", "[2,8,12]"), _DIMS, _ADDED, "ROOT d") + "}",
+    "two products of one operand": _scaled(_SHAPES, _DIMS, _GATHERED, "d")
+    + f"""z = f32[6,12] parameter(4), sharding={{devices={_GATHERED[1]}}}
+      e = f32[2,8,12] dot(l, z), {_DIMS}, sharding={{devices={_GATHERED[2]}}}
+      ROOT p = f32[2,8,12] multiply(d, e), sharding={{devices={_GATHERED[2]}}} }}""",
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scales_of_8_bit_floats_move_into_the_loop(name: str) -> None:
+    check_values(SCALED[name], OPTIONS, [HANDLER])
+    module = _handled(SCALED[name])
+    (loop,) = module.instructions_of("while")
+    left, right = loop.operands[0].operands[:2]
+    assert (left.shape.element_type, right.shape.element_type) == ("f8e4m3fn", "f8e4m3fn")
+    if name != "sums":
+        moved = [i for i in loop.while_body.instructions if i.opcode == "collective-permute"]
+        assert {i.shape.element_type for i in moved} == {"f8e4m3fn"}
+    assert not module.instructions_of("all-gather")
