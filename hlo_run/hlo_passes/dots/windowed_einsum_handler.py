@@ -43,9 +43,9 @@ class WindowedEinsumHandler(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        loops = [loop for c in computation_post_order(module) if (loop := _loop_of(c)) is not None]
-        if not loops:
+        if not any(_loop_of(loop.while_body) for loop in module.instructions_of("while")):
             return
+        loops = [loop for c in computation_post_order(module) if (loop := _loop_of(c)) is not None]
         queue = _following_channel(module)
         for loop in loops:
             move_scales(loop)
