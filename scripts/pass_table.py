@@ -39,7 +39,6 @@ WHY_NOT = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "cudnn-custom-call-converter": "cuDNN's own fusions: no backend here takes them",
     "composite-rewriter": "composite calls of one kernel library; they stay calls",
-    "windowed-einsum-handler": "changes loops of windowed dots only, which the partitioner does not make",
     "apply-xla-transforms": _NEVER,
     "collectives-schedule-linearizer": "runs only if XLA measures convolutions on a device",
     "deviceless-estimate-cub-sort-scratch-size": "`estimate-cub-sort-scratch-size` runs instead, as with a device",

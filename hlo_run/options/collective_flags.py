@@ -40,6 +40,17 @@ class CollectiveFlags:
         "N",
     )
     xla_gpu_collective_combine_threshold_count: int = flag(2048, "Combine at most N collectives into one.", "N")
+    xla_gpu_threshold_for_windowed_einsum_mib: int = flag(
+        100000,
+        "spmd-partitioning: multiply in a loop over tiles that go round the devices where N MiB would be gathered or added up.",
+        "N",
+    )
+    xla_gpu_operand_bytes_threshold_for_windowed_einsum: int = flag(
+        -1, "spmd-partitioning: multiply in such a loop where both operands together have N bytes instead (-1: off).", "N"
+    )
+    xla_gpu_multi_streamed_windowed_einsum: bool = flag(
+        True, "Unroll such loops, and let their products have streams of their own (windowed-einsum-handler)."
+    )
     xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
         False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hlo_run.analysis.buffers.collective_memory import EXCHANGES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
     COMBINERS,
@@ -53,6 +53,17 @@ def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
 
 # Off unless a flag asks for it.
 _UNROLLED = _unrolls("double_buffer", "full")
+
+
+def _has_streams(c: PassContext) -> bool:
+    return c.options.xla_gpu_multi_streamed_windowed_einsum
+
+
+def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
+    first = _pass("simplifiers.algsimp"), _pass("simplifiers.constant_folding")
+    return tuple(one(c) for one in (*first, _pass("simplifiers.hlo_cse", sees_layouts=True, only_scalars=True)))
+
+
 _LOOP_UNROLLING = (
     HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
     HloRow(
@@ -84,6 +95,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "batched_gather_scatter_normalizer",
                 _pass("expanders.indexed.batched_gather_scatter_normalizer"),
                 for_opcodes=("gather", "scatter"),
+            ),
+            HloRow(
+                "windowed-einsum-handler",
+                _pass("dots.windowed_einsum_handler", simplifiers=_simplifiers_of_loops),
+                for_opcodes=("while",),
+                when=_has_streams,
             ),
             HloRow("topk-splitter", _pass("library.topk_splitter"), for_opcodes=("custom-call",)),
             HloRow("topk-specializer", _pass("library.topk_specializer"), for_opcodes=("custom-call",)),
@@ -399,12 +416,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "stream-attribute-annotator",
                 _pass("asynchronous.stream_attribute_annotator"),
                 for_opcodes=("fusion", "copy-start"),
-                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
+                when=_has_streams,
             ),
             HloRow(
                 "async-stream-attribute-wrapper",
                 _pass("asynchronous.async_stream_attribute_wrapper"),
-                when=lambda c: c.options.xla_gpu_multi_streamed_windowed_einsum,
+                when=_has_streams,
             ),
             HloRow(
                 "explicit-stream-annotation-async-wrapper",

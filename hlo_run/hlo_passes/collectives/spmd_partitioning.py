@@ -5,7 +5,8 @@
 
 Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. Manual regions run as
 written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
-with the options of XLA:GPU, without windowed products of dots.
+with the options of XLA:GPU. With `--xla_gpu_threshold_for_windowed_einsum_mib`, large products of dots are loops that send tiles
+round a ring of devices.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.partitioning.cleanup import clean_up
 from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
 from hlo_run.hlo_passes.partitioning.preparation import prepare
+from hlo_run.hlo_passes.partitioning.rings import RingOptions
 from hlo_run.hlo_passes.partitioning.state import Channels
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
+from hlo_run.options import CompileOptions
 
 _CONTROL_FLOW = ("while", "conditional", "call")
 # Transfers say which device sends or receives.
@@ -48,7 +51,6 @@ class SpmdPartitioning(Struct, frozen=True):
         Raises Unsupported for shardings over other devices than the module's partitions, ParseError for tiles that do not have
         the dimensions of their array.
         """
-        del ctx
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
         if not _has_shardings(module):
             return
@@ -61,10 +63,11 @@ class SpmdPartitioning(Struct, frozen=True):
         divided = DividedEntry(
             tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
         )
+        rings = _ring_options(ctx.options)
         for computation in _callees_first(module):
             sharding = _root_sharding(computation)
             if sharding is not None:
-                made = partition_computation(module, computation, sharding, replicas, partitions, channels)
+                made = partition_computation(module, computation, sharding, replicas, partitions, channels, rings)
                 _put(module, computation, made)
         clean_up(module)
         for instruction in module.instructions:
@@ -75,6 +78,16 @@ class SpmdPartitioning(Struct, frozen=True):
                 parameter.attrs["sharding"] = sharding
         _fit_layout(module)
         module.divided = divided
+
+
+def _ring_options(options: CompileOptions) -> RingOptions:
+    """Return the options of products as loops; XLA's unit is MiB for one array, and bytes for two operands."""
+    both = options.xla_gpu_operand_bytes_threshold_for_windowed_einsum
+    return RingOptions(
+        options.xla_gpu_threshold_for_windowed_einsum_mib << 20,
+        both if both >= 0 else None,
+        options.xla_gpu_multi_streamed_windowed_einsum,
+    )
 
 
 def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None, ...]:

@@ -53,9 +53,11 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
         [d for d in range(operand.shape.rank) if d not in batch[side] and d not in contracting[side]]
         for side, operand in enumerate((lhs, rhs))
     ]
-    new_lhs = _grouped(lhs, batch[0], [free[0]] * bool(free[0]) + [contracting[0]])
-    new_rhs = _grouped(rhs, batch[1], [contracting[1]] + [free[1]] * bool(free[1]))
-    count = len(batch[0])
+    # XLA takes the sizes in the order of the left operand's dimensions: all batches together are the same.
+    sizes = [lhs.shape.dims[d] for d in (batch[0] if any(dot.shape.dynamic_dims) else sorted(batch[0]))]
+    new_lhs = _grouped(lhs, batch[0], sizes, [free[0]] * bool(free[0]) + [contracting[0]])
+    new_rhs = _grouped(rhs, batch[1], sizes, [contracting[1]] + [free[1]] * bool(free[1]))
+    count = len(sizes)
     dims = [*new_lhs.shape.dims[:count], *(_size(lhs, f) for f in free[:1] if f), *(_size(rhs, f) for f in free[1:] if f)]
     changed = {
         "lhs_batch_dims": tuple(range(count)),
@@ -65,7 +67,7 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
     }
     if not count:
         del changed["lhs_batch_dims"], changed["rhs_batch_dims"]
-    kept = {name: attrs[name] for name in ("operand_precision", "algorithm") if name in attrs}
+    kept = {name: attrs[name] for name in ("operand_precision", "algorithm", "backend_config") if name in attrs}
     shape = Shape.array(dot.shape.element_type, tuple(dims))
     if any(dot.shape.dynamic_dims):
         own = [(new_lhs, range(new_lhs.shape.rank - 1)), (new_rhs, range(count + 1, new_rhs.shape.rank))]
@@ -75,15 +77,17 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
     return editor.add("reshape", dot.shape, [new])
 
 
-def _grouped(value: HloInstruction, batch: Sequence[int], groups: Sequence[Sequence[int]]) -> HloInstruction:
-    """Return `value` with the batch dimensions first, then one dimension for each group.
+def _grouped(
+    value: HloInstruction, batch: Sequence[int], batch_sizes: Sequence[int], groups: Sequence[Sequence[int]]
+) -> HloInstruction:
+    """Return `value` with the batch dimensions first, seen as `batch_sizes`, then one dimension for each group.
 
     The transpose and reshape are made even if they change nothing, as in XLA.
     """
-    editor, dims = Editor(value), value.shape.dims
+    editor, dims = Editor(value, keeps_sharding=False), value.shape.dims
     order = (*batch, *(d for group in groups for d in group))
     transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
-    sizes = (*(dims[d] for d in batch), *(_size(value, group) for group in groups))
+    sizes = (*batch_sizes, *(_size(value, group) for group in groups))
     grouped = Shape.array(value.shape.element_type, sizes)
     grouped = replace(grouped, dynamic_dims=_dynamic(value, [*([d] for d in batch), *groups]))
     return editor.add("reshape", grouped, [editor.add("transpose", transposed, [value], dimensions=order)])

@@ -27,6 +27,14 @@ def group_state(state: State, devices: TileAssignment) -> State:
     return replace(state, partition_id=partition_id, cache=cache, group_caches={}, devices=devices, parent=state)
 
 
+def state_in(builder: Builder, state: State) -> State:
+    """Return the state for instructions of another computation, with its own number of the device."""
+    if state.devices is not None and state.parent is not None:
+        return group_state(state_in(builder, state.parent), state.devices)
+    partition_id = builder.add("partition-id", Shape.array("u32", ()))
+    return replace(state, builder=builder, partition_id=partition_id, cache={}, group_caches={}, windows={})
+
+
 def align(
     grouped: GroupedSharding, reference: GroupedSharding, ignores_order: bool = False, is_strict: bool = False
 ) -> GroupedSharding | None:

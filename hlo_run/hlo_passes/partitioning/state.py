@@ -15,6 +15,7 @@ from hlo_run.hlo.shardings.make import elements_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
+from hlo_run.hlo_passes.partitioning.rings import Rings
 
 # What `Part.reshard` keeps, so that equal steps are made once: by instruction, and by its sharding and the wanted one.
 Cache = dict[HloInstruction, dict[object, "Part"]]
@@ -185,6 +186,7 @@ class State(Struct, frozen=True):
     cache: Cache = field(default_factory=dict[HloInstruction, dict[object, "Part"]])
     group_caches: dict[object, Cache] = field(default_factory=dict[object, Cache])
     windows: dict[object, object] = field(default_factory=dict[object, object])
+    rings: Rings = field(default_factory=Rings)
     devices: TileAssignment | None = None
     parent: State | None = None
 

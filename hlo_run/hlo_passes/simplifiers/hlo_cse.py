@@ -30,30 +30,31 @@ class HloCse(Struct, frozen=True):
     """The pass; see the module's docstring.
 
     With `sees_layouts`, layouts are assigned, and instructions with different layouts are not merged. With `in_fusions`, only
-    fusion bodies are edited, otherwise all computations.
+    fusion bodies are edited, otherwise all computations. With `only_scalars`, only scalars are merged.
     """
 
     name: ClassVar[str] = "cse"
 
     sees_layouts: bool = False
     in_fusions: bool = False
+    only_scalars: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the chosen computations in place, by one walk over each."""
-        work = self.name, self.sees_layouts
+        work = self.name, self.sees_layouts, self.only_scalars
         for computation in module.computations:
             if (self.in_fusions and not computation.is_fusion) or is_settled(module, work, computation):
                 continue
             reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
-            if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
+            if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel, self.only_scalars):
                 mark_settled(module, work, computation)
             if computation.is_fusion:
                 _read_first_results(computation)
 
 
-def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
+def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel, only_scalars: bool) -> bool:
     """Merge equal instructions of a computation; return True if something was merged."""
-    changed = _merge_constants(module, computation, keys, fuel)
+    changed = _merge_constants(module, computation, keys, fuel, only_scalars)
     # Keys have the numbers of operands, not the operands' keys, so they stay short. Equal iotas have one number.
     first: dict[Hashable, HloInstruction] = {}
     iotas: dict[Hashable, HloInstruction] = {}
@@ -69,7 +70,7 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
             numbers[instruction] = numbers[same]
         if instruction.control_predecessors or instruction in ordered:
             continue
-        if not _may_merge(instruction):
+        if not _may_merge(instruction) or (only_scalars and not _is_scalar(instruction)):
             changed = _merge_iotas(instruction, numbers, unused) or changed
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
@@ -83,12 +84,12 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
     return changed
 
 
-def _merge_constants(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
+def _merge_constants(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel, only_scalars: bool) -> bool:
     """Replace constants by the first equal one in the order of creation; return True if there was one."""
     first: dict[Hashable, HloInstruction] = {}
     replaced: set[HloInstruction] = set()
     for instruction in computation.instructions:
-        if instruction.opcode != "constant" or not instruction.shape.is_array:
+        if instruction.opcode != "constant" or not instruction.shape.is_array or (only_scalars and not _is_scalar(instruction)):
             continue
         same = first.setdefault(keys.of(instruction, ()), instruction)
         if same is not instruction and not instruction.control_predecessors and fuel.take("cse"):
@@ -123,6 +124,10 @@ def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]
             unused.add(operand)
             changed = True
     return changed
+
+
+def _is_scalar(instruction: HloInstruction) -> bool:
+    return instruction.shape.is_array and not instruction.shape.dims
 
 
 def _may_merge(instruction: HloInstruction) -> bool:

@@ -87,6 +87,11 @@ def set_queue(instruction: HloInstruction, queue: str) -> None:
     instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"operation_queue_id": queue})
 
 
+def set_earliest(instruction: HloInstruction) -> None:
+    """Say in an instruction's backend_config that schedulers put it as early as they can."""
+    instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"force_earliest_schedule": True})
+
+
 def allow_late(done: HloInstruction) -> None:
     """Say in the backend_config of a done that it need not follow its start at once."""
     done.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(done) | {"force_earliest_schedule": False})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hlo_run.backends.tiles import join_results, leaves_of, split_arguments
@@ -9,7 +11,7 @@ from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagat
 from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.hlo_passes.control_flow.call_inliner import CallInliner
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.ops.verify import verify
 from hlo_run.options import CompileOptions
@@ -21,14 +23,14 @@ from hlo_run.target import DEFAULT_TARGET, preset
 _BODIES = "inlinable_manual_computation_body"
 
 
-def check_values(text: str) -> None:
-    """Divide a module between its partitions by the rows of the partitioner alone, and compare on every device."""
+def check_values(text: str, options: CompileOptions | None = None, later: Sequence[HloPass] = ()) -> None:
+    """Divide a module between its partitions by the rows of the partitioner, run `later`, and compare on every device."""
     whole, module = parse(text), parse(text)
     count = int(whole.attrs["num_partitions"])
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
-    ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
-    for hlo_pass in (ShardyXla(), ShardingPropagation(), SpmdPartitioning(), CallInliner(only=_BODIES)):
+    ctx = PassContext(preset(DEFAULT_TARGET), options or CompileOptions())
+    for hlo_pass in (ShardyXla(), ShardingPropagation(), SpmdPartitioning(), CallInliner(only=_BODIES), *later):
         hlo_pass.apply(ctx, module)
     verify(module)
     assert module.divided is not None

@@ -39,7 +39,7 @@ def convolution(v: Visit) -> Part:
     lhs, rhs = v.parts
     if lhs.hlo is rhs.hlo:
         rhs = rhs.having(v.b.copy(rhs.hlo), rhs.sharding)
-    product = Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply, conv.special)
+    product = Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply, v.hlo, conv.special)
     return v.made(partition(product))
 
 
@@ -81,7 +81,7 @@ class _Convolution(Struct, frozen=True):
         for entry, source, target in zip(entries, labels.input.spatial_dims, labels.output.spatial_dims, strict=True):
             padded = 1 + (left[source] - 1) * entry.base_dilation + entry.pad_low + entry.pad_high
             sizes[target] = (padded - (1 + (entry.size - 1) * entry.window_dilation)) // entry.stride + 1
-        made = v.b.clone(hlo, replace(hlo.shape, dims=tuple(sizes)), [lhs.hlo, rhs.hlo])
+        made = lhs.builder.clone(hlo, replace(hlo.shape, dims=tuple(sizes)), [lhs.hlo, rhs.hlo])
         made.attrs["window"] = Window(tuple(entries))
         if not entries:
             del made.attrs["window"]

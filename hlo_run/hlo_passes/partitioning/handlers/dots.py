@@ -25,9 +25,9 @@ def dot(v: Visit) -> Part:
             sizes[group.output] = lhs.hlo.shape.dims[group.lhs]
         for group in dims.rhs_free:
             sizes[group.output] = rhs.hlo.shape.dims[group.rhs]
-        return v.b.clone(v.hlo, Shape.array(v.hlo.shape.element_type, tuple(sizes)), [lhs.hlo, rhs.hlo])
+        return lhs.builder.clone(v.hlo, Shape.array(v.hlo.shape.element_type, tuple(sizes)), [lhs.hlo, rhs.hlo])
 
     lhs, rhs = v.parts
     if lhs.hlo is rhs.hlo:
         rhs = rhs.having(v.b.copy(rhs.hlo), rhs.sharding)
-    return v.made(partition(Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply)))
+    return v.made(partition(Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply, v.hlo)))

@@ -37,7 +37,10 @@ Special = Callable[["Product", bool], "HloInstruction | bool | None"]
 
 
 class Product(Struct, frozen=True):
-    """A product of `lhs` and `rhs` with a result of shape `base` under `sharding` over `partitions` devices."""
+    """A product of `lhs` and `rhs` with a result of shape `base` under `sharding` over `partitions` devices.
+
+    `whole` is the undivided product.
+    """
 
     lhs: Part
     rhs: Part
@@ -46,6 +49,7 @@ class Product(Struct, frozen=True):
     dims: ProductDims
     partitions: int
     multiply: Multiply
+    whole: HloInstruction
     special: Special | None = None
 
     def tiles(self, groups: Sequence[DimGroup], side: str) -> int:
@@ -73,7 +77,7 @@ def tiles_at(sharding: SingleSharding, dim: int) -> int:
     return 1 if sharding.tiles is None or dim < 0 else sharding.dims[dim]
 
 
-def _same(one: SingleSharding | None, two: SingleSharding | None) -> bool:
+def same_sharding(one: SingleSharding | None, two: SingleSharding | None) -> bool:
     """True if both are there and equal."""
     return one is not None and two is not None and one.is_same(two)
 
@@ -83,21 +87,21 @@ def _known(sharding: SingleSharding | None) -> SingleSharding:
     return sharding
 
 
-def tile_of_fitting(p: Product) -> HloInstruction | None:
-    """Multiply tiles that fit as they are, or after one operand is resharded."""
+def tile_of_fitting(p: Product, by_ring: Callable[[Product], HloInstruction | None]) -> HloInstruction | None:
+    """Multiply tiles that fit as they are, or after one operand is resharded; or as `by_ring` does."""
     if p.sharding.subgroups == ("replicated",):
         return None
     d, count = p.dims, p.partitions
     lhs_batch, rhs_batch = p.tiles(d.batch, "lhs"), p.tiles(d.batch, "rhs")
     output_batch = p.tiles(d.batch, "output")
-    if lhs_batch == rhs_batch == count and _same(p.moved("lhs", "rhs"), p.rhs.leaf):
+    if lhs_batch == rhs_batch == count and same_sharding(p.moved("lhs", "rhs"), p.rhs.leaf):
         made = p.multiply(p.lhs, p.rhs)
         return Part(made, p.base, _known(p.moved("lhs", "output")), p.lhs.state).reshard(p.sharding).hlo
 
     def with_other(may_gather: bool) -> HloInstruction | None:
         for side, own, batch in (("lhs", p.lhs, lhs_batch), ("rhs", p.rhs, rhs_batch)):
             other_name, other = ("rhs", p.rhs) if side == "lhs" else ("lhs", p.lhs)
-            if batch == count and output_batch == count and _same(p.moved(side, "output"), p.sharding):
+            if batch == count and output_batch == count and same_sharding(p.moved(side, "output"), p.sharding):
                 wanted = _known(p.moved(side, other_name))
                 if not may_gather and not can_permute(other.leaf, wanted) and swapped_dims(other.leaf, wanted) is None:
                     return None
@@ -105,12 +109,16 @@ def tile_of_fitting(p: Product) -> HloInstruction | None:
                 return p.multiply(own, moved) if side == "lhs" else p.multiply(moved, own)
         return None
 
-    found = with_other(may_gather=False) or with_other(may_gather=True)
+    found = with_other(may_gather=False) or by_ring(p) or with_other(may_gather=True)
     if found is not None:
         return found
-    if p.tiles(d.lhs_free, "lhs") == p.tiles(d.lhs_free, "output") == count and _same(p.moved("lhs", "output"), p.sharding):
+    if p.tiles(d.lhs_free, "lhs") == p.tiles(d.lhs_free, "output") == count and same_sharding(
+        p.moved("lhs", "output"), p.sharding
+    ):
         return p.multiply(p.lhs, p.rhs.replicate())
-    if p.tiles(d.rhs_free, "rhs") == p.tiles(d.rhs_free, "output") == count and _same(p.moved("rhs", "output"), p.sharding):
+    if p.tiles(d.rhs_free, "rhs") == p.tiles(d.rhs_free, "output") == count and same_sharding(
+        p.moved("rhs", "output"), p.sharding
+    ):
         return p.multiply(p.lhs.replicate(), p.rhs)
     return None
 

@@ -19,7 +19,7 @@ from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
 from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
-from hlo_run.hlo_passes.partitioning.grouping import align, aligned, base_in_group, group_state
+from hlo_run.hlo_passes.partitioning.grouping import align, aligned, base_in_group, group_state, state_in
 from hlo_run.hlo_passes.partitioning.handlers.product import (
     Multiply,
     Product,
@@ -28,6 +28,7 @@ from hlo_run.hlo_passes.partitioning.handlers.product import (
     tile_of_resharded,
     tiles_at,
 )
+from hlo_run.hlo_passes.partitioning.handlers.ring_product import ring_product
 from hlo_run.hlo_passes.partitioning.masks import zero_excess
 from hlo_run.hlo_passes.partitioning.state import Part, State
 
@@ -53,7 +54,7 @@ def _attempt(p: Product, is_strict: bool) -> HloInstruction | None:
             return None
         if isinstance(found, HloInstruction):
             return found
-    return tile_of_fitting(p) or _by_groups(p, is_strict) or _without_copies(p) or tile_of_resharded(p)
+    return tile_of_fitting(p, ring_product) or _by_groups(p, is_strict) or _without_copies(p) or tile_of_resharded(p)
 
 
 def _without_copies(p: Product) -> HloInstruction | None:
@@ -377,10 +378,11 @@ def _adding(
     groups_copies: bool,
 ) -> Multiply:
     """Return a product that adds the partial products of the groups' devices, and keeps the tile of the result."""
-    state, element_type = along.state, p.base.element_type
+    element_type = p.base.element_type
 
     def multiply(lhs: Part, rhs: Part, window: Window | None = None) -> HloInstruction:
         made = p.multiply(lhs, rhs, window)
+        state = along.state if lhs.builder is along.builder else state_in(lhs.builder, along.state)
         if not sliced:
             return all_reduce_dims(state, made, along.leaf, lhs_dims, sum_of(state.module, element_type))
         made = all_reduce_dims(state, made, outside, sliced, sum_of(state.module, element_type))

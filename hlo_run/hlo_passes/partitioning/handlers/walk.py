@@ -12,9 +12,11 @@ from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maxima
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.hlo_passes.partitioning.grouping import align, group_state
+from hlo_run.hlo_passes.partitioning.handlers.ring_motion import move_into_loops
 from hlo_run.hlo_passes.partitioning.handlers.table import handler_of
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.reshard import reshard
+from hlo_run.hlo_passes.partitioning.rings import RingOptions, Rings
 from hlo_run.hlo_passes.partitioning.state import Builder, Channels, Part, State
 
 # These have a manual sharding as it is; other manual instructions count as on one device.
@@ -23,12 +25,18 @@ _BORDERS = ("SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 def partition_computation(
-    module: HloModule, computation: HloComputation, root_sharding: Sharding, replicas: int, partitions: int, channels: Channels
+    module: HloModule,
+    computation: HloComputation,
+    root_sharding: Sharding,
+    replicas: int,
+    partitions: int,
+    channels: Channels,
+    ring_options: RingOptions | None = None,
 ) -> HloComputation:
     """Return the partitioned computation, outside of the module; its root has `root_sharding`."""
     builder = Builder(f"{computation.name}_spmd")
     partition_id = builder.add("partition-id", Shape.array("u32", ()))
-    state = State(builder, module, partition_id, channels, replicas, partitions, reshard)
+    state = State(builder, module, partition_id, channels, replicas, partitions, reshard, rings=Rings(ring_options))
     parts: dict[HloInstruction, Part] = {}
     for instruction in computation.post_order():
         builder.origin = instruction
@@ -39,6 +47,7 @@ def partition_computation(
             made.attrs["sharding"] = instruction.sharding  # equal instructions with other shardings are not merged
         builder.origin = None
     builder.computation.root = parts[computation.root].reshard(root_sharding).hlo
+    move_into_loops(state.rings.made)
     return builder.computation
 
 

@@ -64,15 +64,16 @@ def copy_body(
     """
     made: dict[HloInstruction, HloInstruction] = {body.parameters[0]: state}
     module, channels = into.module or body.module, dict[int, int]()
+    following = _next_channel(module) if module is not None else 1
     for old in body.post_order():
         if old in made:
             continue
         name = f"{old.name}.{suffix}" if suffix else old.name
         new = copy_instruction(old, [made[operand] for operand in old.operands], name=name)
         new.control_predecessors = [made[p] for p in old.control_predecessors if p in made]
-        if "channel_id" in new.attrs and not new.opcode.startswith(("recv", "send")) and module is not None:
+        if "channel_id" in new.attrs and not new.opcode.startswith(("recv", "send")):
             old_channel = int(new.attrs["channel_id"])
-            new.attrs["channel_id"] = channels.setdefault(old_channel, _next_channel(module) + len(channels))
+            new.attrs["channel_id"] = channels.setdefault(old_channel, following + len(channels))
         if new.opcode == "fusion" and into.module is not None:
             new.called = {"calls": (_own_fusion(into.module, old.fused_computation),)}
         made[old] = into.add(new)
