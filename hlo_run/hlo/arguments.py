@@ -20,8 +20,8 @@ ArgumentLike: TypeAlias = Any
 def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str = "the caller") -> list[Literal]:
     """Return one literal per entry parameter; raises UsageError unless number, dimensions and element types fit.
 
-    A module that is divided between partitions takes whole arrays. Arrays must have the parameter's element type; Python numbers and lists are converted to it. `source` names the
-    caller in errors.
+    A module that is divided between partitions takes whole arrays. Arrays must have the parameter's element type; Python numbers
+    and lists are converted to it. `source` names the caller in errors.
     """
     parameters = module.entry.parameters
     if len(values) != len(parameters):

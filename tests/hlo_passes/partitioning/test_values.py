@@ -10,6 +10,10 @@ ROWS, COLUMNS, BOTH = "{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}", "{devices=
 ROWS_TWICE = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }"
 MAX = "max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] maximum(x, y) }"
+GREATER = """greater {
+  a = s32[] parameter(0) b = s32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3)
+  ROOT r = pred[] compare(a, b), direction=GT
+}"""
 
 CASES = {
     "elementwise": f"""
@@ -34,6 +38,14 @@ CASES = {
       a = f32[7,9] parameter(0), sharding={BOTH}
       z = f32[] constant(0)
       ROOT r = f32[9] reduce(a, z), dimensions={{0}}, to_apply=add""",
+    "transform": """
+      a = f32[2,3,24] parameter(0), sharding={devices=[1,1,4]<=[4]}
+      c = c64[2,3,24] convert(a), sharding={devices=[1,1,4]<=[4]}
+      t = c64[2,3,24] fft(c), fft_type=FFT, fft_length={24}, sharding={devices=[1,1,4]<=[4]}
+      ROOT i = f32[2,3,24] imag(t), sharding={devices=[1,1,4]<=[4]}""",
+    "greatest of uneven batches": """
+      x = s32[3,17] parameter(0), sharding={devices=[2,2]<=[2,2]T(1,0)}
+      ROOT t = (s32[3,5], s32[3,5]) custom-call(x), custom_call_target="TopK", called_computations={greater}""",
     "pad and slice": f"""
       a = f32[9,4] parameter(0), sharding={ROWS}
       z = f32[] constant(1)
@@ -148,4 +160,4 @@ body {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_divided_module_has_the_values_of_the_whole_one(name: str) -> None:
-    check_values(f"HloModule m, num_partitions=4\n{OTHERS}\nENTRY e {{{CASES[name]}\n}}")
+    check_values(f"HloModule m, num_partitions=4\n{OTHERS}\n{GREATER}\nENTRY e {{{CASES[name]}\n}}")

@@ -16,6 +16,8 @@ from hlo_run.hlo_passes.partitioning.handlers import (
     shapes,
 )
 from hlo_run.hlo_passes.partitioning.handlers.select_and_scatter import select_and_scatter
+from hlo_run.hlo_passes.partitioning.handlers.top_k import top_k
+from hlo_run.hlo_passes.partitioning.handlers.transforms import fft
 from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
 from hlo_run.hlo_passes.partitioning.preparation import ROTATE
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -34,6 +36,7 @@ _HANDLERS: dict[str, Handler] = {
     "dot": dots.dot,
     "dynamic-slice": dynamic.dynamic_slice,
     "dynamic-update-slice": dynamic.dynamic_update_slice,
+    "fft": fft,
     "gather": gathers.gather,
     "get-tuple-element": plain.element,
     "iota": plain.iota,
@@ -63,6 +66,8 @@ def handler_of(instruction: HloInstruction) -> Handler:
         return plain.elementwise
     if instruction.opcode == "custom-call" and instruction.custom_call_target == ROTATE and not instruction.shape.is_tuple:
         return rotate.rotate
+    if instruction.opcode == "custom-call" and instruction.custom_call_target == "TopK":
+        return top_k
     found = _HANDLERS.get(instruction.opcode)
     if found is not None:
         return found
