@@ -8,6 +8,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE, PERMUTE
 from hlo_run.hlo_passes.shardy import rules_calls, rules_indexed, rules_products, rules_shapes
 from hlo_run.hlo_passes.shardy.rule import Rule
+from hlo_run.hlo_passes.shardy.rules_given import given_rule
 
 # They are elementwise here, but Shardy knows no rule for them.
 _WITHOUT_RULE = frozenset(["map", "stochastic-convert", "rng", "rng-get-and-update-state"])
@@ -32,6 +33,7 @@ _RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
     "fft": rules_products.fft,
     "gather": rules_indexed.gather,
     "pad": rules_shapes.slice_or_pad,
+    "ragged-dot": rules_products.ragged_dot,
     "reduce": rules_shapes.reduce,
     "reduce-window": rules_shapes.reduce_window,
     "reshape": rules_shapes.reshape,
@@ -59,7 +61,13 @@ def is_elementwise(instruction: HloInstruction) -> bool:
 
 
 def rule_of(instruction: HloInstruction) -> Rule | None:
-    """Return the sharding rule of an instruction, or None if shardings do not move through it."""
+    """Return the sharding rule of an instruction, or None if shardings do not move through it.
+
+    Raises Unsupported for a rule in its attributes that cannot be read or does not fit.
+    """
+    given = given_rule(instruction)
+    if given is not None:
+        return given
     make = _RULES.get(instruction.opcode)
     if make is not None:
         return make(instruction)

@@ -38,6 +38,24 @@ CASES = {
       a = f32[7,9] parameter(0), sharding={BOTH}
       z = f32[] constant(0)
       ROOT r = f32[9] reduce(a, z), dimensions={{0}}, to_apply=add""",
+    "ragged sum over tiles": """
+      x = f32[5,6] parameter(0), sharding={devices=[1,4]<=[4]}
+      w = f32[3,6,7] parameter(1), sharding={devices=[1,4,1]<=[4]}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[5,7] ragged-dot(x, w, g), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+        rhs_group_dims={0}, sharding={replicated}""",
+    "ragged batches": """
+      x = f32[6,3,4] parameter(0), sharding={devices=[2,1,2]<=[4]}
+      w = f32[6,4,2] parameter(1), sharding={devices=[2,2,1]<=[4]}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[6,3,2] ragged-dot(x, w, g), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2},
+        rhs_contracting_dims={1}, lhs_ragged_dims={0}, sharding={devices=[2,1,1,2]<=[4] last_tile_dim_replicate}""",
+    "ragged operands divided otherwise": """
+      x = f32[5,6] parameter(0), sharding={devices=[1,4]<=[4]}
+      w = f32[3,6,7] parameter(1), sharding={devices=[1,4,1]3,1,0,2}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[5,7] ragged-dot(x, w, g), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+        rhs_group_dims={0}, sharding={replicated}""",
     "transform": """
       a = f32[2,3,24] parameter(0), sharding={devices=[1,1,4]<=[4]}
       c = c64[2,3,24] convert(a), sharding={devices=[1,1,4]<=[4]}

@@ -15,6 +15,7 @@ from hlo_run.hlo_passes.partitioning.handlers import (
     scatters,
     shapes,
 )
+from hlo_run.hlo_passes.partitioning.handlers.ragged import ragged_dot
 from hlo_run.hlo_passes.partitioning.handlers.select_and_scatter import select_and_scatter
 from hlo_run.hlo_passes.partitioning.handlers.top_k import top_k
 from hlo_run.hlo_passes.partitioning.handlers.transforms import fft
@@ -44,6 +45,7 @@ _HANDLERS: dict[str, Handler] = {
     "optimization-barrier": plain.elementwise,
     "pad": shapes.pad,
     "parameter": plain.parameter,
+    "ragged-dot": ragged_dot,
     "reduce": reductions.reduce,
     "reduce-window": reductions.reduce_window,
     "reshape": shapes.reshape,
