@@ -420,6 +420,7 @@ def _split(part: Part, dim: int, sharding: SingleSharding) -> Part:
     inner = size * sharding.dims[dim + 1]
     base[dim : dim + 1] = [base[dim] // inner, inner]
     made = part.builder.reshape(part.hlo, dims)
+    made.attrs["sharding"] = sharding  # equal views for other reshards are not merged
     return Part(made, Shape.array(part.base.element_type, tuple(base)), sharding, part.state)
 
 

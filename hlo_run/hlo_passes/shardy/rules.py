@@ -10,10 +10,8 @@ from hlo_run.hlo_passes.shardy import rules_calls, rules_indexed, rules_products
 from hlo_run.hlo_passes.shardy.rule import Rule
 from hlo_run.hlo_passes.shardy.rules_given import given_rule
 
-# They are elementwise here, but Shardy knows no rule for them.
-_WITHOUT_RULE = frozenset(["map", "stochastic-convert", "rng", "rng-get-and-update-state"])
-# XLA hands them to Shardy as custom calls, which are not elementwise.
-_AS_CALLS = frozenset(["erf"])
+# They are elementwise here, but Shardy knows no rule for them, as StableHLO does not have them.
+_WITHOUT_RULE = frozenset("acos acosh asin asinh atanh cosh erf map rng rng-get-and-update-state sinh stochastic-convert".split())
 _POINTWISE = frozenset(["copy", "all-reduce", "collective-broadcast"]) | PERMUTE
 
 _RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
@@ -55,9 +53,7 @@ def is_elementwise(instruction: HloInstruction) -> bool:
         return instruction.shape.dims == instruction.operands[0].shape.dims
     if instruction.opcode == "custom-call":
         return instruction.custom_call_target in ("Sharding", "xla.sdy.PropagationBarrier")
-    return instruction.opcode == "copy" or (
-        instruction.opcode in ELEMENTWISE and instruction.opcode not in _WITHOUT_RULE | _AS_CALLS
-    )
+    return instruction.opcode == "copy" or (instruction.opcode in ELEMENTWISE and instruction.opcode not in _WITHOUT_RULE)
 
 
 def rule_of(instruction: HloInstruction) -> Rule | None:
@@ -71,5 +67,5 @@ def rule_of(instruction: HloInstruction) -> Rule | None:
     make = _RULES.get(instruction.opcode)
     if make is not None:
         return make(instruction)
-    is_pointwise = instruction.opcode in _POINTWISE | _AS_CALLS or is_elementwise(instruction)
+    is_pointwise = instruction.opcode in _POINTWISE or is_elementwise(instruction)
     return rules_calls.pointwise(instruction) if is_pointwise else None
