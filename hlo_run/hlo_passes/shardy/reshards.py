@@ -36,8 +36,15 @@ def reshards_of(node: Node) -> Reshards | None:
     if instruction is None or instruction.opcode not in ("concatenate", "dot", "ragged-dot"):
         return None
     shardings = [value.place.sharding for value in (*node.operands, *node.results)]
-    mesh = next((sharding.mesh for sharding in shardings if sharding is not None), None)
-    if mesh is None or not mesh.axes or any(sharding is not None and sharding.mesh != mesh for sharding in shardings):
+    mesh = next((sharding.mesh for sharding in shardings if sharding is not None and sharding.mesh.axes), None)
+    if mesh is None:
+        return None
+    # A mesh without axes divides nothing: any other mesh can do that.
+    shardings = [
+        all_dims(mesh, len(sharding.dims), is_closed=True) if sharding is not None and sharding.mesh == Mesh(()) else sharding
+        for sharding in shardings
+    ]
+    if any(sharding is not None and sharding.mesh != mesh for sharding in shardings):
         return None
     projection = project(node.rule, shardings[:-1], shardings[-1:], mesh, is_closed=True)
     if instruction.opcode == "dot":
