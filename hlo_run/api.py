@@ -29,6 +29,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
+from hlo_run.pipeline.partition import partition
 from hlo_run.pipeline.pass_pipeline import HloPassPipeline as HloPassPipeline
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.reference.evaluate.devices import DeviceGrid
@@ -48,7 +49,11 @@ def load(path: str, input_format: str = "") -> HloModule:
 
 
 def evaluate(
-    module: HloModule, *arguments: ArgumentLike, infeed: Sequence[ArgumentLike] = (), **keywords: ArgumentLike
+    module: HloModule,
+    *arguments: ArgumentLike,
+    partitioned: bool = False,
+    infeed: Sequence[ArgumentLike] = (),
+    **keywords: ArgumentLike,
 ) -> Literal:
     """Return the result of the numpy reference, an array or a tuple, for one argument per entry parameter.
 
@@ -56,10 +61,17 @@ def evaluate(
     arguments of its function. Every module also takes JAX trees with one leaf per parameter. Several devices all get the same
     arguments, whole arrays where shardings divide them; the result is then a tuple with one result per device, but one result
     for a function of JAX on several partitions. `infeed` are the arrays for infeeds in order; a tuple is the list of its leaves.
-    Raises UsageError for arguments that do not fit, Unsupported for an instruction that the reference does not handle.
+
+    Without `partitioned`, every device computes whole arrays outside of hand-written shards, and no pass runs: this is the
+    result to compare others with. With it, the module is divided between its partitions first, as `run` does it: every device
+    computes its tiles, and the result is made of them. Raises UsageError for arguments that do not fit, Unsupported for an
+    instruction that the reference does not handle, and with `partitioned` for a sharding over other devices than the module's.
     """
     grid = DeviceGrid.of(module)
     values = _values(module, arguments, keywords) * grid.size
+    if partitioned and grid.partitions > 1:
+        module = module.clone()
+        partition(PassContext(targets.preset(targets.DEFAULT_TARGET), CompileOptions()), module)
     return _of_devices(module, grid, InterpreterBackend(grid).run_module(module, values, feeds=given_feeds(map(plain, infeed))))
 
 

@@ -43,8 +43,7 @@ from hlo_run.hlo.fingerprint import module_fingerprint
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
-from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION
-from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.partition import partition
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
@@ -58,7 +57,6 @@ _STAGES = {
     "fusion": ("rename-instructions", "*.fusion.after_pipeline-start.*.txt"),
     "combined": ("all-reduce-contiguous", "*.async-collective-conversion.after_pipeline-start.*.txt"),
 }
-_GROUPS = tuple(group for group in BEFORE_OPTIMIZATION if group.name in ("pre-spmd-partitioner", "spmd-partitioner"))
 _KINDS = ("agrees", "agrees in f32", "differs", "left out", "too slow")
 # A draw may divide nothing.
 _DRAWS = 8
@@ -120,7 +118,7 @@ def has_same_values(text: str, later: str = "") -> bool:
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
     ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
-    run_hlo_groups(_GROUPS, ctx, module, keeps_layouts=False)
+    partition(ctx, module)
     divided = module.divided
     if divided is None:
         return True

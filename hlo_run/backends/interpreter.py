@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.backends.literals import Literal
+from hlo_run.backends.tiles import join_results, split_arguments
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.reference.evaluate.devices import DeviceGrid
@@ -37,10 +38,16 @@ class InterpreterBackend:
         """Run with one literal per entry parameter and return the result; raises Unsupported.
 
         `seed` is the value of `GetRngSeed`. `precision`, `feeds` and `roundings` have the meaning that `Reference` gives them.
-        `DeviceGrid` describes the order of arguments and results for several devices.
+        `DeviceGrid` describes the order of arguments and results for several devices. They are whole arrays, also those of a
+        module that is divided between its partitions.
         """
         grid = self._grid
         reference = Reference(module, precision, roundings)
-        results = reference.run(grid.split(arguments), grid.replicas, grid.partitions, seed, feeds)
+        of_devices = grid.split(arguments)
+        if module.divided is not None:
+            of_devices = split_arguments(module.divided, of_devices, grid.partitions)
+        results = reference.run(of_devices, grid.replicas, grid.partitions, seed, feeds)
+        if module.divided is not None:
+            results = join_results(module.divided, results, grid.partitions)
         self.outfeed = reference.outfeed
         return grid.join(results)

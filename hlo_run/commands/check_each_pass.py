@@ -21,6 +21,7 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.triage.localize.verdicts import Verdicts
@@ -58,6 +59,7 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
     return lambda working: PassChecker(
         working,
         lambda state: interpreter.run_module(state, values, MODULE_SEED),
+        source.grid,
         alone,
         verdicts,
         task.folder,
@@ -75,7 +77,8 @@ class _State(Struct, frozen=True):
 
 
 class PassChecker(Observer):
-    """Evaluates `working` by `run` after every row that changed it; raises Mismatch at the first row that changed its result.
+    """Evaluates `working` by `run` on a grid after every row that changed it; raises Mismatch at the first row that changed its
+    result.
 
     Writes the smallest computation that differs, before and after the row, with its arguments into `folder`. `arguments` are
     those of the module on one device; without them nothing is written. Where the reference cannot evaluate the module, the
@@ -86,12 +89,14 @@ class PassChecker(Observer):
         self,
         working: HloModule,
         run: Callable[[HloModule], Literal],
+        grid: DeviceGrid,
         arguments: Sequence[Literal],
         verdicts: Verdicts,
         folder: str,
         say: Callable[[str], None],
     ) -> None:
         self._working, self._run, self._arguments, self._verdicts = working, run, arguments, verdicts
+        self._grid = grid
         self._folder, self._say = folder, say
         self._version = working.version
         self._limit_seconds = math.inf
@@ -110,11 +115,11 @@ class PassChecker(Observer):
             raise _row_mismatch(step, last.module.name, [f"after it: {now.endless}"])
         if last.result is None or now.result is None:
             return
-        shape = last.module.entry.root.shape
-        if _dims(shape) != _dims(now.module.entry.root.shape):
+        shape = self._grid.result_shape(last.module)
+        if _dims(shape) != _dims(self._grid.result_shape(now.module)):
             self._say(f"row '{step.row}' is not checked: the result has another shape")
             return
-        comparison = self._verdicts.of_module(last.module, self._arguments, last.result, now.result)
+        comparison = self._verdicts.of_module(last.module, self._arguments, last.result, now.result, shape=shape)
         if not comparison.ok:
             raise self._mismatch(step, last.module, now.module, comparison)
 

@@ -19,21 +19,18 @@ from hlo_run.fuzz.defined import open_part
 from hlo_run.fuzz.shardings import differs_by_device
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION
-from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.partition import partition
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.target import preset
 
 NAME, HOST_NAME = "shardings", "host-shardings"
-_GROUPS = tuple(group for group in BEFORE_OPTIMIZATION if group.name in ("pre-spmd-partitioner", "spmd-partitioner"))
 
 
 def judge(case: Case) -> Iterator[Fault]:
     """Yield the difference between the joined tiles and the undivided result. Raises LeftOut, and errors of the rows."""
     count = _partitions(case)
     module = case.module.clone()
-    # A later row settles layouts.
-    run_hlo_groups(_GROUPS, PassContext(preset(case.options.target), case.options), module, keeps_layouts=False)
+    partition(PassContext(preset(case.options.target), case.options), module)
     results = Reference(module).run(_arguments(case, module.divided, count), 1, count, feeds=case.feeds)
     yield from _compared(NAME, case, module.divided, results)
 

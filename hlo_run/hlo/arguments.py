@@ -11,6 +11,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.whole_shape import whole_shape
 
 # An array (numpy's, or any object that numpy converts to one), a Python number or nested list; a tuple for a tuple.
 ArgumentLike: TypeAlias = Any
@@ -19,14 +20,17 @@ ArgumentLike: TypeAlias = Any
 def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str = "the caller") -> list[Literal]:
     """Return one literal per entry parameter; raises UsageError unless number, dimensions and element types fit.
 
-    Arrays must have the parameter's element type; Python numbers and lists are converted to it. `source` names the
-    caller in errors.
+    A module that is divided between partitions takes whole arrays. Arrays must have the parameter's element type; Python numbers
+    and lists are converted to it. `source` names the caller in errors.
     """
     parameters = module.entry.parameters
     if len(values) != len(parameters):
         raise UsageError(f"'{module.name}' takes {len(parameters)} arguments, but {source} gives {len(values)}")
-    pairs = enumerate(zip(parameters, values, strict=True))
-    return [_fit(parameter.shape, value, f"argument {number} ('{parameter.name}')") for number, (parameter, value) in pairs]
+    shapes = [parameter.shape for parameter in parameters]
+    if module.divided is not None:
+        shapes = [whole_shape(shape, own) for shape, own in zip(shapes, module.divided.parameters, strict=True)]
+    rows = enumerate(zip(parameters, shapes, values, strict=True))
+    return [_fit(shape, value, f"argument {number} ('{parameter.name}')") for number, (parameter, shape, value) in rows]
 
 
 def _fits(dims: tuple[int, ...], shape: Shape) -> bool:

@@ -49,7 +49,8 @@ class CollectiveFlags:
         -1, "spmd-partitioning: multiply in such a loop where both operands together have N bytes instead (-1: off).", "N"
     )
     xla_gpu_multi_streamed_windowed_einsum: bool = flag(
-        True, "Unroll such loops, and let their products have streams of their own (windowed-einsum-handler)."
+        True,
+        "Unroll such loops, with a stream for each product, and run instructions that name a stream on that stream. false: in order.",
     )
     xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
         False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."

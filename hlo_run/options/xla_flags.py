@@ -130,9 +130,6 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
     )
-    xla_gpu_multi_streamed_windowed_einsum: bool = flag(
-        True, "Run instructions that name a stream in their backend_config on that stream. false: run them in order."
-    )
     xla_gpu_experimental_stream_annotation: bool = flag(
         True, "Run calls with the attribute _xla_stream_annotation on that stream. false: run them in order."
     )

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlo_run.api import evaluate
 from hlo_run.backends.tiles import join_results, split_arguments
 from hlo_run.cli import run
+from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
@@ -61,3 +63,33 @@ ENTRY e {
     )
     assert run([str(file), "--platform=Host"]) == 0
     assert "72 elements" in capsys.readouterr().err
+
+
+def test_the_reference_of_a_divided_module_takes_whole_arrays_and_returns_them() -> None:
+    module = parse(TEXT)
+    SpmdPartitioning().apply(PassContext(preset(DEFAULT_TARGET), CompileOptions()), module)
+    whole, other = np.arange(20, dtype=np.float32).reshape(5, 4), np.arange(3, dtype=np.float32)
+    for result in evaluate(module, whole, other):
+        np.testing.assert_array_equal(result[0], whole)
+        np.testing.assert_array_equal(result[1], other)
+    with pytest.raises(UsageError, match=r"dimensions \[3, 2\], but the parameter is f32\[5,4\]"):
+        evaluate(module, whole[:3, :2], other)
+
+
+def test_evaluate_divides_a_module_first() -> None:
+    module = parse(
+        """
+HloModule m, num_partitions=2
+ENTRY e {
+  a = f32[4] parameter(0), sharding={devices=[2]<=[2]}
+  d = u32[] partition-id()
+  n = f32[] convert(d)
+  b = f32[4] broadcast(n), dimensions={}
+  ROOT s = f32[4] add(a, b), sharding={devices=[2]<=[2]}
+}
+"""
+    )
+    a = np.zeros(4, np.float32)
+    np.testing.assert_array_equal(evaluate(module, a), [[0, 0, 0, 0], [1, 1, 1, 1]])
+    np.testing.assert_array_equal(evaluate(module, a, partitioned=True), [[0, 0, 1, 1]] * 2)
+    assert module.divided is None

@@ -74,6 +74,32 @@ def test_right_rows_pass(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert _check(file, tmp_path) == 0
 
 
+DIVIDED = """HloModule m, num_partitions=2
+
+ENTRY e {
+  p = f32[6,7] parameter(0), sharding={devices=[2,1]<=[2]}
+  q = f32[7] parameter(1)
+  a = f32[6,7] exponential(p)
+  b = f32[6,7] broadcast(q), dimensions={1}
+  c = f32[6,7] subtract(a, b)
+  ROOT t = (f32[6,7], f32[7]) tuple(c, q), sharding={{devices=[2,1]<=[2]}, {replicated}}
+}
+"""
+
+
+def test_rows_of_a_divided_module_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "divided.hlo"
+    file.write_text(DIVIDED)
+    assert _check(str(file), tmp_path) == 0
+    assert "is not checked" not in capsys.readouterr().err
+    row = HloRow("swaps-subtractions", lambda c: _SwapsSubtractions())
+    monkeypatch.setattr(compile_module, "PIPELINE", (PIPELINE[0], PIPELINE[1], HloGroup("planted", (row,)), *PIPELINE[2:]))
+    assert _check(str(file), tmp_path) == 1
+    assert "row 'swaps-subtractions' of pipeline 'planted' changed the meaning of m" in capsys.readouterr().err
+
+
 def test_a_wrong_row_is_named_and_cut_out(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

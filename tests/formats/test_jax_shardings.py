@@ -29,7 +29,8 @@ rng = np.random.default_rng(3)
 arguments = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((6, 16), (16, 8))]
 module = hlo_run.from_jax(jitted, *arguments)
 assert module.attrs["num_partitions"] == 8
-for made in (hlo_run.run(module, *arguments, platform="Host"), hlo_run.evaluate(module, *arguments)):
+whole, tiles = (hlo_run.evaluate(module, *arguments, partitioned=partitioned) for partitioned in (False, True))
+for made in (hlo_run.run(module, *arguments, platform="Host"), whole, tiles):
     for one, other in zip(made, jitted(*arguments), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 """

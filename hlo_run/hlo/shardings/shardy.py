@@ -73,7 +73,7 @@ class _Reader:
             raise ValueError(f"a Shardy attribute has more than it should after {self.position} words: {self.text}")
 
     def mesh(self) -> Mesh:
-        """Read `<["x"=2], device_ids=[1, 0]>`."""
+        """Read `<["x"=2], device_ids=[1, 0]>`, or `<[], device_ids=[1]>`, one device, or `<[]>`, which divides nothing."""
         self.expect("<")
         self.expect("[")
         axes: list[tuple[str, int]] = []
@@ -92,7 +92,7 @@ class _Reader:
                 self.take(",")
         self.expect(">")
         if not axes:
-            return Mesh((), maximal_device=devices[0] if devices else 0)
+            return Mesh((), maximal_device=devices[0]) if devices else Mesh(())
         if any(size < 1 for _, size in axes):
             raise ValueError(f"a mesh has an axis without devices: {self.text}")
         mesh = Mesh(tuple(axes), tuple(devices) or None)

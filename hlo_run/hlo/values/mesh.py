@@ -14,7 +14,8 @@ from hlo_run.hlo.values.tile_assignment import Iota
 class Mesh(Struct, frozen=True):
     """Devices along named axes: `axes` has (name, size) from major to minor.
 
-    `order` has the devices in row-major order; None means 0, 1, 2, ... A mesh without axes is one device, `maximal_device`.
+    `order` has the devices in row-major order; None means 0, 1, 2, ... A mesh without axes is one device,
+    `maximal_device`, or if that is None, a mesh that divides nothing.
     """
 
     axes: tuple[tuple[str, int], ...]

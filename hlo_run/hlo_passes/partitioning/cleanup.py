@@ -31,16 +31,25 @@ def clean_up(module: HloModule) -> None:
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
-    """Merge equal instructions, unless they stand for instructions with different shardings."""
+    """Merge equal instructions, unless they stand for instructions with different shardings.
+
+    As in XLA, equal iotas stay, but instructions that read equal iotas are equal.
+    """
     keys = ValueKeys(False)
     first: dict[Hashable, list[tuple[HloInstruction, Sharding | None]]] = {}
+    iotas: dict[Hashable, int] = {}
     numbers: dict[HloInstruction, int] = {}
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
+        sharding = instruction.sharding if instruction.opcode != "constant" else None
+        if instruction.opcode == "iota":
+            instruction.attrs.pop("sharding", None)
+            numbers[instruction] = iotas.setdefault(keys.of(instruction, ()), numbers[instruction])
+            continue
+        _read_first_iotas(instruction, numbers)
         is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
-        sharding = instruction.sharding if instruction.opcode != "constant" else None
         instruction.attrs.pop("sharding", None)
         known = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), [])
         same = next((old for old, other in known if sharding is None or other is None or other == sharding), None)
@@ -48,6 +57,14 @@ def _merge_equal(module: HloModule, computation: HloComputation) -> None:
             known.append((instruction, sharding))
         else:
             module.replace_uses(instruction, same)
+
+
+def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]) -> None:
+    """Let operands of one instruction that are equal iotas be one of them."""
+    first: dict[int, HloInstruction] = {}
+    for operand in dict.fromkeys(instruction.operands):
+        if operand.opcode == "iota" and first.setdefault(numbers[operand], operand) is not operand:
+            instruction.replace_operand(operand, first[numbers[operand]])
 
 
 def _remove_unreached(computation: HloComputation) -> None:

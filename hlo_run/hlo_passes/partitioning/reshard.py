@@ -1,4 +1,7 @@
-"""Bring a part under another sharding, by the cheapest collectives that do."""
+"""Bring a part under another sharding, by the cheapest collectives that do.
+
+As in XLA, equal broadcasts and views for different shardings stay apart: they have the shardings until the clean-up.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +100,7 @@ def _array(part: Part, target: SingleSharding, replicates: bool) -> Part:
             return found
     if part.hlo.opcode == "broadcast" and not part.hlo.operands[0].shape.dims:
         made = b.add("broadcast", shard_shape(part.base, target), part.hlo.operands, dimensions=())
+        made.attrs["sharding"] = target
         return part.having(made, target)
     if can_permute(source, target):
         return by_permute(part, target)
@@ -420,6 +424,7 @@ def _split(part: Part, dim: int, sharding: SingleSharding) -> Part:
     inner = size * sharding.dims[dim + 1]
     base[dim : dim + 1] = [base[dim] // inner, inner]
     made = part.builder.reshape(part.hlo, dims)
+    made.attrs["sharding"] = sharding
     return Part(made, Shape.array(part.base.element_type, tuple(base)), sharding, part.state)
 
 

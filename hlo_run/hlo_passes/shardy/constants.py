@@ -41,8 +41,7 @@ def _is_constant(instruction: HloInstruction, constant: dict[HloInstruction, Non
     if instruction.opcode in ("constant", "iota"):
         return instruction.shape.is_array
     keeps = instruction.opcode in _KEEPS_CONSTANTS or (is_elementwise(instruction) and instruction.opcode != "custom-call")
-    is_pure = keeps or is_call(instruction, "Sharding")
-    return is_pure and bool(instruction.operands) and all(operand in constant for operand in instruction.operands)
+    return keeps and bool(instruction.operands) and all(operand in constant for operand in instruction.operands)
 
 
 def _copy(

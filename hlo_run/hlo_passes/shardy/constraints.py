@@ -9,7 +9,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
-from hlo_run.hlo_passes.shardy.annotations import CONSTRAINT, TO_LOCAL, Annotations, all_dims, is_call, is_open
+from hlo_run.hlo_passes.shardy.annotations import CONSTRAINT, TO_GLOBAL, TO_LOCAL, Annotations, all_dims, is_call, is_open
 
 Given = dict[HloInstruction, tuple[NamedSharding, ...]]
 _EDGES = ("while", "conditional", "opt-barrier")
@@ -77,7 +77,7 @@ def apply_constraints(module: HloModule, given: Given, annotations: Annotations)
 
 def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding, given: Given) -> None:
     is_closed = all(dim.is_closed for dim in sharding.dims)
-    if value in given or not is_closed or _is_constrained_otherwise(value, sharding, given):
+    if value in given or _is_manual_result(value) or not is_closed or _is_constrained_otherwise(value, sharding, given):
         return
     if not _stands_for_several(value):
         given[value] = (sharding,)
@@ -94,15 +94,20 @@ def _is_constrained_otherwise(value: HloInstruction, sharding: NamedSharding, gi
     return any(is_call(user, CONSTRAINT) and user in given and given[user][0] != sharding for user in value.users)
 
 
+def _is_manual_result(value: HloInstruction) -> bool:
+    """True for a result of a manual computation, which says how it is divided."""
+    return is_call(value.operands[0] if value.opcode == "get-tuple-element" else value, TO_GLOBAL)
+
+
 def _stands_for_several(value: HloInstruction) -> bool:
-    """True for a result or an inner value of a loop, a branch, a barrier or a manual computation."""
+    """True for a result or an inner value of a loop, a branch or a barrier."""
     if value.opcode == "get-tuple-element":
         source = value.operands[0]
         is_inner = source.opcode == "parameter" and source.parent is not None and not source.parent.is_entry
-        return source.opcode in _EDGES or is_inner or is_call(source, "xla.sdy.LocalToGlobalShape")
+        return source.opcode in _EDGES or is_inner
     if value.opcode == "parameter":
         return value.parent is not None and not value.parent.is_entry
-    return value.opcode in _EDGES or is_call(value, "xla.sdy.LocalToGlobalShape")
+    return value.opcode in _EDGES
 
 
 def _use_last_of_chain(head: HloInstruction, given: Given, places: dict[HloInstruction, int]) -> None:

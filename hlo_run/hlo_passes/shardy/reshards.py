@@ -1,8 +1,8 @@
-"""Reshards that Shardy inserts after the propagation, before GSPMD's partitioner: around concatenations and after products.
+"""Reshards that Shardy inserts after the propagation, before GSPMD's partitioner: around some instructions and after products.
 
-A concatenation whose operands are not all divided like its result gets operands and a result that are divided in one way. A
-product whose result is divided by the axes of the contracted dimension, instead of those of an operand, is made in the
-operands' division first, if the result is not larger than the operand.
+A concatenation whose operands are not all divided like its result gets operands and a result that are divided in one way, and so
+does a ragged product. A product whose result is divided by the axes of the contracted dimension, instead of those of an operand,
+is made in the operands' division first, if the result is not larger than the operand.
 """
 
 from __future__ import annotations
@@ -33,16 +33,23 @@ class Reshards(Struct, frozen=True):
 def reshards_of(node: Node) -> Reshards | None:
     """Return the reshards around the instruction of a node, or None if it needs none."""
     instruction = node.instruction
-    if instruction is None or instruction.opcode not in ("concatenate", "dot"):
+    if instruction is None or instruction.opcode not in ("concatenate", "dot", "ragged-dot"):
         return None
     shardings = [value.place.sharding for value in (*node.operands, *node.results)]
-    mesh = next((sharding.mesh for sharding in shardings if sharding is not None), None)
-    if mesh is None or not mesh.axes or any(sharding is not None and sharding.mesh != mesh for sharding in shardings):
+    mesh = next((sharding.mesh for sharding in shardings if sharding is not None and sharding.mesh.axes), None)
+    if mesh is None:
+        return None
+    # A mesh without axes divides nothing: any other mesh can do that.
+    shardings = [
+        all_dims(mesh, len(sharding.dims), is_closed=True) if sharding is not None and sharding.mesh == Mesh(()) else sharding
+        for sharding in shardings
+    ]
+    if any(sharding is not None and sharding.mesh != mesh for sharding in shardings):
         return None
     projection = project(node.rule, shardings[:-1], shardings[-1:], mesh, is_closed=True)
     if instruction.opcode == "dot":
         return _after_dot(node, projection, mesh) if shardings[-1] is not None else None
-    if all(sharding == shardings[-1] for sharding in shardings[:-1]):
+    if instruction.opcode == "concatenate" and all(sharding == shardings[-1] for sharding in shardings[:-1]):
         return None
     sizes = [math.prod(value.dims) for value in (*node.operands, *node.results)]
     return _around(node, projection, shardings, _common_axes(node.rule, projection, sizes, mesh), mesh)

@@ -8,11 +8,10 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE, PERMUTE
 from hlo_run.hlo_passes.shardy import rules_calls, rules_indexed, rules_products, rules_shapes
 from hlo_run.hlo_passes.shardy.rule import Rule
+from hlo_run.hlo_passes.shardy.rules_given import given_rule
 
-# They are elementwise here, but Shardy knows no rule for them.
-_WITHOUT_RULE = frozenset(["map", "stochastic-convert", "rng", "rng-get-and-update-state"])
-# XLA hands them to Shardy as custom calls, which are not elementwise.
-_AS_CALLS = frozenset(["erf"])
+# They are elementwise here, but Shardy knows no rule for them, as StableHLO does not have them.
+_WITHOUT_RULE = frozenset("acos acosh asin asinh atanh cosh erf map rng rng-get-and-update-state sinh stochastic-convert".split())
 _POINTWISE = frozenset(["copy", "all-reduce", "collective-broadcast"]) | PERMUTE
 
 _RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
@@ -32,6 +31,7 @@ _RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
     "fft": rules_products.fft,
     "gather": rules_indexed.gather,
     "pad": rules_shapes.slice_or_pad,
+    "ragged-dot": rules_products.ragged_dot,
     "reduce": rules_shapes.reduce,
     "reduce-window": rules_shapes.reduce_window,
     "reshape": rules_shapes.reshape,
@@ -53,15 +53,19 @@ def is_elementwise(instruction: HloInstruction) -> bool:
         return instruction.shape.dims == instruction.operands[0].shape.dims
     if instruction.opcode == "custom-call":
         return instruction.custom_call_target in ("Sharding", "xla.sdy.PropagationBarrier")
-    return instruction.opcode == "copy" or (
-        instruction.opcode in ELEMENTWISE and instruction.opcode not in _WITHOUT_RULE | _AS_CALLS
-    )
+    return instruction.opcode == "copy" or (instruction.opcode in ELEMENTWISE and instruction.opcode not in _WITHOUT_RULE)
 
 
 def rule_of(instruction: HloInstruction) -> Rule | None:
-    """Return the sharding rule of an instruction, or None if shardings do not move through it."""
+    """Return the sharding rule of an instruction, or None if shardings do not move through it.
+
+    Raises Unsupported for a rule in its attributes that cannot be read or does not fit.
+    """
+    given = given_rule(instruction)
+    if given is not None:
+        return given
     make = _RULES.get(instruction.opcode)
     if make is not None:
         return make(instruction)
-    is_pointwise = instruction.opcode in _POINTWISE | _AS_CALLS or is_elementwise(instruction)
+    is_pointwise = instruction.opcode in _POINTWISE or is_elementwise(instruction)
     return rules_calls.pointwise(instruction) if is_pointwise else None

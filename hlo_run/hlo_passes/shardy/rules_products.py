@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlo_run.analysis.sharding.ragged_dims import ragged_dims
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.shardy.rule import Kind, Rule, RuleBuilder
 
@@ -24,6 +25,15 @@ def dot(instruction: HloInstruction) -> Rule:
             out += 1
     for one, other in zip(instruction.lhs_contracting_dims, instruction.rhs_contracting_dims, strict=True):
         builder.factor([one, other], [None], left[one], Kind.REDUCTION)
+    return builder.build()
+
+
+def ragged_dot(instruction: HloInstruction) -> Rule:
+    """As of a dot; the ragged dimension and the groups need whole operands."""
+    builder = RuleBuilder([operand.shape.rank for operand in instruction.operands], [instruction.shape.rank])
+    for dim in ragged_dims(instruction):
+        kind = Kind.REPLICATE if dim.is_whole else Kind.REDUCTION if dim.is_contracted else Kind.PASS
+        builder.factor(dim.dims, [dim.output], dim.size, kind)
     return builder.build()
 
 

@@ -11,6 +11,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.whole_shape import whole_shape
 from hlo_run.reference.values import Value
 
 # All devices of a run are simulated in one process, which keeps the arguments and results of each.
@@ -63,8 +64,10 @@ class DeviceGrid(Struct, frozen=True):
         return [f"Argument {number} of device {device}" for device in range(self.size) for number in range(count)]
 
     def result_shape(self, module: HloModule) -> Shape:
-        """Return the shape of the joined results: a tuple if there are several devices."""
+        """Return the shape of the joined results, whole arrays: a tuple if there are several devices."""
         shape = module.entry.root.shape
+        if module.divided is not None:
+            shape = whole_shape(shape, module.divided.result)
         return shape if self.size == 1 else Shape.make_tuple((shape,) * self.size)
 
     def make_arguments(self, module: HloModule, make: Callable[[], list[Value]]) -> list[Value]:

@@ -10,6 +10,10 @@ ROWS, COLUMNS, BOTH = "{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}", "{devices=
 ROWS_TWICE = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }"
 MAX = "max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] maximum(x, y) }"
+GREATER = """greater {
+  a = s32[] parameter(0) b = s32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3)
+  ROOT r = pred[] compare(a, b), direction=GT
+}"""
 
 CASES = {
     "elementwise": f"""
@@ -34,6 +38,32 @@ CASES = {
       a = f32[7,9] parameter(0), sharding={BOTH}
       z = f32[] constant(0)
       ROOT r = f32[9] reduce(a, z), dimensions={{0}}, to_apply=add""",
+    "ragged sum over tiles": """
+      x = f32[5,6] parameter(0), sharding={devices=[1,4]<=[4]}
+      w = f32[3,6,7] parameter(1), sharding={devices=[1,4,1]<=[4]}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[5,7] ragged-dot(x, w, g), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+        rhs_group_dims={0}, sharding={replicated}""",
+    "ragged batches": """
+      x = f32[6,3,4] parameter(0), sharding={devices=[2,1,2]<=[4]}
+      w = f32[6,4,2] parameter(1), sharding={devices=[2,2,1]<=[4]}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[6,3,2] ragged-dot(x, w, g), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2},
+        rhs_contracting_dims={1}, lhs_ragged_dims={0}, sharding={devices=[2,1,1,2]<=[4] last_tile_dim_replicate}""",
+    "ragged operands divided otherwise": """
+      x = f32[5,6] parameter(0), sharding={devices=[1,4]<=[4]}
+      w = f32[3,6,7] parameter(1), sharding={devices=[1,4,1]3,1,0,2}
+      g = s32[3] constant({2,0,3})
+      ROOT d = f32[5,7] ragged-dot(x, w, g), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+        rhs_group_dims={0}, sharding={replicated}""",
+    "transform": """
+      a = f32[2,3,24] parameter(0), sharding={devices=[1,1,4]<=[4]}
+      c = c64[2,3,24] convert(a), sharding={devices=[1,1,4]<=[4]}
+      t = c64[2,3,24] fft(c), fft_type=FFT, fft_length={24}, sharding={devices=[1,1,4]<=[4]}
+      ROOT i = f32[2,3,24] imag(t), sharding={devices=[1,1,4]<=[4]}""",
+    "greatest of uneven batches": """
+      x = s32[3,17] parameter(0), sharding={devices=[2,2]<=[2,2]T(1,0)}
+      ROOT t = (s32[3,5], s32[3,5]) custom-call(x), custom_call_target="TopK", called_computations={greater}""",
     "pad and slice": f"""
       a = f32[9,4] parameter(0), sharding={ROWS}
       z = f32[] constant(1)
@@ -148,4 +178,4 @@ body {{ p = (s32[], f32[6,8]) parameter(0) i = s32[] get-tuple-element(p), index
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_divided_module_has_the_values_of_the_whole_one(name: str) -> None:
-    check_values(f"HloModule m, num_partitions=4\n{OTHERS}\nENTRY e {{{CASES[name]}\n}}")
+    check_values(f"HloModule m, num_partitions=4\n{OTHERS}\n{GREATER}\nENTRY e {{{CASES[name]}\n}}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hlo_run
+from hlo_run.errors import Unsupported
 from hlo_run.hlo_passes.shardy.rule import Kind, Mapping, Rule
 from hlo_run.hlo_passes.shardy.rules import rule_of
 
@@ -36,6 +37,25 @@ CASES = {
         "f32[2,4,8] f32[2,8,16]",
         "f32[2,4,16] dot(p0, p1), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
         "([i, j, l], [i, l, k])->([i, j, k]) {i=2, j=4, k=16, l=8} reduction={l}",
+    ),
+    "ragged-rows": (
+        "f32[32,16] f32[4,16,8] s32[4]",
+        """f32[32,8] ragged-dot(p0, p1, p2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+          rhs_group_dims={0}""",
+        "([i, k], [l, k, j], [l])->([i, j]) {i=32, j=8, k=16, l=4} reduction={k} need_replication={i, l}",
+    ),
+    "ragged-sum": (
+        "f32[6,32,16] f32[6,16,8] s32[6,4]",
+        """f32[4,6,32,8] ragged-dot(p0, p1, p2), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2},
+          rhs_contracting_dims={1}, lhs_ragged_dims={2}""",
+        "([i, j, l], [i, l, k], [i, m])->([m, i, j, k]) {i=6, j=32, k=8, l=16, m=4} need_replication={l, m}",
+    ),
+    "given": (
+        "f32[8,16] f32[16,4]",
+        """f32[4,8] custom-call(p0, p1), custom_call_target="mine", frontend_attributes={xla.sdy.sharding_rule=
+          "#sdy.op_sharding_rule<([ij, kl], [kl, m])->([m, ij]) {i=4, j=2, k=2, l=8, m=4} reduction={k, l} permutation={m}
+          blocked_propagation={j}, custom>"}""",
+        "([ij, kl], [kl, m])->([m, ij]) {i=4, j=2, k=2, l=8, m=4} reduction={k, l} permutation={m} blocked={j}",
     ),
     "reshape-split": ("f32[8,6]", "f32[2,4,6] reshape(p0)", "([ij, k])->([i, j, k]) {i=2, j=4, k=6}"),
     "reshape-mixed": ("f32[2,3]", "f32[3,2] reshape(p0)", "([i, k])->([j, l]) {i=2, j=3, k=3, l=2}"),
@@ -124,3 +144,21 @@ def test_the_rule_is_that_of_shardy(name: str) -> None:
 def test_unknown_custom_calls_and_maps_have_no_rule() -> None:
     text = 'HloModule m\nENTRY e {\n p = f32[4] parameter(0)\n ROOT r = f32[4] custom-call(p), custom_call_target="mine"\n}'
     assert rule_of(hlo_run.parse(text).entry.root) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("([i])->([i]) {i=8}", "does not fit the arrays"),
+        ("([i, j])->([i, j]) {i=8, j=4} sum={j}", "cannot have sum"),
+        ("([i, a])->([i, j]) {i=8, j=4}", "'a' are no factors"),
+        ("([i, j])->([i, j]) {j=8, i=4}", "not in order"),
+        ("[i, j]->[i, j]", "is no sharding rule"),
+    ],
+)
+def test_a_given_rule_that_does_not_fit_is_refused(rule: str, message: str) -> None:
+    attributes = f'frontend_attributes={{xla.sdy.sharding_rule="#sdy.op_sharding_rule<{rule}>"}}'
+    call = f'ROOT c = f32[8,4] custom-call(p), custom_call_target="mine", {attributes}'
+    module = hlo_run.parse(f"HloModule m\nENTRY e {{\n p = f32[8,4] parameter(0)\n {call}\n}}")
+    with pytest.raises(Unsupported, match=message):
+        rule_of(module.entry.root)

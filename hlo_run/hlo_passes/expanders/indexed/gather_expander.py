@@ -3,8 +3,8 @@
     g = f32[1,3,128] gather(f32[64,128] p, s32[1,1] i), offset_dims={1,2}, slice_sizes={3,128}
         =>   reshape f32[1,3,128] (dynamic-slice f32[3,128] (p, reshape s32[] (i), 0), dynamic_slice_sizes={3,128})
 
-Both clamp start indices so that the slice is in bounds. Needs the form of `gather_simplifier`. A gather of slices as large as the
-operand is a broadcast, in any form. XLA's `GatherExpander`, in its mode for simple gathers.
+Both clamp start indices so that the slice is in bounds. A gather of slices as large as the operand is a broadcast. XLA's
+`GatherExpander`, in its mode for simple gathers.
 """
 
 from __future__ import annotations
@@ -49,11 +49,14 @@ def _repeated(gather: HloInstruction) -> HloInstruction:
 
 
 def _takes_one_slice(gather: HloInstruction) -> bool:
-    return has_simple_gather_form(gather) and gather.operands[1].shape.dims[0] == 1
+    dims = gather.operands[1].shape.dims
+    return all(size == 1 for dim, size in enumerate(dims) if dim != gather.index_vector_dim) and 0 not in dims
 
 
 def _sliced(gather: HloInstruction) -> HloInstruction:
     editor, (operand, rows) = Editor(gather), gather.operands
+    if not has_simple_gather_form(gather):
+        rows = editor.reshape(rows, (1, len(gather.start_index_map)))
     sizes = gather.gather_slice_sizes
     starts = scalar_indices(editor, rows, gather.start_index_map, operand.shape.rank)
     shape = replace(operand.shape, dims=sizes)

@@ -15,7 +15,10 @@ from hlo_run.hlo_passes.partitioning.handlers import (
     scatters,
     shapes,
 )
+from hlo_run.hlo_passes.partitioning.handlers.ragged import ragged_dot
 from hlo_run.hlo_passes.partitioning.handlers.select_and_scatter import select_and_scatter
+from hlo_run.hlo_passes.partitioning.handlers.top_k import top_k
+from hlo_run.hlo_passes.partitioning.handlers.transforms import fft
 from hlo_run.hlo_passes.partitioning.handlers.visit import Handler, Visit
 from hlo_run.hlo_passes.partitioning.preparation import ROTATE
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -34,6 +37,7 @@ _HANDLERS: dict[str, Handler] = {
     "dot": dots.dot,
     "dynamic-slice": dynamic.dynamic_slice,
     "dynamic-update-slice": dynamic.dynamic_update_slice,
+    "fft": fft,
     "gather": gathers.gather,
     "get-tuple-element": plain.element,
     "iota": plain.iota,
@@ -41,6 +45,7 @@ _HANDLERS: dict[str, Handler] = {
     "optimization-barrier": plain.elementwise,
     "pad": shapes.pad,
     "parameter": plain.parameter,
+    "ragged-dot": ragged_dot,
     "reduce": reductions.reduce,
     "reduce-window": reductions.reduce_window,
     "reshape": shapes.reshape,
@@ -63,6 +68,8 @@ def handler_of(instruction: HloInstruction) -> Handler:
         return plain.elementwise
     if instruction.opcode == "custom-call" and instruction.custom_call_target == ROTATE and not instruction.shape.is_tuple:
         return rotate.rotate
+    if instruction.opcode == "custom-call" and instruction.custom_call_target == "TopK":
+        return top_k
     found = _HANDLERS.get(instruction.opcode)
     if found is not None:
         return found
