@@ -40,6 +40,9 @@ class CollectiveFlags:
         "N",
     )
     xla_gpu_collective_combine_threshold_count: int = flag(2048, "Combine at most N collectives into one.", "N")
+    xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
+        False, "collective-combiner-annotator: combine collectives that no work hides as far as the device's memory allows."
+    )
     xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
         False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
@@ -146,7 +146,27 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
     ),
 )
 
+
+def _combines_by_memory(c: PassContext) -> bool:
+    is_asked = c.options.xla_gpu_experimental_enable_heuristic_collective_combining
+    return is_asked and c.target.compute_capability >= (8, 0)
+
+
+def _passes(*modules: str) -> Callable[[PassContext], tuple[HloPass, ...]]:
+    """Return the option of a row that has passes without options."""
+    return lambda c: tuple(_pass(module)(c) for module in modules)
+
+
 COMBINERS: tuple[HloRow, ...] = (
+    HloRow(
+        "collective-combiner-annotator",
+        _pass(
+            "collectives.combiners.collective_combiner_annotator",
+            conversion=_passes("asynchronous.async_collective_creator", "asynchronous.async_collective_annotator"),
+            overlap=_passes("asynchronous.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
+        ),
+        when=_combines_by_memory,
+    ),
     HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
     HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),
     HloRow(

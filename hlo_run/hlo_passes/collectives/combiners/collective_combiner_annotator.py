@@ -1,0 +1,90 @@
+"""Note in the module's header how many bytes the combiners may use, and which collectives would run beside no other work.
+
+    HloModule m                        =>   HloModule m, frontend_attributes={suggested_combiner_threshold="80635830118"}
+    a = f32[8] all-reduce(x), ..       =>   a = f32[8] all-reduce(x), .., frontend_attributes={sync_collective="true"}
+
+A trial decides: a copy of the module gets asynchronous collectives and a schedule. The limit is the device's memory, by the slop
+factor of the scheduler, without the peak of the trial. Nothing happens if no memory is left. XLA's `CollectiveCombinerAnnotator`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.latency.async_kinds import gpu_config
+from hlo_run.analysis.latency.least_memory import least_memory_orders
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+
+_NUMBER = "collective_id"
+
+
+class CollectiveCombinerAnnotator(Struct, frozen=True):
+    """The pass; see the module's docstring.
+
+    `conversion` makes the collectives of the trial asynchronous. `overlap` lets them run beside work, and marks the others.
+    """
+
+    name: ClassVar[str] = "collective-combiner-annotator"
+    conversion: tuple[HloPass, ...] = ()
+    overlap: tuple[HloPass, ...] = ()
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        collectives = module.instructions_of(*COLLECTIVE)
+        for number, collective in enumerate(collectives):
+            _set(collective, _NUMBER, str(number))
+        trial = module.clone()
+        for collective in collectives:
+            _set(collective, _NUMBER, None)
+        peak_bytes = self._schedule(ctx, trial)
+        left = ctx.target.device_memory_size_bytes * ctx.options.xla_gpu_memory_limit_slop_factor // 100 - peak_bytes
+        if left <= 0:
+            return
+        _set(module, "suggested_combiner_threshold", str(left))
+        alone = {_get(start, _NUMBER) for start in trial.instructions_of("async-start", *COLLECTIVE) if _is_sync(start)}
+        for number, collective in enumerate(collectives):
+            if str(number) in alone:
+                _set(collective, "sync_collective", "true")
+        module.version += 1
+
+    def _schedule(self, ctx: PassContext, trial: HloModule) -> int:
+        """Schedule the trial as the module will be, and return the peak in bytes of the order that saves memory."""
+        for each in self.conversion:
+            each.apply(ctx, trial)
+        orders, peak_bytes = least_memory_orders(trial, set(executed_computations(trial)), {})
+        trial.schedule = orders
+        trial.attrs["is_scheduled"] = True
+        for each in self.overlap:
+            each.apply(ctx, trial)
+        return peak_bytes
+
+
+def _is_sync(start: HloInstruction) -> bool:
+    return (
+        start.opcode in ("async-start", *ASYNC_START)
+        and gpu_config(start).get("collective_backend_config", {}).get("is_sync") is True
+    )
+
+
+def _get(item: HloInstruction, name: str) -> str | None:
+    attributes = item.attrs.get("frontend_attributes")
+    return attributes.get(name) if isinstance(attributes, FrontendAttributes) else None
+
+
+def _set(item: HloInstruction | HloModule, name: str, value: str | None) -> None:
+    """Set a frontend attribute, or take it away with None."""
+    old = item.attrs.get("frontend_attributes")
+    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
+    entries.pop(name, None)
+    if value is not None:
+        entries[name] = value
+    if entries:
+        item.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    else:
+        item.attrs.pop("frontend_attributes", None)
