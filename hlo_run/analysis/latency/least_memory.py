@@ -13,21 +13,13 @@ from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
 from hlo_run.analysis.buffers.heap_simulator import PeakHeap, simulate
 from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
-from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
+from hlo_run.analysis.buffers.schedulers import dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.latency.early_and_late import early_and_late
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 Orders = dict[HloComputation, list[HloInstruction]]
-_Scheduler = Callable[[HloComputation, ComputationMemory], list[HloInstruction]]
-
-
-def _post_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
-    del memory
-    return computation.post_order()
-
-
-_SCHEDULERS: tuple[_Scheduler, ...] = (list_order, dfs_order, _post_order)
+_SCHEDULERS: tuple[Callable[[HloComputation], list[HloInstruction]], ...] = (list_order, dfs_order, HloComputation.post_order)
 
 
 def least_memory_orders(
@@ -39,15 +31,11 @@ def least_memory_orders(
     """
     analysis = analyze_aliases(analyze_dataflow(module))
     wanted = missing | set(analysis.dataflow.embedded) - given.keys()
-    callees_first = [computation for computation in computation_post_order(module) if computation in wanted]
+    computations = [computation for computation in computation_post_order(module) if computation in wanted]
     sharing = BufferSharing()
     tried: list[tuple[Orders, int]] = []
     for scheduler in _SCHEDULERS:
-        memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
-        orders: Orders = {}
-        for computation in callees_first:
-            orders[computation] = early_and_late(computation, scheduler(computation, memory))
-            memory.note(computation, orders[computation])
+        orders = {computation: early_and_late(computation, scheduler(computation)) for computation in computations}
         tried.append((orders, _peak_bytes(analysis, {**given, **orders}, sharing)))
     return min(tried, key=lambda one: one[1])
 

@@ -45,7 +45,7 @@ def _is_canonical(dot: HloInstruction) -> bool:
 
 
 def _canonical(dot: HloInstruction) -> HloInstruction:
-    editor = Editor(dot)
+    editor = Editor(dot, keeps_sharding=False)
     (lhs, rhs), attrs = dot.operands, dot.attrs
     batch = dot.lhs_batch_dims, dot.rhs_batch_dims
     contracting = dot.lhs_contracting_dims, dot.rhs_contracting_dims
@@ -80,7 +80,7 @@ def _grouped(value: HloInstruction, batch: Sequence[int], groups: Sequence[Seque
 
     The transpose and reshape are made even if they change nothing, as in XLA.
     """
-    editor, dims = Editor(value), value.shape.dims
+    editor, dims = Editor(value, keeps_sharding=False), value.shape.dims
     order = (*batch, *(d for group in groups for d in group))
     transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
     sizes = (*(dims[d] for d in batch), *(_size(value, group) for group in groups))
