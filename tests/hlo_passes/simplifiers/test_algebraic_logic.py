@@ -119,8 +119,8 @@ CASES = (
     Case("equal arms", "m=pred[4] p=f32[4]", ROOT + "select(m, p, p)", "p"),
     Case("known choice", "p=f32[4] q=f32[4]", T.format("false") + ROOT + "select(tb, p, q)", "q"),
     Case("negated choice", "m=pred[4] p=f32[4] q=f32[4]", "x = pred[4] not(m);" + ROOT + "select(x, p, q)", "select(m, q, p)"),
-    Case("choice of preds", MN, T.format("false") + MROOT + "select(m, n, tb)", "and(m, n)"),
-    Case("other choice of preds", MN, T.format("true") + MROOT + "select(m, tb, n)", "or(m, n)"),
+    Case("choice of preds", MN, T.format("false") + MROOT + "select(m, n, tb)", "select(m, n, broadcast<4>({false}))"),
+    Case("other choice of preds", MN, T.format("true") + MROOT + "select(m, tb, n)", "select(m, broadcast<4>({true}), n)"),
     Case("remainder twice", IJ, "x = s32[4] remainder(i, j);" + IROOT + "remainder(x, j)", "remainder(i, j)"),
     Case(
         "remainder of 8",

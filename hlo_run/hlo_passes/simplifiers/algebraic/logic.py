@@ -194,17 +194,13 @@ def select_by_negation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def select_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """select(p, true, false) => p, (p, false, true) => not p, (p, q, false) => p and q, (p, true, q) => p or q."""
+    """select(p, true, false) => p, select(p, false, true) => not p. As in XLA, one constant alone changes nothing."""
     test, one, two = i.operands
     if i.shape.element_type != "pred" or test.shape.dims != i.shape.dims:
         return None
     if is_all(one, 1) and is_all(two, 0):
         return test
-    if is_all(one, 0) and is_all(two, 1):
-        return rw.unary("not", test)
-    if is_all(two, 0):
-        return rw.binary("and", test, one)
-    return rw.binary("or", test, two) if is_all(one, 1) else None
+    return rw.unary("not", test) if is_all(one, 0) and is_all(two, 1) else None
 
 
 def select_by_comparison_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
