@@ -76,6 +76,29 @@ def common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list
     return groups
 
 
+def unmodified_dims(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the pairs of equal dimensions that a reshape keeps, as XLA's `DimensionsUnmodifiedByReshape`.
+
+    Both sides have as many elements, but not 0. A size of 1 belongs to no other dimension.
+    """
+    pairs: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(one) or j < len(two):
+        start, left, right = (i, j), 1, 1
+        while (i, j) == start or left != right:
+            ours, theirs = one[i] if i < len(one) else None, two[j] if j < len(two) else None
+            is_even = left == right
+            takes_ours = left < right or (is_even and ours is not None and (theirs is None or ours <= theirs))
+            takes_theirs = right < left or (is_even and theirs is not None and (ours is None or theirs <= ours))
+            if takes_ours and ours is not None:
+                left, i = left * ours, i + 1
+            if takes_theirs and theirs is not None:
+                right, j = right * theirs, j + 1
+        if (i, j) == (start[0] + 1, start[1] + 1):
+            pairs.append(start)
+    return pairs
+
+
 def transpose_is_bitcast(source: Shape, target: Shape, permutation: tuple[int, ...]) -> bool:
     """True if the transpose (`target` dimension i is `source` dimension `permutation[i]`) moves no byte."""
     return tuple(permutation[dim] for dim in physical_dims(target)) == physical_dims(source)

@@ -150,28 +150,26 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
     ),
 )
 
-# What collective-combiner-annotator does with a copy of the module, up to its schedule and after it.
-_TO_SCHEDULE = (
-    _pass("asynchronous.async_collective_creator"),
-    _pass("asynchronous.async_collective_annotator"),
-    _pass("memory.schedule"),
-)
-_AFTER_SCHEDULE = (_pass("asynchronous.latency_hiding_scheduler"), _pass("asynchronous.convert_async_to_sync"))
+
+def _combines_by_memory(c: PassContext) -> bool:
+    is_asked = c.options.xla_gpu_experimental_enable_heuristic_collective_combining
+    return is_asked and c.target.compute_capability >= (8, 0)
 
 
-def _to_schedule(c: PassContext) -> tuple[HloPass, ...]:
-    return tuple(make(c) for make in _TO_SCHEDULE)
-
-
-def _after_schedule(c: PassContext) -> tuple[HloPass, ...]:
-    return tuple(make(c) for make in _AFTER_SCHEDULE)
+def _passes(*modules: str) -> Callable[[PassContext], tuple[HloPass, ...]]:
+    """Return the option of a row that has passes without options."""
+    return lambda c: tuple(_pass(module)(c) for module in modules)
 
 
 COMBINERS: tuple[HloRow, ...] = (
     HloRow(
         "collective-combiner-annotator",
-        _pass("collectives.combiners.collective_combiner_annotator", first=_to_schedule, then=_after_schedule),
-        when=lambda c: c.options.xla_gpu_experimental_enable_heuristic_collective_combining,
+        _pass(
+            "collectives.combiners.collective_combiner_annotator",
+            conversion=_passes("asynchronous.async_collective_creator", "asynchronous.async_collective_annotator"),
+            overlap=_passes("asynchronous.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
+        ),
+        when=_combines_by_memory,
     ),
     HloRow("gpu-all-gather-combiner", _pass("collectives.combiners.all_gather_combiner"), for_opcodes=("all-gather",)),
     HloRow("gpu-all-reduce-combiner", _pass("collectives.combiners.all_reduce_combiner"), for_opcodes=("all-reduce",)),

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
+from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast, unmodified_dims
 from hlo_run.hlo.values.shape import Shape
 
 _PAIRS = [
@@ -43,3 +43,16 @@ def test_against_offsets(source: tuple[int, ...], target: tuple[int, ...]) -> No
             fits += [other] * is_same
         found = aligned_order(one, target)
         assert found in fits if fits else found is None, f"{one} -> {target}"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "pairs"),
+    [
+        ((3, 1, 4), (1, 3, 4), [(0, 1), (2, 2)]),
+        ((3, 1, 4), (3, 4), [(0, 0), (2, 1)]),
+        ((2, 3, 4), (6, 4), [(2, 1)]),
+        ((1, 1), (1,), [(0, 0)]),
+    ],
+)
+def test_a_reshape_keeps_dimensions(one: tuple[int, ...], two: tuple[int, ...], pairs: list[tuple[int, int]]) -> None:
+    assert unmodified_dims(one, two) == pairs

@@ -95,9 +95,10 @@ def subshape(shape: Shape, index: ShapeIndex) -> Shape:
 def buffer_size_bytes(value: HloValue) -> int:
     """Return the bytes of a value's buffer. The buffer of a tuple is a table of pointers."""
     if value.buffer_bytes < 0:
-        value.buffer_bytes = _size_bytes(value.shape)
+        value.buffer_bytes = shape_bytes(value.shape)
     return value.buffer_bytes
 
 
-def _size_bytes(shape: Shape) -> int:
+def shape_bytes(shape: Shape) -> int:
+    """Return the bytes of the buffer of a value of this shape."""
     return POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes

@@ -7,62 +7,13 @@ other, first those with most users. Mirrors XLA's `ListMemoryScheduler` and `DFS
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 
-from hlo_run.analysis.buffers.dataflow import Dataflow
-from hlo_run.analysis.buffers.dataflow_values import HloValue
-from hlo_run.analysis.computation_order import nested_computations
+from hlo_run.analysis.buffers.points_to import LASTING, Buffer, PointsTo, buffer_bytes
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
-SizeOf = Callable[[HloValue], int]
-# As in XLA: the buffers of these exist before the computation runs, and remain.
-_NOTHING_TO_FREE = frozenset(("parameter", "constant"))
 _FIRST, _LAST = 2**62, -(2**62)
-
-
-class ComputationMemory:
-    """The values that instructions of scheduled computations define and use, and the peak bytes of each computation."""
-
-    def __init__(self, dataflow: Dataflow, size_of: SizeOf) -> None:
-        self._dataflow = dataflow
-        self.size_of = size_of
-        self._bytes: dict[HloComputation, int] = {}
-        self._used: dict[HloInstruction, list[HloValue]] = {}
-
-    def defined(self, instruction: HloInstruction) -> list[HloValue]:
-        """Return the values that an instruction allocates; none for parameters and constants."""
-        if instruction.opcode in _NOTHING_TO_FREE:
-            return []
-        return [v for v in self._dataflow.trees[instruction].values if v.instruction is instruction]
-
-    def used(self, instruction: HloInstruction) -> list[HloValue]:
-        """Return the values that an instruction uses: all of its operands. get-tuple-element uses the whole tuple, as in XLA."""
-        known = self._used.get(instruction)
-        if known is not None:
-            return known
-        found = [v for operand in instruction.operands for v in self._dataflow.trees[operand].values]
-        used = [v for v in dict.fromkeys(found) if v.instruction.opcode not in _NOTHING_TO_FREE]
-        self._used[instruction] = used
-        return used
-
-    def inner_bytes(self, instruction: HloInstruction) -> int:
-        """Return the peak bytes of the computations that the instruction runs."""
-        if not instruction.called:
-            return 0
-        return max((self._bytes.get(inner, 0) for inner in nested_computations(instruction)), default=0)
-
-    def note(self, computation: HloComputation, order: list[HloInstruction]) -> None:
-        """Record the peak bytes of a computation in this order."""
-        last = {value: instruction for instruction in order for value in self.used(instruction)}
-        in_use = peak = 0
-        for instruction in order:
-            made = self.defined(instruction)
-            in_use += sum(map(self.size_of, made))
-            peak = max(peak, in_use + self.inner_bytes(instruction))
-            dying = [v for v in self.used(instruction) if last[v] is instruction and v.instruction.parent is computation]
-            in_use -= sum(map(self.size_of, dying))
-            in_use -= sum(self.size_of(v) for v in made if v not in last and instruction is not computation.root)
-        self._bytes[computation] = peak
 
 
 def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstruction]]:
@@ -74,20 +25,21 @@ def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstr
     return found
 
 
-def list_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
+def list_order(computation: HloComputation) -> list[HloInstruction]:
     """Return an order that always runs the ready instruction that frees most bytes; scalars as soon as they are ready."""
-    return _ListScheduler(computation, memory).run()
+    return _ListScheduler(computation).run()
 
 
 class _ListScheduler:
-    def __init__(self, computation: HloComputation, memory: ComputationMemory) -> None:
+    def __init__(self, computation: HloComputation) -> None:
         self._computation = computation
-        self._memory = memory
+        memory = PointsTo(computation)
         self._used = {instruction: memory.used(instruction) for instruction in computation.instructions}
-        self._open_uses: dict[HloValue, dict[HloInstruction, None]] = {}
-        for instruction, values in self._used.items():
-            for value in values:
-                self._open_uses.setdefault(value, {})[instruction] = None
+        self._made_bytes = {i: sum(map(buffer_bytes, memory.made(i))) for i in computation.instructions}
+        # The caller uses the result after all instructions.
+        self._open_uses: Counter[Buffer] = Counter(memory.held(computation.root))
+        for buffers in self._used.values():
+            self._open_uses.update(buffers)
         self._ready: dict[HloInstruction, tuple[int, int]] = {}
         # (negated priority, negated counter, instruction number): of equals the last that became ready is first.
         self._queue: list[tuple[int, int, int, int]] = []
@@ -120,13 +72,9 @@ class _ListScheduler:
         return order
 
     def _close_uses(self, instruction: HloInstruction) -> bool:
-        """Count the uses of an instruction that runs; return True if a value has one use left."""
-        found = False
-        for value in self._used[instruction]:
-            uses = self._open_uses[value]
-            del uses[instruction]
-            found |= len(uses) == 1
-        return found
+        """Count the uses of an instruction that runs; return True if a buffer has one use left."""
+        self._open_uses.subtract(self._used[instruction])
+        return any(self._open_uses[buffer] == 1 for buffer in self._used[instruction])
 
     def _push_again(self, instruction: HloInstruction) -> None:
         """Push the ready instructions beside one that ran, whose priority is another now."""
@@ -149,17 +97,14 @@ class _ListScheduler:
             return _FIRST, _FIRST
         if instruction.opcode in ("infeed", "outfeed") and instruction.attrs.get(f"{instruction.opcode}_config"):
             return (_LAST if instruction.opcode == "infeed" else _FIRST), len(instruction.users)
-        freed = sum(self._memory.size_of(v) for v in self._used[instruction] if len(self._open_uses[v]) == 1)
-        inner = self._memory.inner_bytes(instruction)
-        made = sum(map(self._memory.size_of, self._memory.defined(instruction)))
-        # The result of a loop or branch is part of its inner memory.
-        return freed - (inner if inner else made), len(instruction.users)
+        freed = sum(buffer_bytes(buffer) for buffer in self._used[instruction] if self._open_uses[buffer] == 1)
+        return freed - self._made_bytes[instruction], len(instruction.users)
 
 
-def dfs_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
+def dfs_order(computation: HloComputation) -> list[HloInstruction]:
     """Return a post-order that visits first the operand with most users above it."""
     post_order = computation.post_order()
-    ranks = _ranks(post_order, memory)
+    ranks = _ranks(post_order, PointsTo(computation))
     order: dict[HloInstruction, None] = {}
     for start in (*_unreachable_roots(computation), computation.root):
         waiting: list[tuple[HloInstruction, Iterator[HloInstruction]]] = [(start, _operands(start, ranks))]
@@ -189,16 +134,16 @@ def _unreachable_roots(computation: HloComputation) -> list[HloInstruction]:
     return [i for i in computation.instructions if not i.users and i is not computation.root and i not in before]
 
 
-def _ranks(post_order: list[HloInstruction], memory: ComputationMemory) -> dict[HloInstruction, _Rank]:
+def _ranks(post_order: list[HloInstruction], memory: PointsTo) -> dict[HloInstruction, _Rank]:
     """Return (users beyond the first, bytes) of each instruction and all above it, negated, then its name."""
     users: dict[HloInstruction, int] = {}
     sizes: dict[HloInstruction, int] = {}
     all_bytes = 0
     for instruction in post_order:
         users[instruction] = sizes[instruction] = 0
-        if instruction.opcode in _NOTHING_TO_FREE:
+        if instruction.opcode in LASTING:
             continue
-        own = sum(map(memory.size_of, memory.defined(instruction)))
+        own = sum(map(buffer_bytes, memory.made(instruction)))
         all_bytes += own
         above = list(dict.fromkeys(instruction.operands))
         # Paths that meet count twice. The bound keeps the numbers from growing exponentially.

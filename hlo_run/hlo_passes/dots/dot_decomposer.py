@@ -45,7 +45,7 @@ def _is_canonical(dot: HloInstruction) -> bool:
 
 
 def _canonical(dot: HloInstruction) -> HloInstruction:
-    editor = Editor(dot)
+    editor = Editor(dot, keeps_sharding=False)
     (lhs, rhs), attrs = dot.operands, dot.attrs
     batch = dot.lhs_batch_dims, dot.rhs_batch_dims
     contracting = dot.lhs_contracting_dims, dot.rhs_contracting_dims

@@ -4,7 +4,8 @@
     slice(get-tuple-element(s), index=0), slice={[0:4], [0:5]}  =>  c = (f32[4,5], s32[4,5]) custom-call(x), "TopK"
     slice(get-tuple-element(s), index=1), ..                        get-tuple-element(c), index=0 and 1
 
-For f32 and bf16, one row or a batch of rows along the last dimension, if the sort has no other users. XLA's `TopkRewriter`.
+For f32 and bf16, along the first or last dimension, if the sort has no other users. The call gets one row or a batch of rows:
+the other dimensions are reshaped to one, and rows along the first dimension are transposed. XLA's `TopkRewriter`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _TYPES = ("f32", "bf16")
-_MAX_RANK = 2
 
 
 class TopkRewriter(Struct, frozen=True):
@@ -34,25 +34,23 @@ class TopkRewriter(Struct, frozen=True):
             slices = _first_slices(sort) if _sorts_down(sort) else None
             if not slices:
                 continue
-            call = _call(sort, slices[0][1].shape.dims)
-            assert sort.parent is not None, "the instruction is in a computation"
-            sort.parent.add(call)
+            largest = _largest(sort, slices[0][1].shape.dims[sort.dimensions[0]])
             for number, slice_ in slices:
-                module.replace(slice_, sort.parent.add(_part(call, number, slice_)))
+                module.replace_uses(slice_, largest[number])
             remove_unused([slice_ for _, slice_ in slices])
 
 
 def _sorts_down(sort: HloInstruction) -> bool:
-    """Return True for a stable descending sort of one row or a batch of rows, alone or with the positions."""
+    """Return True for a stable descending sort along the first or last dimension, alone or with the positions."""
     keys, *others = sort.operands
     shape, root = keys.shape, sort.to_apply.root
-    if shape.element_type not in _TYPES or not 1 <= shape.rank <= _MAX_RANK or sort.dimensions != (shape.rank - 1,):
+    if shape.element_type not in _TYPES or shape.rank < 1 or sort.dimensions[0] not in (0, shape.rank - 1):
         return False
     if not sort.is_stable or root.opcode != "compare" or root.comparison_direction != "GT":
         return False
     if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
         return False
-    return len(others) <= 1 and all(_counts(other, shape.rank - 1) for other in others)
+    return len(others) <= 1 and all(_counts(other, sort.dimensions[0]) for other in others)
 
 
 def _counts(operand: HloInstruction, dim: int) -> bool:
@@ -73,28 +71,37 @@ def _first_slices(sort: HloInstruction) -> list[tuple[int, HloInstruction]]:
         else:
             return []
     dims = found[0][1].shape.dims if found else ()
-    return found if all(_is_first(slice_) and slice_.shape.dims == dims for _, slice_ in found) else []
+    dim = sort.dimensions[0]
+    return found if all(_is_first(slice_, dim) and slice_.shape.dims == dims for _, slice_ in found) else []
 
 
-def _is_first(slice_: HloInstruction) -> bool:
+def _is_first(slice_: HloInstruction, dim: int) -> bool:
     if slice_.opcode != "slice":
         return False
     source = slice_.operands[0].shape.dims
     ranges = slice_.slice_ranges
     is_first = all(start == 0 and stride == 1 for start, _, stride in ranges)
-    return is_first and slice_.shape.dims[:-1] == source[:-1]
+    return is_first and all(size == source[d] for d, size in enumerate(slice_.shape.dims) if d != dim)
 
 
-def _call(sort: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
-    kept = {name: sort.attrs[name] for name in ("metadata",) if name in sort.attrs}
-    shape = Shape.make_tuple((Shape.array(sort.operands[0].shape.element_type, dims), Shape.array("s32", dims)))
-    attrs = {"custom_call_target": "TopK", **kept}
+def _largest(sort: HloInstruction, k: int) -> list[HloInstruction]:
+    """Add the call, and return the k largest elements and their positions, in the dimensions of the sort."""
+    editor, value = Editor(sort), sort.operands[0]
+    dims, dim = value.shape.dims, sort.dimensions[0]
+    count, rows = dims[dim], value.shape.element_count // max(dims[dim], 1)
+    is_first = dim == 0 and len(dims) > 1
+    if len(dims) > 2:
+        value = editor.reshape(value, (count, rows) if is_first else (rows, count))
+    if is_first:
+        value = editor.transpose(value, (1, 0))
+    size = (rows, k) if len(dims) > 1 else (k,)
+    shape = Shape.make_tuple((Shape.array(value.shape.element_type, size), Shape.array("s32", size)))
     called = {"called_computations": sort.called["to_apply"]}
-    return HloInstruction("custom-call", "custom-call", shape, [sort.operands[0]], attrs, called, sort.where)
-
-
-def _part(call: HloInstruction, number: int, slice_: HloInstruction) -> HloInstruction:
-    kept = {name: slice_.attrs[name] for name in ("metadata",) if name in slice_.attrs}
-    return HloInstruction(
-        "get-tuple-element", "get-tuple-element", slice_.shape, [call], {"index": number, **kept}, None, slice_.where
-    )
+    call = editor.add("custom-call", shape, [value], called, custom_call_target="TopK")
+    found: list[HloInstruction] = []
+    for number in range(2):
+        part = editor.element(call, number)
+        if is_first:
+            part = editor.transpose(part, (1, 0))
+        found.append(editor.reshape(part, (*dims[:dim], k, *dims[dim + 1 :])) if len(dims) > 2 else part)
+    return found

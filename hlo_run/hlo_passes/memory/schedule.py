@@ -7,35 +7,16 @@ of equals. Asynchronous work starts as early and ends as late as the order allow
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
-from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
-from hlo_run.analysis.buffers.dataflow import analyze_dataflow
-from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
-from hlo_run.analysis.buffers.heap_simulator import peak_bytes
-from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
-from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.latency.early_and_late import early_and_late
+from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.attributes.table import FrontendAttributes
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
 from hlo_run.hlo_passes.hlo_pass import PassContext
-
-_Orders = dict[HloComputation, list[HloInstruction]]
-_Scheduler = Callable[[HloComputation, ComputationMemory], list[HloInstruction]]
-
-
-def _post_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
-    del memory
-    return computation.post_order()
-
-
-_SCHEDULERS: tuple[_Scheduler, ...] = (list_order, dfs_order, _post_order)
 
 
 class Schedule(Struct, frozen=True):
@@ -50,7 +31,8 @@ class Schedule(Struct, frozen=True):
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
         if missing:
-            module.schedule = given | _best_orders(module, missing, given)
+            orders, _ = least_memory_orders(module, missing, given)
+            module.schedule = given | orders
             module.attrs["is_scheduled"] = True
             module.version += 1
 
@@ -62,23 +44,3 @@ def _tag(module: HloModule) -> None:
     entries["fingerprint_before_lhs"] = xla_fingerprint(module)
     module.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
     module.version += 1
-
-
-def _best_orders(module: HloModule, missing: set[HloComputation], given: _Orders) -> _Orders:
-    """Return the orders of `missing` and of reducers with the smallest peak memory."""
-    analysis = analyze_aliases(analyze_dataflow(module))
-    wanted = missing | set(analysis.dataflow.embedded) - given.keys()
-    callees_first = [computation for computation in computation_post_order(module) if computation in wanted]
-    sharing = BufferSharing()
-    best: _Orders = {}
-    least_bytes: int | None = None
-    for scheduler in _SCHEDULERS:
-        memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
-        orders: _Orders = {}
-        for computation in callees_first:
-            orders[computation] = early_and_late(computation, scheduler(computation, memory))
-            memory.note(computation, orders[computation])
-        used_bytes = peak_bytes(analysis, given | orders, sharing)
-        if least_bytes is None or used_bytes < least_bytes:
-            best, least_bytes = orders, used_bytes
-    return best

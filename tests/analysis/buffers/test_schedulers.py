@@ -8,9 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import hlo_run
-from hlo_run.analysis.buffers.dataflow import analyze_dataflow
-from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
-from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
+from hlo_run.analysis.buffers.schedulers import dfs_order, list_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -21,7 +19,7 @@ from hlo_run.target import preset
 from tests.random_control_flow import random_module
 
 _CONTEXT = PassContext(preset("h100"), Options())
-_Scheduler = Callable[[HloComputation, ComputationMemory], list[HloInstruction]]
+_Scheduler = Callable[[HloComputation], list[HloInstruction]]
 
 # Every sum is small, every iota large: they are made one after the other only by who looks at memory.
 _WIDE = """
@@ -46,9 +44,8 @@ def test_orders_keep_to_operands_and_control_dependencies(scheduler: _Scheduler,
     module = hlo_run.parse(random_module(random.Random(seed), 25).replace("is_scheduled=true", "is_scheduled=false"))
     module.schedule = None
     CopyInsertion().apply(_CONTEXT, module)
-    memory = ComputationMemory(analyze_dataflow(module), buffer_size_bytes)
     for computation in executed_computations(module):
-        order = scheduler(computation, memory)
+        order = scheduler(computation)
         assert sorted(i.name for i in order) == sorted(i.name for i in computation.instructions)
         places = {instruction: place for place, instruction in enumerate(order)}
         for instruction in order:
@@ -60,7 +57,7 @@ def test_orders_keep_to_operands_and_control_dependencies(scheduler: _Scheduler,
 @pytest.mark.parametrize("scheduler", [list_order, dfs_order])
 def test_a_large_value_is_used_before_the_next_is_made(scheduler: _Scheduler) -> None:
     module = hlo_run.parse(_WIDE)
-    names = [i.name for i in scheduler(module.entry, ComputationMemory(analyze_dataflow(module), buffer_size_bytes))]
+    names = [i.name for i in scheduler(module.entry)]
     first, second = sorted((names.index("big_1"), names.index("big_2")))
     assert first < min(names.index("sum_1"), names.index("sum_2")) < second
 

@@ -58,6 +58,12 @@ CASES = (
         C.format(-0.5) + D.format(0.5) + "x = f32[4] minimum(p, b);" + ROOT + "maximum(x, e)",
         "maximum(minimum(p, broadcast<4>({-0.5})), broadcast<4>({0.5}))",
     ),
+    Case(
+        "no clamp between arrays of one element",
+        "i=s32[1]",
+        "a = s32[1] constant({0}); b = s32[1] constant({5}); x = s32[1] maximum(a, i); ROOT r = s32[1] minimum(b, x)",
+        "minimum({5}, maximum({0}, i))",
+    ),
     Case("clamp twice", "l=f32[4] p=f32[4] h=f32[4]", "x = f32[4] clamp(l, p, h);" + ROOT + "clamp(l, x, h)", "clamp(l, p, h)"),
     Case("and true", "m=pred[4]", T.format("true") + MROOT + "and(tb, m)", "m"),
     Case("and false", "m=pred[4]", T.format("false") + MROOT + "and(m, tb)", "broadcast<4>({false})"),

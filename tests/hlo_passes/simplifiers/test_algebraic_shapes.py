@@ -257,6 +257,12 @@ CASES = (
         "reduce<2>(p, {0})",
     ),
     Case(
+        "reduce of a moved dimension of size 1",
+        "p=f32[3,1,4]",
+        Z + "x = f32[1,3,4] reshape(p); ROOT r = f32[1,3] reduce(x, z), dimensions={2}, to_apply=sum",
+        "reshape<1,3>(reduce<3,1>(p, {0}))",
+    ),
+    Case(
         "sum of reshape that keeps",
         "p=f32[6,4]",
         Z + "x = f32[2,3,4] reshape(p); ROOT r = f32[2,3] reduce(x, z), dimensions={2}, to_apply=sum",

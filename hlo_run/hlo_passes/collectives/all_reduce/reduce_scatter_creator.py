@@ -21,6 +21,9 @@ from hlo_run.hlo_passes.communication.channels import free_channels, move_to_cha
 from hlo_run.hlo_passes.communication.shards import OwnShard, own_shard
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# As in XLA, the reduce-scatter does not get these notes of the all-reduce.
+_OWN = ("frontend_attributes", "backend_config")
+
 
 class ReduceScatterCreator(Struct, frozen=True):
     """The pass; see the module's docstring."""
@@ -46,7 +49,8 @@ def _scatter(module: HloModule, reduce: HloInstruction, shard: OwnShard, channel
         dims[shard.dim] = size * shard.count
         value = editor.slice(value, [0] * len(dims), dims)
     dims[shard.dim] = size
-    attributes: dict[str, Any] = {**dict(reduce.attrs.items()), "dimensions": (shard.dim,)}
+    attributes: dict[str, Any] = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
+    attributes["dimensions"] = (shard.dim,)
     scatter = editor.add("reduce-scatter", replace(reduce.shape, dims=tuple(dims)), [value], dict(reduce.called), **attributes)
     move_to_channel(scatter, channels)
     result = scatter

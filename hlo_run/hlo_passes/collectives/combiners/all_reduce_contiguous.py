@@ -4,7 +4,7 @@
         =>   c = f32[10] all-reduce(concatenate(f32[4] bitcast(x), f32[6] bitcast(y))), to_apply=add
              r = tuple(f32[2,2] bitcast(f32[4] slice(c)), f32[6] bitcast(f32[6] slice(c)))
 
-XLA's `AllReduceContiguous`.
+The new instructions have neither metadata nor notes of the frontend, but for the tuple. XLA's `AllReduceContiguous`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-_NOT_KEPT = ("sharding", "frontend_attributes", "backend_config")
+_OWN = ("sharding", "metadata", "frontend_attributes", "backend_config")
 
 
 class AllReduceContiguous(Struct, frozen=True):
@@ -38,14 +38,14 @@ class AllReduceContiguous(Struct, frozen=True):
 
 
 def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
-    editor = Editor(reduce)
+    editor = Editor(reduce, derives=False)
     element_type = reduce.operands[0].shape.element_type
     sizes = [math.prod(operand.shape.dims) for operand in reduce.operands]
     flat = [
         editor.add("bitcast", Shape.array(element_type, (size,)), [o]) for o, size in zip(reduce.operands, sizes, strict=True)
     ]
     joined = editor.concatenate(flat, 0)
-    attributes = {name: value for name, value in reduce.attrs.items() if name not in _NOT_KEPT}
+    attributes = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
     whole = editor.add("all-reduce", joined.shape, [joined], dict(reduce.called), **attributes)
     parts: list[HloInstruction] = []
     start = 0

@@ -1,12 +1,10 @@
-"""Say how many bytes of collectives may be combined, and which collectives nothing can run beside.
+"""Note in the module's header how many bytes the combiners may use, and which collectives would run beside no other work.
 
-    HloModule m; r = f32[8] all-reduce(x)
-        =>   HloModule m, frontend_attributes={suggested_combiner_threshold="80695699046"}
-             r = f32[8] all-reduce(x), frontend_attributes={sync_collective="true"}
+    HloModule m                        =>   HloModule m, frontend_attributes={suggested_combiner_threshold="80635830118"}
+    a = f32[8] all-reduce(x), ..       =>   a = f32[8] all-reduce(x), .., frontend_attributes={sync_collective="true"}
 
-A copy of the module is scheduled: `first` makes collectives asynchronous and orders instructions, `then` moves them apart and
-makes those synchronous again that have nothing between start and done. The threshold is the memory that the schedule leaves of
-the GPU's. The combiners read both. XLA's `CollectiveCombinerAnnotator`.
+A trial decides: a copy of the module gets asynchronous collectives and a schedule. The limit is the device's memory, by the slop
+factor of the scheduler, without the peak of the trial. Nothing happens if no memory is left. XLA's `CollectiveCombinerAnnotator`.
 """
 
 from __future__ import annotations
@@ -14,15 +12,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
-from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
-from hlo_run.analysis.buffers.dataflow import analyze_dataflow
-from hlo_run.analysis.buffers.heap_simulator import peak_bytes
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.latency.async_kinds import gpu_config
+from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import COLLECTIVE
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 
@@ -30,40 +25,66 @@ _NUMBER = "collective_id"
 
 
 class CollectiveCombinerAnnotator(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring.
 
-    first: tuple[HloPass, ...]
-    then: tuple[HloPass, ...]
+    `conversion` makes the collectives of the trial asynchronous. `overlap` lets them run beside work, and marks the others.
+    """
+
     name: ClassVar[str] = "collective-combiner-annotator"
+    conversion: tuple[HloPass, ...] = ()
+    overlap: tuple[HloPass, ...] = ()
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        rehearsal = module.clone()
-        collectives = {str(n): i for n, i in enumerate(module.instructions_of(*COLLECTIVE))}
-        for number, copy in enumerate(rehearsal.instructions_of(*COLLECTIVE)):
-            _note(copy, _NUMBER, str(number))
-        unwatched = replace(ctx, observers=())
-        for step in self.first:
-            step.apply(unwatched, rehearsal)
-        assert rehearsal.schedule is not None, "the first steps make a schedule"
-        analysis = analyze_aliases(analyze_dataflow(rehearsal))
-        used_bytes = peak_bytes(analysis, rehearsal.schedule, BufferSharing())
-        for step in self.then:
-            step.apply(unwatched, rehearsal)
-        left_bytes = ctx.target.device_memory_size_bytes * ctx.options.xla_gpu_memory_limit_slop_factor // 100 - used_bytes
-        if left_bytes <= 0:
+        collectives = module.instructions_of(*COLLECTIVE)
+        for number, collective in enumerate(collectives):
+            _set(collective, _NUMBER, str(number))
+        trial = module.clone()
+        for collective in collectives:
+            _set(collective, _NUMBER, None)
+        peak_bytes = self._schedule(ctx, trial)
+        left = ctx.target.device_memory_size_bytes * ctx.options.xla_gpu_memory_limit_slop_factor // 100 - peak_bytes
+        if left <= 0:
             return
-        given = module.attrs.get("frontend_attributes")
-        entries = dict(given.entries) if isinstance(given, FrontendAttributes) else {}
-        entries["suggested_combiner_threshold"] = str(left_bytes)
-        module.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+        _set(module, "suggested_combiner_threshold", str(left))
+        alone = {_get(start, _NUMBER) for start in trial.instructions_of("async-start", *COLLECTIVE) if _is_sync(start)}
+        for number, collective in enumerate(collectives):
+            if str(number) in alone:
+                _set(collective, "sync_collective", "true")
         module.version += 1
-        for instruction in (i for c in rehearsal.computations for i in c.instructions):
-            number = dict((instruction.frontend_attributes or FrontendAttributes()).entries).get(_NUMBER)
-            if number is not None and gpu_config(instruction).get("collective_backend_config", {}).get("is_sync"):
-                _note(collectives[number], "sync_collective", "true")
+
+    def _schedule(self, ctx: PassContext, trial: HloModule) -> int:
+        """Schedule the trial as the module will be, and return the peak in bytes of the order that saves memory."""
+        for each in self.conversion:
+            each.apply(ctx, trial)
+        orders, peak_bytes = least_memory_orders(trial, set(executed_computations(trial)), {})
+        trial.schedule = orders
+        trial.attrs["is_scheduled"] = True
+        for each in self.overlap:
+            each.apply(ctx, trial)
+        return peak_bytes
 
 
-def _note(instruction: HloInstruction, name: str, value: str) -> None:
-    entries = dict((instruction.frontend_attributes or FrontendAttributes()).entries) | {name: value}
-    instruction.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+def _is_sync(start: HloInstruction) -> bool:
+    return (
+        start.opcode in ("async-start", *ASYNC_START)
+        and gpu_config(start).get("collective_backend_config", {}).get("is_sync") is True
+    )
+
+
+def _get(item: HloInstruction, name: str) -> str | None:
+    attributes = item.attrs.get("frontend_attributes")
+    return attributes.get(name) if isinstance(attributes, FrontendAttributes) else None
+
+
+def _set(item: HloInstruction | HloModule, name: str, value: str | None) -> None:
+    """Set a frontend attribute, or take it away with None."""
+    old = item.attrs.get("frontend_attributes")
+    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
+    entries.pop(name, None)
+    if value is not None:
+        entries[name] = value
+    if entries:
+        item.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    else:
+        item.attrs.pop("frontend_attributes", None)

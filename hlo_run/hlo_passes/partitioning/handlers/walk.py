@@ -8,7 +8,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings.groups import GroupedSharding, manual_groups
-from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maximal
+from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maximal, part_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.hlo_passes.partitioning.grouping import align, group_state
@@ -38,7 +38,7 @@ def partition_computation(
     partition_id = builder.add("partition-id", Shape.array("u32", ()))
     state = State(builder, module, partition_id, channels, replicas, partitions, reshard, rings=Rings(ring_options))
     parts: dict[HloInstruction, Part] = {}
-    for instruction in computation.post_order():
+    for instruction in computation.visit_order():
         builder.origin = instruction
         parts[instruction] = _visit(state, instruction, parts)
         _keep_order(instruction, parts)
@@ -68,7 +68,7 @@ def _visit(state: State, instruction: HloInstruction, parts: dict[HloInstruction
     is_border = opcode == "custom-call" and instruction.custom_call_target in _BORDERS
     if opcode in _AS_MANUAL or (is_border and instruction.custom_call_target == _BORDERS[0]):
         return handler_of(instruction)(plain)
-    if is_manual(sharding):
+    if is_manual(sharding) and not _reads_manual(instruction, operands):
         return _manual(state, instruction, operands, sharding)
     if _has_manual_groups(sharding) and not is_border and opcode != "get-tuple-element":
         return _in_groups(state, instruction, operands, sharding)
@@ -89,6 +89,14 @@ def _manual(state: State, instruction: HloInstruction, operands: tuple[Part, ...
         values.append(part.having(part.hlo, alone).reshard(wanted).hlo)
     made = state.builder.clone(instruction, instruction.shape, values)
     return Part(made, instruction.shape, sharding, state)
+
+
+def _reads_manual(instruction: HloInstruction, operands: tuple[Part, ...]) -> bool:
+    """True if a manual element of a tuple is read: the other elements stay as they are."""
+    if instruction.opcode != "get-tuple-element":
+        return False
+    part, index = operands[0], instruction.tuple_index
+    return is_manual(part_of(part.sharding, part.base, index))
 
 
 def _has_manual_groups(sharding: Sharding) -> bool:

@@ -43,7 +43,7 @@ def add_to_difference(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     difference, two = i.operands
     if difference.opcode != "subtract" or is_constant(difference.operands[1]):
         return None
-    joined = _joined(rw, "add", difference.operands[0], two)
+    joined = _joined(rw, i, "add", difference.operands[0], two)
     return rw.binary("subtract", joined, difference.operands[1]) if joined else None
 
 
@@ -152,7 +152,7 @@ def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     """(A * C1) * C2 => A * (C1 * C2); plain constants may be on either side, broadcast ones are on the right."""
     inner, two = i.operands
     if inner.opcode == "multiply" and inner.operands[0].opcode == "constant" and inner.operands[1].opcode == "broadcast":
-        joined = _joined(rw, "multiply", inner.operands[1], two)
+        joined = _joined(rw, i, "multiply", inner.operands[1], two)
         return rw.mul(inner.operands[0], joined) if joined is not None and two.opcode == "broadcast" else None
     for inner, two in (i.operands, i.operands[::-1]):
         if inner.opcode != "multiply" or two.opcode != "constant":
@@ -318,21 +318,21 @@ def complex_of_parts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return one.operands[0] if is_whole and one.operands[0].shape.dtype.is_complex else None
 
 
-def _joined(rw: Rewriter, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
-    """Return the sum or product of two constants, for folding; None unless both have the same form (plain or broadcast)."""
+def _joined(rw: Rewriter, i: HloInstruction, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
+    """Return the sum or product of two constants, for folding, in the layout of `i`; None unless both are plain or broadcast."""
     if one.opcode == two.opcode == "constant":
         return rw.bare.binary(opcode, one, two)
     scalars = constant_of(one), constant_of(two)
     if scalars[0] is None or scalars[1] is None:
         return None
-    return rw.spread(rw.bare.binary(opcode, scalars[0], scalars[1]), one.shape)
+    return rw.spread(rw.bare.binary(opcode, scalars[0], scalars[1]), i.shape)
 
 
 def _join_constants(rw: Rewriter, i: HloInstruction, opcode: str) -> HloInstruction | None:
     inner, two = i.operands
     if inner.opcode != opcode or is_constant(inner.operands[0]):
         return None
-    joined = _joined(rw, opcode, inner.operands[1], two)
+    joined = _joined(rw, i, opcode, inner.operands[1], two)
     return rw.binary(opcode, inner.operands[0], joined) if joined else None
 
 

@@ -121,12 +121,14 @@ def extremum_of_flat_functions(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """min(max(A, C1), C2) => clamp(C1, A, C2), and max(min(A, C2), C1), for arrays (not scalars) if C1 < C2."""
+    """min(max(A, C1), C2) => clamp(C1, A, C2), and max(min(A, C2), C1), for broadcast constants if C1 < C2."""
     opposite = "minimum" if i.opcode == "maximum" else "maximum"
     for inner, outer_bound in (i.operands, i.operands[::-1]):
-        if inner.opcode != opposite or i.shape.dtype.is_complex or not i.shape.dims:
+        if inner.opcode != opposite or outer_bound.opcode != "broadcast" or i.shape.dtype.is_complex:
             continue
         for value, inner_bound in (inner.operands, inner.operands[::-1]):
+            if inner_bound.opcode != "broadcast":
+                continue
             low, high = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
             numbers = splat_value(low), splat_value(high)
             if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] < numbers[1]):

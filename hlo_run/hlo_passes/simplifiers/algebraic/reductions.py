@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hlo_run.analysis.arg_reducer import arg_extremum
-from hlo_run.analysis.bitcast_kind import common_groups
+from hlo_run.analysis.bitcast_kind import unmodified_dims
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.edit import clone_computation, remove_unused
 from hlo_run.hlo.graph import HloInstruction
@@ -103,24 +103,23 @@ def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(reshape(A)) => reshape(reduce(A)) if the reshape does not mix reduced and kept dimensions."""
+    """reduce(reshape(A)) => reduce(A) if the reshape leaves what is kept, reshape(reduce(A)) if it leaves what is reduced."""
     inner = i.operands[0]
     if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
         return None
-    source, reduced = inner.operands[0], set(i.dimensions)
-    dims: list[int] = []
-    keeps_all = True
-    for before, after in common_groups(source.shape.dims, inner.shape.dims):
-        count = len(reduced.intersection(after))
-        if count not in (0, len(after)):
-            return None
-        keeps_all = keeps_all and (bool(count) or len(before) == len(after) == 1)
-        dims += before if count else []
-    if keeps_all:
-        dims += [d for d, size in enumerate(source.shape.dims) if size == 1]
+    source = inner.operands[0]
+    origins = {after: before for before, after in unmodified_dims(source.shape.dims, inner.shape.dims)}
+    kept = [d for d in range(inner.shape.rank) if d not in i.dimensions]
+    if all(d in origins for d in kept):
+        remain = {origins[d] for d in kept}
+        dims = [d for d in range(source.shape.rank) if d not in remain]
+    elif all(d in origins for d in i.dimensions):
+        dims = sorted(origins[d] for d in i.dimensions)
+    else:
+        return None
     if not dims:
         return None
-    (made,) = rw.reduce_again(i, [source], sorted(dims))
+    (made,) = rw.reduce_again(i, [source], dims)
     return rw.reshape(made, i.shape.dims)
 
 
