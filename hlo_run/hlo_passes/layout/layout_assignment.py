@@ -344,8 +344,7 @@ def _follow(instruction: HloInstruction) -> None:
 
 
 def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
-    """Copy operands to the layouts that their users need; users that need the same layout share a copy."""
-    copies: dict[tuple[HloInstruction, Order], HloInstruction] = {}
+    """Copy operands to the layouts that their users need: a copy per use, as in XLA; `cse` merges equal ones later."""
     for user in instructions:
         if user.opcode in ("tuple", "get-tuple-element"):
             continue
@@ -355,13 +354,12 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
             if user.opcode == "conditional" and number and operand.users == [user]:
                 _copy_in_branch(user.called_computations[number - 1], operand.shape, wanted)
             else:
-                # A collective has a copy of its own, as in XLA: all-gather-major-dimension-rewriter asks for copies of one use.
-                operands[number] = _relaid(operand, (), wanted, {} if user.opcode in COLLECTIVE else copies)
+                operands[number] = _relaid(operand, (), wanted)
         if operands != list(user.operands):
             user.operands = operands
     root = layouts.computation.root
     wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
-    if (new := _relaid(root, (), wanted, copies)) is not root:
+    if (new := _relaid(root, (), wanted)) is not root:
         layouts.computation.root = new
 
 
@@ -371,7 +369,7 @@ def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeInde
     users = list(parameter.users)
     is_root = parameter.is_root
     parameter.shape = given
-    copy = _relaid(parameter, (), wanted, {})
+    copy = _relaid(parameter, (), wanted)
     if copy is parameter:
         return
     for user in users:
@@ -389,20 +387,13 @@ def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index
     return leaf_at(operand, index).minor_to_major if found is None else found
 
 
-def _relaid(
-    value: HloInstruction,
-    index: ShapeIndex,
-    wanted: dict[ShapeIndex, Order],
-    copies: dict[tuple[HloInstruction, Order], HloInstruction],
-) -> HloInstruction:
+def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> HloInstruction:
     """Return `value`, at `index` of an operand, with the layouts wanted there."""
     if not value.shape.is_tuple:
         order = wanted.get(index)
         if order is None or order == value.shape.minor_to_major:
             return value
-        if (value, order) not in copies:
-            copies[value, order] = Editor(value).add("copy", _with_order(value.shape, (), order), [value])
-        return copies[value, order]
+        return Editor(value).add("copy", _with_order(value.shape, (), order), [value])
     if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
         return value
     editor = Editor(value)
@@ -412,5 +403,5 @@ def _relaid(
         part = editor.computation.add(
             HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}, where=value.where)
         )
-        parts.append(_relaid(part, (*index, number), wanted, copies))
+        parts.append(_relaid(part, (*index, number), wanted))
     return editor.tuple(parts)

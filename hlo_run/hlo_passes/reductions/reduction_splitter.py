@@ -27,16 +27,10 @@ class ReductionSplitter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; reductions of several arrays at once stay."""
         del ctx
-        replaced: list[HloInstruction] = []
-        waiting = [r for r in module.instructions_of("reduce") if not r.shape.is_tuple]
-        while waiting:
-            reduce = waiting.pop()
-            if _is_to_split(reduce):
-                rest = _split(reduce)
-                module.replace(reduce, rest)
-                replaced.append(reduce)
-                waiting.append(rest)
-        remove_unused(replaced)
+        while waiting := [r for r in module.in_post_order("reduce") if not r.shape.is_tuple and _is_to_split(r)]:
+            for reduce in waiting:
+                module.replace(reduce, _split(reduce))
+            remove_unused(waiting)
 
 
 def _is_to_split(reduce: HloInstruction) -> bool:

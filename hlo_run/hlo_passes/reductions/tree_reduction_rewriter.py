@@ -32,7 +32,7 @@ class TreeReductionRewriter(Struct, frozen=True):
         del ctx
         while True:
             replaced: list[HloInstruction] = []
-            for reduce in module.instructions_of("reduce"):
+            for reduce in module.in_post_order("reduce"):
                 if _is_too_large(reduce):
                     module.replace(reduce, _in_two_steps(reduce))
                     replaced.append(reduce)
