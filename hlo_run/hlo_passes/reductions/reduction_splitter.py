@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import describe_reduction, init_may_repeat
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -28,9 +28,7 @@ class ReductionSplitter(Struct, frozen=True):
         """Edit in place; reductions of several arrays at once stay."""
         del ctx
         while waiting := [r for r in module.in_post_order("reduce") if not r.shape.is_tuple and _is_to_split(r)]:
-            for reduce in waiting:
-                module.replace(reduce, _split(reduce))
-            remove_unused(waiting)
+            replace_each(module, waiting, _split)
 
 
 def _is_to_split(reduce: HloInstruction) -> bool:
