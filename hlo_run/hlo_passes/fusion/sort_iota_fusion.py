@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.sort_steps import sorts_in_place
-from hlo_run.hlo.edit import copy_instruction, remove_unused
+from hlo_run.hlo.edit import Leftovers, copy_instruction
 from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
@@ -31,13 +31,13 @@ class SortIotaFusion(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; each fusion is the last instruction of its computation."""
         del ctx
-        fused: list[HloInstruction] = []
+        unused = Leftovers()
         executed = executed_computations(module)
         for computation in [c for c in module.computations if c in executed]:
             for sort in [instruction for instruction in computation.post_order() if _counts(instruction)]:
                 module.replace(sort, computation.add_named(_fuse(module, sort)))
-                fused.append(sort)
-        remove_unused(fused)
+                unused.add(sort)
+        unused.remove()
 
 
 def _counts(sort: HloInstruction) -> bool:

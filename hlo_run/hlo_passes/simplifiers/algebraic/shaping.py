@@ -314,6 +314,6 @@ FREE_RULES: Rules = {
 }
 LAYOUT_RULES: Rules = {
     "copy": (copy_as_bitcast,),
-    "reshape": (reshape_of_broadcast, reshape_as_bitcast),
+    "reshape": (to_own_shape, reshape_twice, reshape_of_broadcast, reshape_as_bitcast),
     "transpose": (transpose_as_bitcast,),
 }
