@@ -25,6 +25,7 @@ from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import (
     ASYNC_DONE,
     ASYNC_START,
@@ -394,14 +395,24 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         if order is None or order == value.shape.minor_to_major:
             return value
         return Editor(value).add("copy", _with_order(value.shape, (), order), [value])
-    if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
+    if _lies_right(value.shape, index, wanted):
         return value
     editor = Editor(value)
     parts: list[HloInstruction] = []
     for number, shape in enumerate(value.shape.tuple_shapes):
-        # Read from the tuple, as in XLA; `tuple-simplifier` removes these.
+        # Read from the tuple, as in XLA; `tuple-simplifier` removes these. Only parts that are copied have metadata.
+        place = (*index, number)
+        stays = _lies_right(shape, place, wanted)
+        attributes: dict[str, AttributeValue] = {"index": number}
+        if not stays and "metadata" in value.attrs:
+            attributes["metadata"] = value.attrs["metadata"]
         part = editor.computation.add(
-            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}, where=value.where)
+            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], attributes, where=value.where)
         )
-        parts.append(_relaid(part, (*index, number), wanted))
+        parts.append(part if stays else _relaid(part, place, wanted))
     return editor.tuple(parts)
+
+
+def _lies_right(shape: Shape, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> bool:
+    leaves = shape.leaves()
+    return all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in leaves)
