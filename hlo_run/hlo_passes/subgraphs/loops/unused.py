@@ -8,17 +8,40 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 
-def drop_unused_elements(state: LoopState) -> None:
-    """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on."""
+def drop_unused_elements(state: LoopState, in_place: bool = False) -> None:
+    """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on.
+
+    With `in_place` the loop and its computations stay, else others replace them, as in XLA.
+    """
     loop, body = state.loop, state.body
     if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.backend_config:
         return
     if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
         return
     needed = needed_elements(state, {user.tuple_index for user in loop.users})
-    if len(needed) == len(state.init.operands):
-        return
-    _replace_loop(state, needed)
+    if len(needed) < len(state.init.operands):
+        (_narrow_loop if in_place else _replace_loop)(state, needed)
+
+
+def _narrow_loop(state: LoopState, needed: list[int]) -> None:
+    numbers = {old: new for new, old in enumerate(needed)}
+    shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))
+    root = state.body.root
+    state.body.root = Editor(root).add("tuple", shape, [root.operands[n] for n in needed])
+    for computation in (state.body, state.condition):
+        remove_unused([i for i in computation.instructions if not i.users and not i.is_root])
+        (parameter,) = computation.parameters
+        parameter.shape = shape
+        _renumber(parameter, numbers)
+    state.loop.operands = [Editor(state.init).add("tuple", shape, [state.init.operands[n] for n in needed])]
+    state.loop.shape = shape
+    _renumber(state.loop, numbers)
+    remove_unused([state.init])
+
+
+def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
+    for element in value.users:
+        element.attrs["index"] = numbers[element.tuple_index]
 
 
 def _replace_loop(state: LoopState, needed: list[int]) -> None:
