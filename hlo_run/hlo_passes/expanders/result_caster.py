@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.matrix_product import is_matrix_product
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.rule import wider_type
 

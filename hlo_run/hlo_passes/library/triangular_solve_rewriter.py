@@ -32,8 +32,8 @@ class TriangularSolveRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        unused, solves = Leftovers(), [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]
-        for solve in solves:
+        unused = Leftovers()
+        for solve in [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]:
             assert solve.parent is not None, "the instruction is in a computation"
             module.replace(solve, solve.parent.add(result_of(solve.parent.add(_call(solve)))))
             unused.add(solve)

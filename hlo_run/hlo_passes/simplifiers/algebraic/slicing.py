@@ -285,7 +285,8 @@ def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if len(padded) == i.shape.rank or not padded or any(d not in padded for d in mapped):
         return None
     # As in XLA, which narrows the broadcast in place and copies the pad.
-    narrow = copy_instruction(inner, inner.operands, Shape.array(i.shape.element_type, tuple(inner.shape.dims[d] for d in padded)))
+    sizes = tuple(inner.shape.dims[d] for d in padded)
+    narrow = copy_instruction(inner, inner.operands, Shape.array(i.shape.element_type, sizes))
     narrow.attrs["dimensions"] = tuple(padded.index(d) for d in mapped)
     narrow.attrs.pop("sharding", None)
     rw.computation.add_named(narrow)

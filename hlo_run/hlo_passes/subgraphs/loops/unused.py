@@ -109,9 +109,7 @@ def _sources(
     return found
 
 
-def _copying_order(
-    computation: HloComputation, sources: dict[HloInstruction, list[HloInstruction]]
-) -> list[HloInstruction]:
+def _copying_order(computation: HloComputation, sources: dict[HloInstruction, list[HloInstruction]]) -> list[HloInstruction]:
     """Return the instructions, operands before users, in the order in which XLA copies a computation: last operands first."""
     order: dict[HloInstruction, None] = {}
     met: set[HloInstruction] = set()
