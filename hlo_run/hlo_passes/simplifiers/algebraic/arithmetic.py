@@ -195,8 +195,7 @@ def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstructio
     found = either(i, "convert")
     if found is None or found[0].operands[0].shape.element_type != "pred":
         return None
-    zeros = rw.bare.splat(0, i.shape)
-    return rw.select(found[0].operands[0], found[1], zeros)
+    return rw.select(found[0].operands[0], found[1], rw.zeros(i.shape))
 
 
 def multiply_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -307,7 +306,7 @@ def part_of_complex(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """real(complex(A, B)) => A, imag(complex(A, B)) => B; of a real number: real(A) => A, imag(A) => 0."""
     value = i.operands[0]
     if not value.shape.dtype.is_complex:
-        return value if i.opcode == "real" else rw.splat(0, i.shape)
+        return value if i.opcode == "real" else rw.zeros(i.shape)
     return value.operands[0 if i.opcode == "real" else 1] if value.opcode == "complex" else None
 
 

@@ -253,7 +253,7 @@ def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction
         return None
     if i.shape.dtype.is_unsigned:
         return rw.binary("and", value, rw.splat((1 << k) - 1, i.shape))
-    is_negative = rw.compare(value, rw.bare.splat(0, i.shape), "LT")
+    is_negative = rw.compare(value, rw.zeros(i.shape), "LT")
     magnitude = rw.select(is_negative, rw.negate(value), value)
     magnitude = rw.binary("and", magnitude, rw.splat((1 << k) - 1, i.shape))
     return rw.select(is_negative, rw.negate(magnitude), magnitude)
