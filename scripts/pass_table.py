@@ -35,7 +35,6 @@ WHY_NOT = {
     "host_compute_asyncifier": _HOST_MEMORY,
     "host-offloading-prepare-convert-to-custom-call": _HOST_MEMORY,
     "host-offload-legalize": _HOST_MEMORY,
-    "host-offloader": _HOST_MEMORY,
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "cudnn-custom-call-converter": "cuDNN's own fusions: no backend here takes them",
     "composite-rewriter": "composite calls of one kernel library; they stay calls",

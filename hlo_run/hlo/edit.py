@@ -364,12 +364,12 @@ def descending(shape: Shape) -> Shape:
     return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
 
 
-def clone_computation(module: HloModule, computation: HloComputation) -> HloComputation:
-    """Add a copy named `NAME.clone` that calls the same computations, and return it.
+def clone_computation(module: HloModule, computation: HloComputation, suffix: str = "clone") -> HloComputation:
+    """Add a copy named `NAME.clone`, or with another suffix, that calls the same computations, and return it.
 
     The copy gets the schedule of the original, if it has one.
     """
-    clone = HloComputation(f"{computation.name}.clone", computation.where)
+    clone = HloComputation(f"{computation.name}.{suffix}", computation.where)
     clone.execution_thread = computation.execution_thread
     made: dict[HloInstruction, HloInstruction] = {}
     for old in computation.instructions:

@@ -156,10 +156,10 @@ class FusionGraph:
         return self._count
 
     def post_order(self) -> list[Node]:
-        """Return the nodes that are not removed, operands before users."""
+        """Return the nodes that are not removed, operands before users, from each node without users as in XLA."""
         done: set[Node] = set()
         order: list[Node] = []
-        for start in self._alive:
+        for start in [node for node in self._alive if not node.users]:
             stack = [start]
             while stack:
                 top = stack[-1]

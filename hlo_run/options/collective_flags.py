@@ -50,7 +50,7 @@ class CollectiveFlags:
     )
     xla_gpu_multi_streamed_windowed_einsum: bool = flag(
         True,
-        "Unroll such loops, with a stream for each product, and run instructions that name a stream on that stream. false: in order.",
+        "Unroll such loops, with a stream for each product, and run instructions that name a stream on it. false: in order.",
     )
     xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
         False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."

@@ -336,6 +336,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
             HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
+            # Without host memory, all that XLA's pass of this name does is the CSE at its end.
+            HloRow("host-offloader", _pass("simplifiers.hlo_cse", sees_layouts=True)),
             HloGroup("float_normalization", FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),

@@ -45,11 +45,10 @@ class WhileLoopSimplifier(Struct, frozen=True):
                 state = loop_state(loop)
                 state = None if state is None else _settle_constants(state)
                 if state is not None:
-                    if not has_effect:
-                        _merge_doubled(module, state)
+                    merged = not has_effect and _merge_doubled(module, state)
                     _split_users(module, state)
                     if _hand_past(module, state):
-                        drop_unused_elements(state)
+                        drop_unused_elements(state, in_place=merged)
         if module.version != version:
             remove_dead(module)
 
@@ -138,16 +137,17 @@ def _split_users(module: HloModule, state: LoopState) -> None:
     remove_unused([loop])
 
 
-def _merge_doubled(module: HloModule, state: LoopState) -> None:
-    """Replace uses of an element that always equals an earlier element by that one."""
+def _merge_doubled(module: HloModule, state: LoopState) -> bool:
+    """Replace uses of an element that always equals an earlier element by that one; return True if there is one."""
     doubled = doubled_elements(state)
     if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
-        return
+        return False
     for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
         for element in [user for user in whole.users if user.tuple_index in doubled]:
             # The body returns both; the later one need not be computed from the earlier one.
             module.replace(element, Editor(element).element(whole, doubled[element.tuple_index]))
             remove_unused([element])
+    return True
 
 
 def _hand_past(module: HloModule, state: LoopState) -> bool:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -27,12 +27,13 @@ class BitcastDtypesExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [i for i in module.in_post_order("bitcast-convert") if _is_to_do(i)]
-        for instruction in replaced:
+        unused = Leftovers()
+        for instruction in [i for i in module.in_post_order("bitcast-convert") if _is_to_do(i)]:
             value = instruction.operands[0]
             is_split = value.shape.dtype.bits > instruction.shape.dtype.bits
             module.replace(instruction, _split(instruction) if is_split else _joined(module, instruction))
-        remove_unused(replaced)
+            unused.add(instruction)
+        unused.remove()
 
 
 def _is_to_do(instruction: HloInstruction) -> bool:

@@ -12,8 +12,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.matrix_product import is_matrix_product
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.rule import wider_type
 
@@ -26,7 +26,7 @@ class ResultCaster(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced: list[HloInstruction] = []
+        unused = Leftovers()
         for product in module.in_post_order("dot", "convolution"):
             lhs, rhs = (operand.shape.element_type for operand in product.operands)
             inferred = lhs if lhs == rhs else wider_type(lhs, rhs)
@@ -36,5 +36,5 @@ class ResultCaster(Struct, frozen=True):
             wide = copy_instruction(product, product.operands, product.shape.with_element_type(inferred), product.opcode)
             editor = Editor(product)
             module.replace(product, editor.convert(editor.computation.add(wide), narrow))
-            replaced.append(product)
-        remove_unused(replaced)
+            unused.add(product)
+        unused.remove()

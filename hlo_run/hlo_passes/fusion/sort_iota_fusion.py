@@ -16,8 +16,10 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.sort_steps import sorts_in_place
-from hlo_run.hlo.edit import copy_instruction, remove_unused
+from hlo_run.hlo.edit import Leftovers, copy_instruction
+from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -27,17 +29,15 @@ class SortIotaFusion(Struct, frozen=True):
     name: ClassVar[str] = "sort-iota-fusion"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; each fusion takes the position of its sort."""
+        """Edit in place; each fusion is the last instruction of its computation."""
         del ctx
-        fused: list[HloInstruction] = []
-        for computation in executed_computations(module):
-            for sort in [instruction for instruction in computation.instructions if _counts(instruction)]:
-                fusion = _fuse(sort)
-                module.add_computation(fusion.fused_computation)
-                computation.add(fusion, before=sort)
-                module.replace(sort, fusion)
-                fused.append(sort)
-        remove_unused(fused)
+        unused = Leftovers()
+        executed = executed_computations(module)
+        for computation in [c for c in module.computations if c in executed]:
+            for sort in [instruction for instruction in computation.post_order() if _counts(instruction)]:
+                module.replace(sort, computation.add_named(_fuse(module, sort)))
+                unused.add(sort)
+        unused.remove()
 
 
 def _counts(sort: HloInstruction) -> bool:
@@ -45,21 +45,26 @@ def _counts(sort: HloInstruction) -> bool:
     return sort.opcode == "sort" and sorts_in_place(sort) and any(operand.opcode == "iota" for operand in sort.operands)
 
 
-def _fuse(sort: HloInstruction) -> HloInstruction:
-    """Return a fusion of a sort and its iotas, in no computation yet."""
-    body = HloComputation("fused_computation", sort.where)
-    sources: list[HloInstruction] = []
+def _fuse(module: HloModule, sort: HloInstruction) -> HloInstruction:
+    """Return a fusion of a sort and its iotas, in no computation yet. Takes the names that XLA takes."""
+    body = HloComputation(module.unique_computation_name("fused_computation"), sort.where)
+    names: FusedNames[HloInstruction] = FusedNames(module.instruction_names)
+    names.append(sort, sort.name, sort.operands)
+    name = module.unique_instruction_name("fusion")
+    iotas = [operand for operand in dict.fromkeys(sort.operands) if operand.opcode == "iota"]
+    for iota in iotas:
+        names.append(iota, iota.name, (), parameter=iota)
     inner: dict[HloInstruction, HloInstruction] = {}
-    for operand in dict.fromkeys(sort.operands):
-        if operand.opcode == "iota":
-            inner[operand] = body.add(copy_instruction(operand, ()))
-        else:
-            attrs = {"parameter_number": len(sources)}
-            inner[operand] = body.add(HloInstruction(f"param_{len(sources)}", "parameter", operand.shape, attrs=dict(attrs)))
-            sources.append(operand)
-    body.add(copy_instruction(sort, tuple(inner[operand] for operand in sort.operands)), is_root=True)
-    kept = {name: sort.attrs[name] for name in ("metadata", "frontend_attributes") if name in sort.attrs}
-    attrs = {"kind": "kCustom", **kept}
-    fusion = HloInstruction("fusion", "fusion", sort.shape, sources, attrs, {"calls": (body,)}, sort.where)
+    for number, source in enumerate(names.parameters):
+        attributes: dict[str, AttributeValue] = {"parameter_number": number}
+        inner[source] = body.add(HloInstruction(names[source], "parameter", source.shape, attrs=attributes))
+    for iota in iotas:
+        inner[iota] = body.add(copy_instruction(iota, (), name=names[iota]))
+    body.add(copy_instruction(sort, [inner[operand] for operand in sort.operands], name=names[sort]), is_root=True)
+    module.add_named_computation(body)
+    kept = {attribute: sort.attrs[attribute] for attribute in ("metadata", "frontend_attributes") if attribute in sort.attrs}
+    fusion = HloInstruction(
+        name, "fusion", sort.shape, names.parameters, {"kind": "kCustom", **kept}, {"calls": (body,)}, sort.where
+    )
     fusion.control_predecessors = list(sort.control_predecessors)
     return fusion

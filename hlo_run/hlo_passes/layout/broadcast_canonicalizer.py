@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -25,13 +25,14 @@ class BroadcastCanonicalizer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; a broadcast stays if its layout or its operand's is not the default."""
         del ctx
-        replaced = [b for b in module.instructions_of("broadcast") if _is_unsorted(b)]
-        for broadcast in replaced:
-            editor, dims = Editor(broadcast), broadcast.dimensions
-            sizes, target = list(broadcast.shape.dims), sorted(dims)
-            operand = editor.transpose(broadcast.operands[0], [dims.index(dim) for dim in target])
-            module.replace(broadcast, editor.broadcast(operand, sizes, target))
-        remove_unused(replaced)
+        replace_each(module, [b for b in module.instructions_of("broadcast") if _is_unsorted(b)], _sorted)
+
+
+def _sorted(broadcast: HloInstruction) -> HloInstruction:
+    editor, dims = Editor(broadcast), broadcast.dimensions
+    target = sorted(dims)
+    operand = editor.transpose(broadcast.operands[0], [dims.index(dim) for dim in target])
+    return editor.broadcast(operand, list(broadcast.shape.dims), target)
 
 
 def _is_unsorted(broadcast: HloInstruction) -> bool:

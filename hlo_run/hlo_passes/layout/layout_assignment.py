@@ -25,6 +25,7 @@ from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import (
     ASYNC_DONE,
     ASYNC_START,
@@ -344,8 +345,7 @@ def _follow(instruction: HloInstruction) -> None:
 
 
 def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
-    """Copy operands to the layouts that their users need; users that need the same layout share a copy."""
-    copies: dict[tuple[HloInstruction, Order], HloInstruction] = {}
+    """Copy operands to the layouts that their users need: a copy per use, as in XLA; `cse` merges equal ones later."""
     for user in instructions:
         if user.opcode in ("tuple", "get-tuple-element"):
             continue
@@ -355,13 +355,12 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
             if user.opcode == "conditional" and number and operand.users == [user]:
                 _copy_in_branch(user.called_computations[number - 1], operand.shape, wanted)
             else:
-                # A collective has a copy of its own, as in XLA: all-gather-major-dimension-rewriter asks for copies of one use.
-                operands[number] = _relaid(operand, (), wanted, {} if user.opcode in COLLECTIVE else copies)
+                operands[number] = _relaid(operand, (), wanted)
         if operands != list(user.operands):
             user.operands = operands
     root = layouts.computation.root
     wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
-    if (new := _relaid(root, (), wanted, copies)) is not root:
+    if (new := _relaid(root, (), wanted)) is not root:
         layouts.computation.root = new
 
 
@@ -371,7 +370,7 @@ def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeInde
     users = list(parameter.users)
     is_root = parameter.is_root
     parameter.shape = given
-    copy = _relaid(parameter, (), wanted, {})
+    copy = _relaid(parameter, (), wanted)
     if copy is parameter:
         return
     for user in users:
@@ -389,28 +388,31 @@ def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index
     return leaf_at(operand, index).minor_to_major if found is None else found
 
 
-def _relaid(
-    value: HloInstruction,
-    index: ShapeIndex,
-    wanted: dict[ShapeIndex, Order],
-    copies: dict[tuple[HloInstruction, Order], HloInstruction],
-) -> HloInstruction:
+def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> HloInstruction:
     """Return `value`, at `index` of an operand, with the layouts wanted there."""
     if not value.shape.is_tuple:
         order = wanted.get(index)
         if order is None or order == value.shape.minor_to_major:
             return value
-        if (value, order) not in copies:
-            copies[value, order] = Editor(value).add("copy", _with_order(value.shape, (), order), [value])
-        return copies[value, order]
-    if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
+        return Editor(value).add("copy", _with_order(value.shape, (), order), [value])
+    if _lies_right(value.shape, index, wanted):
         return value
     editor = Editor(value)
     parts: list[HloInstruction] = []
     for number, shape in enumerate(value.shape.tuple_shapes):
-        # Read from the tuple, as in XLA; `tuple-simplifier` removes these.
+        # Read from the tuple, as in XLA; `tuple-simplifier` removes these. Only parts that are copied have metadata.
+        place = (*index, number)
+        stays = _lies_right(shape, place, wanted)
+        attributes: dict[str, AttributeValue] = {"index": number}
+        if not stays and "metadata" in value.attrs:
+            attributes["metadata"] = value.attrs["metadata"]
         part = editor.computation.add(
-            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}, where=value.where)
+            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], attributes, where=value.where)
         )
-        parts.append(_relaid(part, (*index, number), wanted, copies))
+        parts.append(part if stays else _relaid(part, place, wanted))
     return editor.tuple(parts)
+
+
+def _lies_right(shape: Shape, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> bool:
+    leaves = shape.leaves()
+    return all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in leaves)

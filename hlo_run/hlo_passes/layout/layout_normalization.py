@@ -119,15 +119,18 @@ class _Normalizer(Struct):
         """Replace a call if an array of it is not in the default layout; return the instructions that are now unused."""
         result = call.shape.tuple_shapes[0]
         shapes = [*(operand.shape for operand in call.operands[:2]), result]
+        plain = _plain(call)
+        # As in XLA, also bitcasts that change nothing, and those of a call that stays: `dce` removes them.
+        inputs = [plain.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
+        self._done.update(inputs)
         if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
             return []
-        plain = _plain(call)
         labels = renumbered(call, [_order(shape) for shape in shapes])
-        # As in XLA, also bitcasts that change nothing.
-        inputs = [plain.add("bitcast", _normal(operand.shape), [operand]) for operand in call.operands]
-        made = copy_instruction(call, inputs, Shape.make_tuple(tuple(map(_normal, call.shape.tuple_shapes))))
+        # XLA names it like a new call first, then like the old one.
+        made = copy_instruction(call, inputs, Shape.make_tuple(tuple(map(_normal, call.shape.tuple_shapes))), call.opcode)
         made.attrs["dim_labels"] = labels
         plain.computation.add(made)
+        made.name = self.module.unique_instruction_name(call.name)
         self._done.add(made)
         parts: list[HloInstruction] = []
         for number, shape in enumerate(call.shape.tuple_shapes):

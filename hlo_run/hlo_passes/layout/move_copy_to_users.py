@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -34,14 +34,14 @@ class MoveCopyToUsers(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place; one walk moves a copy behind a whole chain of users."""
         del ctx
-        replaced: list[HloInstruction] = []
+        unused = Leftovers()
         for computation in executed_computations(module):
             for instruction in computation.post_order():
                 arrays = _copied_arrays(instruction)
                 if arrays:
                     module.replace(instruction, _moved(instruction, arrays))
-                    replaced.append(instruction)
-        remove_unused(replaced)
+                    unused.add(instruction)
+        unused.remove()
 
 
 def _copied_arrays(instruction: HloInstruction) -> int:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -32,11 +32,12 @@ class TriangularSolveRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        replaced = [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]
-        for solve in replaced:
+        unused = Leftovers()
+        for solve in [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]:
             assert solve.parent is not None, "the instruction is in a computation"
             module.replace(solve, solve.parent.add(result_of(solve.parent.add(_call(solve)))))
-        remove_unused(replaced)
+            unused.add(solve)
+        unused.remove()
 
 
 def _call(solve: HloInstruction) -> HloInstruction:

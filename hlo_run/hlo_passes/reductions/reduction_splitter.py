@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import describe_reduction, init_may_repeat
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -27,16 +27,8 @@ class ReductionSplitter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; reductions of several arrays at once stay."""
         del ctx
-        replaced: list[HloInstruction] = []
-        waiting = [r for r in module.instructions_of("reduce") if not r.shape.is_tuple]
-        while waiting:
-            reduce = waiting.pop()
-            if _is_to_split(reduce):
-                rest = _split(reduce)
-                module.replace(reduce, rest)
-                replaced.append(reduce)
-                waiting.append(rest)
-        remove_unused(replaced)
+        while waiting := [r for r in module.in_post_order("reduce") if not r.shape.is_tuple and _is_to_split(r)]:
+            replace_each(module, waiting, _split)
 
 
 def _is_to_split(reduce: HloInstruction) -> bool:

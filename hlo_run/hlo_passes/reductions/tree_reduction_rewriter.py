@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import MAX_COLUMN_SIZE, MAX_ROW_SIZE, describe_reduction, init_may_repeat
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -30,15 +30,8 @@ class TreeReductionRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        while True:
-            replaced: list[HloInstruction] = []
-            for reduce in module.instructions_of("reduce"):
-                if _is_too_large(reduce):
-                    module.replace(reduce, _in_two_steps(reduce))
-                    replaced.append(reduce)
-            if not replaced:
-                return
-            remove_unused(replaced)
+        while large := [reduce for reduce in module.in_post_order("reduce") if _is_too_large(reduce)]:
+            replace_each(module, large, _in_two_steps)
 
 
 def _is_too_large(reduce: HloInstruction) -> bool:

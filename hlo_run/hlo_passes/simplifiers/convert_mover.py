@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -36,14 +36,14 @@ class ConvertMover(Struct, frozen=True):
         computations = dict.fromkeys(i.parent for i in module.instructions_of("convert"))
         for computation in computations:
             assert computation is not None, "the instruction is in a computation"
-            replaced: list[HloInstruction] = []
+            unused = Leftovers()
             order = computation.post_order()
             for instruction in order:
                 new = _converted_later(instruction) if instruction.opcode in _MOVING else None
                 if new is not None:
                     module.replace(instruction, new)
-                    replaced.append(instruction)
-            remove_unused(replaced)
+                    unused.add(instruction)
+            unused.remove()
             left = deque(i for i in reversed(order) if i.parent is computation)
             while left:
                 convert = left.popleft()
@@ -69,11 +69,10 @@ def _converted_later(i: HloInstruction) -> HloInstruction | None:
         return None
     if not all(o in converts or _fits(o, narrow.dtype) for o in i.operands):
         return None
-    editor = Editor(i)
-    sources = [o.operands[0] if o in converts else _narrowed(editor, o, narrow.element_type) for o in i.operands]
-    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow.element_type)))
-    moved.name, i.name = i.name, moved.name
-    return editor.convert(moved, i.shape.element_type)
+    plain = Editor(i, derives=False)
+    sources = [o.operands[0] if o in converts else _narrowed(plain, o, narrow.element_type) for o in i.operands]
+    moved = plain.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow.element_type)))
+    return plain.convert(moved, i.shape.element_type)
 
 
 def _fits(constant: HloInstruction, narrow: DType) -> bool:
@@ -89,6 +88,8 @@ def _real_for(literal: NDArray[Any], narrow: DType) -> NDArray[Any]:
 
 
 def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
+    if not constant.shape.dtype.is_complex:
+        return editor.convert(constant, element_type)  # `constant_folding` computes it, as in XLA
     return editor.constant(_real_for(constant.constant_array, DTYPES[element_type]), element_type)
 
 
@@ -99,6 +100,6 @@ def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
         return None
     if _width(convert) >= _width(moving) or _width(convert) < 8 or moving.shape.dynamic_dims:
         return None
-    editor, narrow = Editor(convert), convert.shape.element_type
-    operands = [editor.convert(operand, narrow) for operand in moving.operands]
-    return editor.computation.add(copy_instruction(moving, operands, convert.shape))
+    plain, narrow = Editor(convert, derives=False), convert.shape.element_type
+    operands = [plain.convert(operand, narrow) for operand in moving.operands]
+    return plain.computation.add(copy_instruction(moving, operands, convert.shape))

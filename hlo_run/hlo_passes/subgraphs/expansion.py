@@ -42,13 +42,19 @@ def expand(
     for those with an opcode in `bare`. Without `inherits` the result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result
     keeps the old layouts, with copies where necessary.
     """
-    replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
+    olds: dict[HloComputation, list[HloInstruction]] = {}
     for old in module.in_post_order(*opcodes):
-        if matches(old):
-            assert old.parent is not None, "the instruction is in a computation"
-            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called, described, bare)
-    for computation, found in replacements.items():
-        replace_all(computation, found, inherits)
+        if old.parent is not None and matches(old):
+            olds.setdefault(old.parent, []).append(old)
+    for computation, group in olds.items():
+        found: dict[HloInstruction, HloInstruction] = {}
+        for old in group:
+            found[old] = new = replacement(module, old, build, called, described, bare)
+            (module.replace if inherits else module.replace_uses)(old, new)
+            # Its operands lose this user now, as in XLA: passes may take the first of the users, whose order depends on it.
+            old.operands = ()
+        _hand_on(computation, found)
+        computation.remove_all(found)
 
 
 def replacement(
@@ -105,16 +111,8 @@ def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue
     return builder.copy(value, shape)
 
 
-def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction], inherits: bool = True) -> None:
-    """Replace instructions of a computation by new ones, also in control dependencies, and remove the old ones.
-
-    A new instruction with the old one's opcode takes its name, as in XLA's `ReplaceInstruction`. Without `inherits`, the new ones
-    do not get metadata, frontend attributes and shardings of the old ones.
-    """
-    module = computation.module
-    assert module is not None, "the computation is in a module"
-    for old, new in replacements.items():
-        (module.replace if inherits else module.replace_uses)(old, new)
+def _hand_on(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction]) -> None:
+    """Hand control dependencies on, and the name to a new instruction with the old one's opcode, as in `ReplaceInstruction`."""
     for instruction in computation.instructions:
         if instruction.control_predecessors:
             instruction.control_predecessors = [replacements.get(p, p) for p in instruction.control_predecessors]
@@ -122,7 +120,6 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
         new.control_predecessors = list(dict.fromkeys((*new.control_predecessors, *old.control_predecessors)))
         if new.opcode == old.opcode:
             new.name = old.name
-    computation.remove_all(replacements)
 
 
 def _mark(body: HloComputation, old: HloInstruction, described: bool, without_metadata: Container[str]) -> None:

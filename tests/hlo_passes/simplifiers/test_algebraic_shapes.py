@@ -335,6 +335,7 @@ CASES = (
 )
 WITH_LAYOUTS = (
     Case("reshape as bitcast", P, "ROOT r = f32[3,2] reshape(p)", "bitcast<3,2>(p)"),
+    Case("reshape to own shape", P, "r = f32[2,3] reshape(p); ROOT n = f32[2,3] negate(r)", "negate(p)"),
     Case(
         "reshape of broadcast",
         P,

@@ -195,8 +195,7 @@ def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstructio
     found = either(i, "convert")
     if found is None or found[0].operands[0].shape.element_type != "pred":
         return None
-    zeros = rw.bare.splat(0, i.shape)
-    return rw.select(found[0].operands[0], found[1], zeros)
+    return rw.select(found[0].operands[0], found[1], rw.zeros(i.shape))
 
 
 def multiply_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -217,12 +216,12 @@ def divide_by_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
-    amount = rw.splat(k, i.shape)
+    # XLA gives a constant that is like a value the metadata of the value.
     if i.shape.dtype.is_unsigned:
-        return rw.binary("shift-right-logical", value, amount)
-    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
+        return rw.binary("shift-right-logical", value, rw.at(value).splat(k, i.shape))
+    is_negative = rw.compare(value, rw.at(value).splat(0, i.shape), "LT")
     magnitude = rw.select(is_negative, rw.negate(value), value)
-    quotient = rw.binary("shift-right-logical", magnitude, amount)
+    quotient = rw.binary("shift-right-logical", magnitude, rw.splat(k, i.shape))
     return rw.select(is_negative, rw.negate(quotient), quotient)
 
 
@@ -307,7 +306,7 @@ def part_of_complex(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """real(complex(A, B)) => A, imag(complex(A, B)) => B; of a real number: real(A) => A, imag(A) => 0."""
     value = i.operands[0]
     if not value.shape.dtype.is_complex:
-        return value if i.opcode == "real" else rw.splat(0, i.shape)
+        return value if i.opcode == "real" else rw.zeros(i.shape)
     return value.operands[0 if i.opcode == "real" else 1] if value.opcode == "complex" else None
 
 

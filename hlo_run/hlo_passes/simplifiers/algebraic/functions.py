@@ -34,7 +34,7 @@ def power_of_small_number(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     if is_all(exponent, 3):
         return rw.mul(value, rw.mul(value, value))
     if is_float(i) and is_all(exponent, -1):
-        return rw.binary("divide", rw.splat(1, i.shape), value)
+        return rw.binary("divide", rw.at(value).splat(1, i.shape), value)
     return None
 
 

@@ -247,11 +247,11 @@ def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
-    mask = rw.splat((1 << k) - 1, i.shape)
     if i.shape.dtype.is_unsigned:
-        return rw.binary("and", value, mask)
-    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
-    magnitude = rw.binary("and", rw.select(is_negative, rw.negate(value), value), mask)
+        return rw.binary("and", value, rw.splat((1 << k) - 1, i.shape))
+    is_negative = rw.compare(value, rw.zeros(i.shape), "LT")
+    magnitude = rw.select(is_negative, rw.negate(value), value)
+    magnitude = rw.binary("and", magnitude, rw.splat((1 << k) - 1, i.shape))
     return rw.select(is_negative, rw.negate(magnitude), magnitude)
 
 

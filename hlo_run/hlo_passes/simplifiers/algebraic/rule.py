@@ -54,6 +54,11 @@ class Rewriter(Editor):
         i.operands = operands
         return i
 
+    def zeros(self, shape: Shape) -> HloInstruction:
+        """Return a broadcast zero, as XLA's `BroadcastZeros` also for a shape without dimensions, without metadata."""
+        bare = self.bare
+        return bare.add("broadcast", without_dynamic_dims(shape), [bare.constant(0, shape.element_type)], dimensions=())
+
     def splat(self, value: Any, shape: Shape) -> HloInstruction:
         """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)

@@ -102,10 +102,10 @@ def broadcast_as_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     if value.shape.element_count != i.shape.element_count:
         return None
     if dims == sorted(dims):
-        return rw.add("reshape", i.shape, [value])
+        return rw.bare.add("reshape", i.shape, [value])
     if value.shape.rank != i.shape.rank:
         return None
-    return rw.add("transpose", i.shape, [value], dimensions=tuple(dims.index(d) for d in range(len(dims))))
+    return rw.bare.add("transpose", i.shape, [value], dimensions=tuple(dims.index(d) for d in range(len(dims))))
 
 
 def broadcast_after_users(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -314,6 +314,6 @@ FREE_RULES: Rules = {
 }
 LAYOUT_RULES: Rules = {
     "copy": (copy_as_bitcast,),
-    "reshape": (reshape_of_broadcast, reshape_as_bitcast),
+    "reshape": (to_own_shape, reshape_twice, reshape_of_broadcast, reshape_as_bitcast),
     "transpose": (transpose_as_bitcast,),
 }

@@ -73,7 +73,7 @@ def multiply_roots(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     value = one.operands[0]
     if not is_non_negative(value):
         return None
-    return value if one.opcode == "sqrt" else rw.binary("divide", rw.splat(1, i.shape), value)
+    return value if one.opcode == "sqrt" else rw.binary("divide", rw.at(value).splat(1, i.shape), value)
 
 
 def power_of_one_half(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -6,7 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.device_numbers import numbers_of_devices
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
 
 
@@ -281,9 +284,16 @@ def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     mapped = inner.dimensions
     if len(padded) == i.shape.rank or not padded or any(d not in padded for d in mapped):
         return None
-    narrow = rw.broadcast(inner.operands[0], [inner.shape.dims[d] for d in padded], [padded.index(d) for d in mapped])
-    made = rw.pad(narrow, i.operands[1], [edges[d] for d in padded])
-    return rw.add("broadcast", i.shape, [made], dimensions=tuple(padded))
+    # As in XLA, which narrows the broadcast in place and copies the pad.
+    sizes = tuple(inner.shape.dims[d] for d in padded)
+    narrow = copy_instruction(inner, inner.operands, Shape.array(i.shape.element_type, sizes))
+    narrow.attrs["dimensions"] = tuple(padded.index(d) for d in mapped)
+    narrow.attrs.pop("sharding", None)
+    rw.computation.add_named(narrow)
+    shape = Shape.array(i.shape.element_type, tuple(i.shape.dims[d] for d in padded))
+    made = copy_instruction(i, [narrow, i.operands[1]], shape, clone_name(i.name))
+    made.attrs["padding"] = tuple(edges[d] for d in padded)
+    return rw.bare.add("broadcast", i.shape, [rw.computation.add(made)], dimensions=tuple(padded))
 
 
 def pad_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -19,10 +19,12 @@ class ConstantSinking(Struct, frozen=True):
         """Edit in place, outer loops before inner ones."""
         for loop in module.instructions_of("while"):
             if self._sinks(loop):
-                _make_own(module, loop)
+                for name in ("body", "condition"):
+                    if len(loop.called[name][0].callers) > 1:
+                        _copied(module, loop, name)
             state = loop_state(loop)
             if state is not None:
-                self._sink(state)
+                self._sink(module, state)
 
     def _may_sink(self, value: HloInstruction) -> bool:
         if value.opcode == "broadcast" and self.broadcasts:
@@ -46,33 +48,59 @@ class ConstantSinking(Struct, frozen=True):
             for n, (value, new) in pairs
         )
 
-    def _sink(self, state: LoopState) -> None:
+    def _sink(self, module: HloModule, state: LoopState) -> None:
+        """Sink into copies of body and condition, which XLA makes where a constant is read."""
+        loop, copied = state.loop, set[str]()
         for number in state.unchanged:
             value = state.init.operands[number]
-            if self._may_sink(value):
-                for computation in (state.body, state.condition):
-                    _replace_element(computation, number, value)
+            for name in ("body", "condition") if self._may_sink(value) else ():
+                if not _is_read(loop.called[name][0], number):
+                    continue
+                if name not in copied:
+                    copied.add(name)
+                    _copied(module, loop, name)
+                _replace_element(loop.called[name][0], number, value)
 
 
-def _make_own(module: HloModule, loop: HloInstruction) -> None:
-    """Give the loop its own body and condition if others call them, too."""
-    for name in ("body", "condition"):
-        (computation,) = loop.called[name]
-        if len(computation.callers) > 1:
-            loop.called = {**loop.called, name: (clone_computation(module, computation),)}
+def _copied(module: HloModule, loop: HloInstruction, name: str) -> None:
+    """Give the loop a copy of its body or condition, called `NAME.sunk`."""
+    (old,) = loop.called[name]
+    loop.called = {**loop.called, name: (clone_computation(module, old, "sunk"),)}
+    if not old.callers:
+        module.remove_computation(old)
+
+
+def _elements(computation: HloComputation, number: int) -> list[HloInstruction]:
+    return [user for user in computation.parameters[0].users if user.tuple_index == number]
+
+
+def _readers(computation: HloComputation, element: HloInstruction) -> list[HloInstruction]:
+    """Return the users of an element, without the root tuple that returns it."""
+    root = computation.root
+    return [user for user in element.users if user is not root or root.opcode != "tuple"]
+
+
+def _is_read(computation: HloComputation, number: int) -> bool:
+    return any(_readers(computation, element) or element.is_root for element in _elements(computation, number))
 
 
 def _replace_element(computation: HloComputation, number: int, constant: HloInstruction) -> None:
     """Let all users except the root tuple use a copy of the constant."""
-    root = computation.root
-    for element in [user for user in computation.parameters[0].users if user.tuple_index == number]:
-        users = [user for user in element.users if user is not root or root.opcode != "tuple"]
+    for element in _elements(computation, number):
+        users = _readers(computation, element)
         if not users and not element.is_root:
             continue
-        operands = [computation.add(copy_instruction(operand, ())) for operand in constant.operands]
-        copy = computation.add(copy_instruction(constant, operands))
+        copy = _copy(computation, constant)
         for user in users:
             user.operands = [copy if operand is element else operand for operand in user.operands]
         if element.is_root:
             computation.root = copy
         remove_unused([element])
+
+
+def _copy(computation: HloComputation, value: HloInstruction) -> HloInstruction:
+    """Add a copy of a constant, or of a broadcast and its constant, with XLA's names."""
+    operands = [_copy(computation, operand) for operand in value.operands]
+    # XLA adds a dot and the suffix `.sunk`.
+    name = f"{value.name}..sunk" if value.opcode == "constant" else value.name
+    return computation.add(copy_instruction(value, operands, name=name))
