@@ -24,7 +24,10 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
     name: ClassVar[str] = "reduction-layout-normalizer"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; several inputs must all have the same layout."""
+        """Edit in place; several inputs must all have the same layout.
+
+        A reduction of several inputs is made anew even if they lie in the default layout, so its computation is printed last.
+        """
         del ctx
         replaced = [r for r in module.in_post_order("reduce") if _lies_otherwise(r)]
         replace_each(module, replaced, _normalized)
@@ -33,7 +36,7 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
 def _lies_otherwise(reduce: HloInstruction) -> bool:
     inputs = reduce.operands[: len(reduce.operands) // 2]
     orders = {value.shape.minor_to_major for value in inputs}
-    return len(orders) == 1 and not inputs[0].shape.has_default_layout
+    return len(orders) == 1 and (len(inputs) > 1 or not inputs[0].shape.has_default_layout)
 
 
 def _normalized(reduce: HloInstruction) -> HloInstruction:

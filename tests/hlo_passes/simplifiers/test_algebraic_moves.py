@@ -60,8 +60,20 @@ CASES = (
     Case(
         "slice of rows",
         "p=f32[16,4]",
-        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[8:16]}",
+        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[0:8]}",
         "reshape<8>(slice<2,4>(p))",
+    ),
+    Case(
+        "slice of later rows",
+        "p=f32[16,4]",
+        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[8:16]}",
+        "slice<8>(reshape<64>(p))",
+    ),
+    Case(
+        "slice of a part of one row",
+        "p=f32[16,4]",
+        "x = f32[64] reshape(p); ROOT r = f32[2] slice(x), slice={[0:2]}",
+        "reshape<2>(slice<1,2>(p))",
     ),
     Case(
         "first of a pair",
@@ -78,8 +90,8 @@ CASES = (
     Case(
         "slice of parts of rows",
         "p=f32[16,4]",
-        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[6:14]}",
-        "slice<8>(reshape<64>(p))",
+        "x = f32[64] reshape(p); ROOT r = f32[6] slice(x), slice={[0:6]}",
+        "slice<6>(reshape<64>(p))",
     ),
     Case(
         "end of a running sum",
