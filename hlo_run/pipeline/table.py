@@ -483,7 +483,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "scheduled-gpu-module",
         # Ours: in XLA no pass, but a step after this pipeline.
-        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy",)),),
+        (HloRow("renew-copies", _pass("memory.renew_copies")),),
     ),
     HloGroup(
         "post-scheduling-passes",

@@ -5,7 +5,8 @@
              copy.1 = f32[8] copy(e);  ROOT t.1 = tuple(copy.1, e.1)
 
 Copies go that no write needs in the order of the schedule, those of parameters, constants and results among them. Then values are
-copied that must not share a buffer. New instructions are scheduled as early as possible. XLA's `RunPostSchedulingCopyInsertion`.
+copied that must not share a buffer, and fusions lose results that nothing reads. New instructions are scheduled as early as
+possible. XLA's `RunPostSchedulingCopyInsertion`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_dead
+from hlo_run.hlo.edit import remove_dead, remove_unread_results
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.copy_steps import add_special_copies, remove_needless_copies
@@ -29,11 +30,13 @@ class RenewCopies(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        if not module.instructions_of("copy"):
-            return
-        remove_needless_copies(module)
-        remove_dead(module)
+        has_copies = bool(module.instructions_of("copy"))
+        if has_copies:
+            remove_needless_copies(module)
+            remove_dead(module)
         orders, module.schedule = module.schedule, None
-        add_special_copies(module)
+        if has_copies:
+            add_special_copies(module)
         remove_dead(module)
+        remove_unread_results(module)
         schedule_again(module, orders)

@@ -59,5 +59,10 @@ def _normalized(reduce: HloInstruction) -> HloInstruction:
         for shape in shapes
     ]
     dimensions = [number for number, d in enumerate(order) if d in reduced]
-    results = editor.reduce_again(reduce, views, dimensions, new_shapes)
+    operands = (*views, *reduce.operands[len(inputs) :])
+    shape = Shape.make_tuple(tuple(new_shapes)) if reduce.shape.is_tuple else new_shapes[0]
+    made = editor.add("reduce", shape, operands, {"to_apply": reduce.called["to_apply"]}, dimensions=tuple(dimensions))
+    if shape == reduce.shape:
+        return made
+    results = [editor.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
     return editor.joined([editor.bitcast(value, shape) for value, shape in zip(results, shapes, strict=True)], reduce)
