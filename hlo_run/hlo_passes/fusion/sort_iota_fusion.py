@@ -27,14 +27,14 @@ class SortIotaFusion(Struct, frozen=True):
     name: ClassVar[str] = "sort-iota-fusion"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; each fusion takes the position of its sort."""
+        """Edit in place; a fusion is the youngest instruction of its computation."""
         del ctx
         fused: list[HloInstruction] = []
         for computation in executed_computations(module):
-            for sort in [instruction for instruction in computation.instructions if _counts(instruction)]:
+            for sort in [instruction for instruction in computation.post_order() if _counts(instruction)]:
                 fusion = _fuse(sort)
                 module.add_computation(fusion.fused_computation)
-                computation.add(fusion, before=sort)
+                computation.add(fusion)
                 module.replace(sort, fusion)
                 fused.append(sort)
         remove_unused(fused)
