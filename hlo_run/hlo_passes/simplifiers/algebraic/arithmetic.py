@@ -217,12 +217,11 @@ def divide_by_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
-    amount = rw.splat(k, i.shape)
     if i.shape.dtype.is_unsigned:
-        return rw.binary("shift-right-logical", value, amount)
-    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
+        return rw.binary("shift-right-logical", value, rw.at(value).splat(k, i.shape))
+    is_negative = rw.compare(value, rw.at(value).splat(0, i.shape), "LT")
     magnitude = rw.select(is_negative, rw.negate(value), value)
-    quotient = rw.binary("shift-right-logical", magnitude, amount)
+    quotient = rw.binary("shift-right-logical", magnitude, rw.splat(k, i.shape))
     return rw.select(is_negative, rw.negate(quotient), quotient)
 
 

@@ -15,6 +15,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     lowest_and_highest,
     power_of_two,
     splat_value,
+    without_dynamic_dims,
 )
 
 
@@ -214,12 +215,14 @@ def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
-    mask = rw.splat((1 << k) - 1, i.shape)
     if i.shape.dtype.is_unsigned:
-        return rw.binary("and", value, mask)
-    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
-    magnitude = rw.binary("and", rw.select(is_negative, rw.negate(value), value), mask)
-    return rw.select(is_negative, rw.negate(magnitude), magnitude)
+        return rw.binary("and", value, rw.splat((1 << k) - 1, i.shape))
+    # XLA broadcasts the zero to a scalar too; that simplifies later.
+    zero = rw.bare.add("broadcast", without_dynamic_dims(i.shape), [rw.bare.constant(0, i.shape.element_type)], dimensions=())
+    is_negative = rw.compare(value, zero, "LT")
+    magnitude = rw.select(is_negative, rw.negate(value), value)
+    rest = rw.binary("and", magnitude, rw.splat((1 << k) - 1, i.shape))
+    return rw.select(is_negative, rw.negate(rest), rest)
 
 
 def remainder_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
