@@ -36,7 +36,7 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
 def _lies_otherwise(reduce: HloInstruction) -> bool:
     inputs = reduce.operands[: len(reduce.operands) // 2]
     orders = {value.shape.minor_to_major for value in inputs}
-    return len(orders) == 1 and (len(inputs) > 1 or not inputs[0].shape.has_default_layout)
+    return len(orders) == 1 and (reduce.shape.is_tuple or not inputs[0].shape.has_default_layout)
 
 
 def _normalized(reduce: HloInstruction) -> HloInstruction:
