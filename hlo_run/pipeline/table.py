@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hlo_run.analysis.buffers.collective_memory import EXCHANGES
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -522,7 +521,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "scheduled-gpu-module",
         # Ours: in XLA no pass, but a step after this pipeline.
-        (HloRow("renew-copies", _pass("memory.renew_copies"), for_opcodes=("copy", *EXCHANGES)),),
+        (HloRow("renew-copies", _pass("memory.renew_copies")),),
     ),
     HloGroup(
         "post-scheduling-passes",

@@ -66,6 +66,10 @@ class NodeCost:
             return sizes[place]
         return sum([sizes[place] for place in places])
 
+    def whole_ir_size(self) -> int:
+        """Return how often ops are emitted, with the reads of a fusion's operands, which are parameters inside of it."""
+        return self.ir_size + sum(map(self.operand_ir_size, self.places))
+
     def common_utilization(self, one: Node, two: Node) -> float:
         """Return how often two operands of a fusion are read at the same index."""
         other, places, uses = self.places[two], self.places[one], self.place_uses

@@ -156,7 +156,7 @@ class FusionRules:
         """True if ops would be emitted too often in total."""
         one, two = self._costs.of(producer), self._costs.of(consumer)
         times = two.operand_ir_size(producer)
-        return one.ir_size * times + two.ir_size > _MAX_IR_SIZE
+        return one.whole_ir_size() * times + two.whole_ir_size() > _MAX_IR_SIZE
 
 
 def _subshapes(shape: Shape) -> int:

@@ -23,7 +23,7 @@ from xdsl.ir import SSAValue
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
-from hlo_run.analysis.tiling.launch_dimensions import calculate_launch
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.tiling.unroll_factor import unroll_factor
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
@@ -54,7 +54,7 @@ class ConcatenateEmitter(KindEmitter):
         fused = partition(analysis.fusion.fused_computation, (hero, *hero.operands))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, launch)
-        kernel = _ConcatenateKernel(root, hero, module, entry)
+        kernel = _ConcatenateKernel(root, hero, module, entry, launch)
         output = kernel.emit(loop_map(launch, factor, longest.shape))
         function = entry.finish(kernel_name, arguments, (output,))
         return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
@@ -67,6 +67,7 @@ class _ConcatenateKernel(Struct, frozen=True):
     hero: HloInstruction
     module: KernelModule
     entry: EntryFunction
+    launch: LaunchDimensions
 
     def emit(self, work: IndexingMap) -> SSAValue:
         """Emit a loop for each operand with elements, and return the output. `work` maps ids to an index of the longest."""
@@ -77,7 +78,7 @@ class _ConcatenateKernel(Struct, frozen=True):
             assert step is not None, "a concatenate has maps to its users"
             place = compose(compose(work, step).simplify(), to_root).simplify()
             if operand.shape.element_count and not place.is_known_empty:
-                places.append((operand, drop_unused_ids(place)))
+                places.append((operand, drop_unused_ids(place, self.launch)))
         index_of_operand = drop_unused_ids(work)
         self.entry.declare_ids(index_of_operand, *(place for _, place in places))
         epilogue = self._emit_epilogue()

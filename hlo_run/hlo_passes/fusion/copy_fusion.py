@@ -138,10 +138,8 @@ def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> 
 
 
 def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies: set[HloInstruction]) -> None:
-    """Let all users except the fused copies read element 0 of a fusion that had one result."""
+    """Let all users except the fused copies read element 0 of a fusion that had one result; XLA makes it also for no users."""
     users = [user for user in fusion.users if user not in copies]
-    if not users and not fusion.is_root:
-        return
     element = _element(fusion, shape, 0)
     for user in users:
         user.operands = [element if operand is fusion else operand for operand in user.operands]

@@ -79,7 +79,7 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
         value = moved_value(operand, editor)
         if not target.is_blackwell and not _lies_along_depth(dot, number, side):
             record["dot_dimension_numbers"][f"{name}_contracting_dimensions"] = [str(side.free[0])]
-            value = _transposed(editor, value, side)
+            value = _transposed(Editor(value), value, side)
         operands.append(_padded(editor, value, side.batch))
     record["scale_mode"] = _TENSOR_SCALING
     batch = tuple(range(len(dot_side(dot, 0).batch)))

@@ -98,7 +98,7 @@ def _forward_call(convolution: HloInstruction) -> HloInstruction | None:
     groups = convolution.batch_group_count
     labels = convolution.dim_labels
     if groups > 1:
-        source = _groups_to_features(Editor(convolution), source, labels, groups)
+        source = _groups_to_features(Editor(convolution, derives=False), source, labels, groups)
     else:
         groups = convolution.feature_group_count
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)

@@ -6,7 +6,8 @@
 
 Copies go that no write needs in the order of the schedule, those of parameters, constants and results among them. Then values are
 copied that must not share a buffer, and parameters and results of the entry that collectives would read or write in a memory
-space of their own. New instructions are scheduled as early as possible. XLA's `RunPostSchedulingCopyInsertion`.
+space of their own. Fusions lose results that nothing reads. New instructions are scheduled as early as possible. XLA's
+`RunPostSchedulingCopyInsertion`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.buffers.collective_memory import uses_collective_memory
-from hlo_run.hlo.edit import remove_dead
+from hlo_run.hlo.edit import remove_dead, remove_unread_results
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.copy_steps import add_special_copies, remove_needless_copies
@@ -32,11 +33,13 @@ class RenewCopies(Struct, frozen=True):
         """Edit in place."""
         every = ctx.options.has_collective_memory
         has_space = uses_collective_memory(module, every)
-        if not has_space and not module.instructions_of("copy"):
-            return
-        remove_needless_copies(module)
-        remove_dead(module)
+        copies = has_space or bool(module.instructions_of("copy"))
+        if copies:
+            remove_needless_copies(module)
+            remove_dead(module)
         orders, module.schedule = module.schedule, None
-        add_special_copies(module, for_collectives=has_space, every=every)
+        if copies:
+            add_special_copies(module, for_collectives=has_space, every=every)
         remove_dead(module)
+        remove_unread_results(module)
         schedule_again(module, orders)

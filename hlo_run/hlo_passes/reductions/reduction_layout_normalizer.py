@@ -24,7 +24,10 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
     name: ClassVar[str] = "reduction-layout-normalizer"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; several inputs must all have the same layout."""
+        """Edit in place; several inputs must all have the same layout.
+
+        A reduction of several inputs is made anew even if they lie in the default layout, so its computation is printed last.
+        """
         del ctx
         replaced = [r for r in module.in_post_order("reduce") if _lies_otherwise(r)]
         replace_each(module, replaced, _normalized)
@@ -33,7 +36,7 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
 def _lies_otherwise(reduce: HloInstruction) -> bool:
     inputs = reduce.operands[: len(reduce.operands) // 2]
     orders = {value.shape.minor_to_major for value in inputs}
-    return len(orders) == 1 and not inputs[0].shape.has_default_layout
+    return len(orders) == 1 and (reduce.shape.is_tuple or not inputs[0].shape.has_default_layout)
 
 
 def _normalized(reduce: HloInstruction) -> HloInstruction:
@@ -56,5 +59,10 @@ def _normalized(reduce: HloInstruction) -> HloInstruction:
         for shape in shapes
     ]
     dimensions = [number for number, d in enumerate(order) if d in reduced]
-    results = editor.reduce_again(reduce, views, dimensions, new_shapes)
+    operands = (*views, *reduce.operands[len(inputs) :])
+    shape = Shape.make_tuple(tuple(new_shapes)) if reduce.shape.is_tuple else new_shapes[0]
+    made = editor.add("reduce", shape, operands, {"to_apply": reduce.called["to_apply"]}, dimensions=tuple(dimensions))
+    if shape == reduce.shape:
+        return made
+    results = [editor.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
     return editor.joined([editor.bitcast(value, shape) for value, shape in zip(results, shapes, strict=True)], reduce)

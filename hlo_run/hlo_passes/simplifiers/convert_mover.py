@@ -54,7 +54,12 @@ class ConvertMover(Struct, frozen=True):
 
 
 def _width(value: HloInstruction) -> int:
-    return value.shape.dtype.bits
+    """Return the bits that a value's elements need; 1 for pred, which takes a byte."""
+    return 1 if value.shape.element_type == "pred" else value.shape.dtype.bits
+
+
+def _is_packed(value: HloInstruction) -> bool:
+    return value.shape.element_type != "pred" and value.shape.dtype.bits < 8
 
 
 def _converted_later(i: HloInstruction) -> HloInstruction | None:
@@ -62,10 +67,11 @@ def _converted_later(i: HloInstruction) -> HloInstruction | None:
     converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
     if i.control_predecessors or not converts or any(o not in converts and o.opcode != "constant" for o in i.operands):
         return None
-    narrow = converts[0].operands[0].shape
-    if any(o.operands[0].shape.element_type != narrow.element_type for o in converts) or narrow.dtype.bits >= _width(i):
+    source = converts[0].operands[0]
+    narrow = source.shape
+    if any(o.operands[0].shape.element_type != narrow.element_type for o in converts) or _width(source) >= _width(i):
         return None
-    if narrow.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*i.operands, i)):
+    if _is_packed(source) or any(o.shape.dynamic_dims for o in (*i.operands, i)):
         return None
     if not all(o in converts or _fits(o, narrow.dtype) for o in i.operands):
         return None
@@ -98,7 +104,7 @@ def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
     moving = convert.operands[0]
     if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
         return None
-    if _width(convert) >= _width(moving) or _width(convert) < 8 or moving.shape.dynamic_dims:
+    if _width(convert) >= _width(moving) or _is_packed(convert) or moving.shape.dynamic_dims:
         return None
     plain, narrow = Editor(convert, derives=False), convert.shape.element_type
     operands = [plain.convert(operand, narrow) for operand in moving.operands]

@@ -90,7 +90,8 @@ def _read_first(conditional: HloInstruction) -> None:
     first: dict[tuple[HloInstruction, ...], int] = {}
     same = [first.setdefault(values, n) for n, values in enumerate(zip(*(root.operands for root in roots), strict=True))]
     for user in conditional.users:
-        user.attrs["index"] = same[user.tuple_index]
+        if same[user.tuple_index] != user.tuple_index:
+            user.attrs["index"] = same[user.tuple_index]
 
 
 def _renumber(elements: Sequence[HloInstruction], kept: Sequence[int]) -> None:

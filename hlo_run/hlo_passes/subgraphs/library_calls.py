@@ -49,8 +49,21 @@ def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
 
 
 def to_json(config: Mapping[str, Any]) -> str:
-    """Return a record as JSON without spaces."""
-    return json.dumps(config, separators=(",", ":"))
+    """Return a record as JSON without spaces. Numbers have 15 digits, or 17 if 15 name another one, as protobuf prints them."""
+    return _json(config)
+
+
+def _json(value: Any) -> str:
+    match value:
+        case {**entries}:
+            return "{" + ",".join(f"{json.dumps(key)}:{_json(inner)}" for key, inner in entries.items()) + "}"
+        case [*elements]:
+            return "[" + ",".join(map(_json, elements)) + "]"
+        case float() if math.isfinite(value):
+            short = f"{value:.15g}"
+            return short if float(short) == value else f"{value:.17g}"
+        case _:
+            return json.dumps(value)
 
 
 def gemm_call(dot: HloInstruction) -> HloInstruction | None:

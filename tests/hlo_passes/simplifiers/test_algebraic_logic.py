@@ -93,29 +93,51 @@ CASES = (
         "broadcast<4>({false})",
     ),
     Case(
-        "iota below its end",
-        P,
-        N.format(4) + "x = s32[4] iota(), iota_dimension=0;" + MROOT + "compare(x, b), direction=LT",
-        "broadcast<4>({true})",
-    ),
-    Case(
         "iota below less",
         P,
         N.format(3) + "x = s32[4] iota(), iota_dimension=0;" + MROOT + "compare(x, b), direction=LT",
         "compare.LT(iota<s32>(), broadcast<4>({3}))",
     ),
     Case("pred is true", "m=pred[4]", T.format("true") + MROOT + "compare(m, tb), direction=EQ", "m"),
-    Case("pred is not true", "m=pred[4]", T.format("true") + MROOT + "compare(tb, m), direction=NE", "not(m)"),
+    Case(
+        "pred is not true",
+        "m=pred[4]",
+        T.format("true") + MROOT + "compare(tb, m), direction=NE",
+        "compare.NE(broadcast<4>({true}), m)",
+    ),
+    Case("pred is itself", "m=pred[4]", MROOT + "compare(m, m), direction=EQ", "compare.EQ(m, m)"),
+    Case("false above pred", "m=pred[4]", T.format("false") + MROOT + "compare(tb, m), direction=GT", "broadcast<4>({false})"),
+    Case(
+        "above the largest",
+        "i=u8[4]",
+        "c = u8[] constant(255); b = u8[4] broadcast(c), dimensions={};" + MROOT + "compare(i, b), direction=GT",
+        "compare.GT(i, broadcast<4>({255}))",
+    ),
     Case(
         "chosen one",
+        IJ,
+        N.format(0)
+        + "d = s32[] constant(1); e = s32[4] broadcast(d), dimensions={}; m = pred[4] compare(i, j), direction=GE;"
+        + "x = s32[4] select(m, e, b);"
+        + MROOT
+        + "compare(x, b), direction=NE",
+        "compare.GE(i, j)",
+    ),
+    Case(
+        "one chosen by a parameter",
         "m=pred[4]",
         N.format(0)
         + "d = s32[] constant(1); e = s32[4] broadcast(d), dimensions={}; x = s32[4] select(m, e, b);"
         + MROOT
         + "compare(x, b), direction=NE",
-        "m",
+        "compare.NE(select(m, broadcast<4>({1}), broadcast<4>({0})), broadcast<4>({0}))",
     ),
-    Case("converted pred", "m=pred[4]", N.format(0) + "x = s32[4] convert(m);" + MROOT + "compare(x, b), direction=EQ", "not(m)"),
+    Case(
+        "converted pred",
+        "m=pred[4]",
+        N.format(0) + "x = s32[4] convert(m);" + MROOT + "compare(x, b), direction=NE",
+        "compare.NE(convert<s32>(m), broadcast<4>({0}))",
+    ),
     Case("equal arms", "m=pred[4] p=f32[4]", ROOT + "select(m, p, p)", "p"),
     Case("known choice", "p=f32[4] q=f32[4]", T.format("false") + ROOT + "select(tb, p, q)", "q"),
     Case("negated choice", "m=pred[4] p=f32[4] q=f32[4]", "x = pred[4] not(m);" + ROOT + "select(x, p, q)", "select(m, q, p)"),

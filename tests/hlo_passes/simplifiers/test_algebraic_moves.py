@@ -14,6 +14,9 @@ from hlo_run.reference.evaluate.evaluate import evaluate
 P, I, Z = "p=f32[4,6]", "i=s32[]", "z = f32[] constant(0);"
 SPLAT = "c = f32[] constant(3); b = f32[4,6] broadcast(c), dimensions={};"
 ARG = ", to_apply=sum"
+WHOLE_SCATTER = (
+    ", to_apply=sum, update_window_dims={1,2,3}, inserted_window_dims={}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+)
 SCATTER = ", to_apply=sum, update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 
 CASES = (
@@ -57,8 +60,20 @@ CASES = (
     Case(
         "slice of rows",
         "p=f32[16,4]",
-        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[8:16]}",
+        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[0:8]}",
         "reshape<8>(slice<2,4>(p))",
+    ),
+    Case(
+        "slice of later rows",
+        "p=f32[16,4]",
+        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[8:16]}",
+        "slice<8>(reshape<64>(p))",
+    ),
+    Case(
+        "slice of a part of one row",
+        "p=f32[16,4]",
+        "x = f32[64] reshape(p); ROOT r = f32[2] slice(x), slice={[0:2]}",
+        "reshape<2>(slice<1,2>(p))",
     ),
     Case(
         "first of a pair",
@@ -75,8 +90,8 @@ CASES = (
     Case(
         "slice of parts of rows",
         "p=f32[16,4]",
-        "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[6:14]}",
-        "slice<8>(reshape<64>(p))",
+        "x = f32[64] reshape(p); ROOT r = f32[6] slice(x), slice={[0:6]}",
+        "slice<6>(reshape<64>(p))",
     ),
     Case(
         "end of a running sum",
@@ -155,6 +170,18 @@ CASES = (
         "scatter(add(p, p), concatenate<5,1>(i, j), concatenate<5,1,3>(u, v))",
     ),
     Case(
+        "transpose of scattered",
+        "p=f32[9,3,4] i=s32[5,1] u=f32[5,1,3,4]",
+        "s = f32[9,3,4] scatter(p, i, u)" + WHOLE_SCATTER + ";ROOT r = f32[4,9,3] transpose(s), dimensions={2,0,1}",
+        "scatter(transpose<4,9,3>(p), i, transpose<5,4,1,3>(u))",
+    ),
+    Case(
+        "transpose of scattered rows",
+        "p=f32[9,3] i=s32[5,1] u=f32[5,3]",
+        "s = f32[9,3] scatter(p, i, u)" + SCATTER + ";ROOT r = f32[3,9] transpose(s), dimensions={1,0}",
+        "transpose<3,9>(scatter(p, i, u))",
+    ),
+    Case(
         "sum with scattered that is used",
         "p=f32[9,3] i=s32[2,1] u=f32[2,3]",
         "s = f32[9,3] scatter(p, i, u)" + SCATTER + ";a = f32[9,3] add(p, s);ROOT r = f32[9,3] multiply(a, s)",
@@ -217,6 +244,7 @@ CASES = (
         "ROOT r = f32[4,3] concatenate(p, p, p), dimensions={1}",
         "broadcast<4,3>(reshape<4>(p))",
     ),
+    Case("two copies", "p=f32[4,1]", "ROOT r = f32[4,2] concatenate(p, p), dimensions={1}", "concatenate<4,2>(p, p)"),
     Case("nothing between one", "p=f32[1]", Z + "ROOT r = f32[4] pad(p, z), padding=1_2_5", "pad<4>(p, {0})"),
     Case(
         "pad of broadcast",

@@ -3,18 +3,20 @@
     topk(x), k=5, largest=true   =>   sorted = sort(x, iota), is_stable=true, to_apply=(a > b in the total order)
                                       tuple(slice(sorted 0), slice(sorted 1))
 
-A custom call `TopK` has its own comparator, of elements only or of elements and positions. XLA's `topk_decomposer.cc`, without
-its packed form for bf16, which XLA:GPU does not use either.
+Where only the values are read, they are sorted alone. A custom call `TopK` has its own comparator, of elements only or of
+elements and positions. XLA's `topk_decomposer.cc`, without its packed form for bf16, which XLA:GPU does not use either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
+from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -32,16 +34,31 @@ class TopkDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
+        _sort_values_alone(module)
         expand(module, ("topk",), _sorted_slices, described=True)
         if self.takes_calls:
             expand(module, ("custom-call",), _sorted_slices, is_topk_call, described=True)
+
+
+def _sort_values_alone(module: HloModule) -> None:
+    """Sort without positions where only the values are read, by one get-tuple-element."""
+    for topk in module.in_post_order("topk"):
+        if len(topk.users) != 1 or topk.is_root or topk.users[0].opcode != "get-tuple-element" or topk.users[0].tuple_index:
+            continue
+        values, (x,) = topk.users[0], topk.operands
+        editor, comparator = Editor(topk), _comparator((x.shape.element_type,), topk.largest)
+        ordered = editor.add("sort", x.shape, [x], {"to_apply": [comparator]}, dimensions=(x.shape.rank - 1,), is_stable=True)
+        module.add_computation(comparator)
+        ranges = tuple((0, size, 1) for size in values.shape.dims)
+        module.replace(values, editor.add("slice", values.shape, [ordered], slice=ranges))
+        remove_unused([values])
 
 
 def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     last = x.shape.rank - 1
     indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
     given = old.called_computations
-    comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.largest)
+    comparator = with_positions(given[0]) if given else _comparator((x.shape.element_type, "s32"), old.largest)
     # Equal keys are always ordered by index: `is_stable=false` allows it as well.
     ordered = b.sort([x, indices], last, comparator, is_stable=True)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
@@ -49,12 +66,13 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     return b.tuple([b.instruction("slice", [ordered[number]], shape, slice=ranges) for number, shape in shapes])
 
 
-def _comparator(element_type: str, largest: bool) -> HloComputation:
+def _comparator(element_types: Sequence[str], largest: bool) -> HloComputation:
+    """Return a comparator of the first of several values."""
     # XLA makes the comparator in a module of its own, which numbers all names by 1.
     b = HloBuilder("compare-greater-than.1" if largest else "compare-less-than.1")
     sides = [
         b.leaf("parameter", Shape.array(kind, ()), {"parameter_number": n}).annotate(name=f"p.{n // 2}.{'lr'[n % 2]}hs.1")
-        for n, kind in enumerate((element_type, element_type, "s32", "s32"))
+        for n, kind in enumerate(kind for kind in element_types for _ in range(2))
     ]
     order = "TOTALORDER" if sides[0].shape.dtype.is_float else None
     return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order).annotate(name="compare.1"))

@@ -17,9 +17,6 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     splat_value,
 )
 
-_OPPOSITE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
-_MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
-
 
 def and_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A & ones => A, A & 0 => 0."""
@@ -92,50 +89,20 @@ def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A == A => true, A < A => false for integers and pred."""
+    """A == A => true, A < A => false for integers."""
     one, two = i.operands
-    if one is not two or not (is_integer(one) or one.shape.element_type == "pred"):
+    if one is not two or not is_integer(one):
         return None
     return rw.splat(i.comparison_direction in ("EQ", "LE", "GE"), i.shape)
 
 
-def compare_with_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < lowest => false, A >= lowest => true, A > highest => false, A <= highest => true for integers and pred."""
-    for one, two, direction in (
-        (*i.operands, i.comparison_direction),
-        (*i.operands[::-1], _MIRRORED[i.comparison_direction]),
-    ):
-        number = splat_value(two)
-        if number is None or not (is_integer(one) or one.shape.element_type == "pred"):
-            continue
-        known = _known_comparison(direction, int(number), _range_of(one))
-        if known is not None:
-            return rw.splat(known, i.shape)
-    return None
-
-
-def _range_of(value: HloInstruction) -> tuple[int, int]:
-    low, high = lowest_and_highest(value.shape.element_type)
-    if value.opcode == "iota":
-        dim = value.iota_dimension
-        if value.shape.dims[dim] - 1 <= high:
-            return 0, max(value.shape.dims[dim] - 1, 0)
-    return low, high
-
-
-def _known_comparison(direction: str, number: int, bounds: tuple[int, int]) -> bool | None:
-    low, high = bounds
-    match direction:
-        case "LT":
-            return True if high < number else False if low >= number else None
-        case "LE":
-            return True if high <= number else False if low > number else None
-        case "GT":
-            return True if low > number else False if high <= number else None
-        case "GE":
-            return True if low >= number else False if high < number else None
-        case _:
-            return direction == "NE" if not low <= number <= high else None
+def compare_unsigned_with_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A < 0 => false, A >= 0 => true for unsigned integers and pred, also with 0 on the left."""
+    one, two = i.operands
+    direction = i.comparison_direction
+    zero = two if direction in ("LT", "GE") else one if direction in ("GT", "LE") else None
+    is_unsigned = one.shape.element_type == "pred" or (is_integer(one) and not one.shape.dtype.is_signed)
+    return rw.splat(direction in ("GE", "LE"), i.shape) if zero is not None and is_unsigned and is_all(zero, 0) else None
 
 
 def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -152,28 +119,24 @@ def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def compare_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """p == true => p, p != false => p, p == false => not p, p != true => not p."""
+    """p == true => p, p != false => p."""
     if i.operands[0].shape.element_type != "pred" or i.comparison_direction not in ("EQ", "NE"):
         return None
     for one, two in (i.operands, i.operands[::-1]):
         number = splat_value(two)
-        if number is not None:
-            return one if bool(number) == (i.comparison_direction == "EQ") else rw.unary("not", one)
+        if number is not None and bool(number) == (i.comparison_direction == "EQ"):
+            return one
     return None
 
 
-def compare_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """select(p, 1, 0) != 0 => p, convert(p) != 0 => p; == gives not p."""
+def compare_chosen_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(A >= B, 1, 0) != 0 => A >= B, the mask of a triangle."""
     value, two = i.operands
-    if i.comparison_direction not in ("EQ", "NE") or not is_all(two, 0):
+    if i.comparison_direction != "NE" or not is_all(two, 0) or value.opcode != "select":
         return None
-    is_choice = value.opcode == "select" and is_all(value.operands[1], 1) and is_all(value.operands[2], 0)
-    if not is_choice and value.opcode != "convert":
-        return None
-    test = value.operands[0]
-    if test.shape.element_type != "pred" or test.shape.dims != i.shape.dims:
-        return None
-    return test if i.comparison_direction == "NE" else rw.unary("not", test)
+    test, one, zero = value.operands
+    is_mask = test.opcode == "compare" and test.comparison_direction == "GE" and test.shape == i.shape
+    return test if is_mask and is_all(one, 1) and is_all(zero, 0) else None
 
 
 def select_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -260,15 +223,20 @@ def remainder_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     value, number = i.operands[0], splat_value(i.operands[1])
     if number is None or not is_integer(i) or int(number) <= 0:
         return None
-    if value.opcode == "iota" and _range_of(value)[1] < int(number):
+    if value.opcode == "iota" and _highest_index(value) < int(number):
         return value
     found = either(value, "iota") if value.opcode == "add" else None
     if found is None:
         return None
     added: Any = splat_value(found[1])
-    highest = _range_of(found[0])[1] + int(number)
+    highest = _highest_index(found[0]) + int(number)
     fits = highest <= lowest_and_highest(i.shape.element_type)[1]
     return rw.like(i, [found[0], i.operands[1]]) if added is not None and int(added) == int(number) and fits else None
+
+
+def _highest_index(iota: HloInstruction) -> int:
+    """Return the largest element of an iota of integers."""
+    return min(max(iota.shape.dims[iota.iota_dimension] - 1, 0), lowest_and_highest(iota.shape.element_type)[1])
 
 
 def _is_all_ones(value: HloInstruction) -> bool:
@@ -282,7 +250,7 @@ def _is_all_ones(value: HloInstruction) -> bool:
 
 RULES: Rules = {
     "and": (and_with_constant, bits_of_itself, and_of_bounds),
-    "compare": (compare_with_itself, compare_with_limit, compare_pred, compare_converted_pred, compare_with_extremum),
+    "compare": (compare_with_itself, compare_unsigned_with_zero, compare_pred, compare_chosen_one, compare_with_extremum),
     "not": (not_twice,),
     "or": (or_with_constant, bits_of_itself),
     "remainder": (remainder_twice, remainder_of_power_of_two, remainder_of_iota),

@@ -84,9 +84,9 @@ def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     inner = i.operands[0]
     if inner.opcode != "transpose" or len(i.operands) != 2 or not simple_reducer(i.to_apply):
         return None
-    permutation, reduced = inner.dimensions, set(i.dimensions)
+    permutation, reduced = inner.dimensions, i.dimensions
     kept = [permutation[d] for d in range(inner.shape.rank) if d not in reduced]
-    (made,) = rw.reduce_again(i, inner.operands, sorted(permutation[d] for d in reduced))
+    (made,) = rw.reduce_again(i, inner.operands, [permutation[d] for d in reduced])
     return rw.at(made).transpose_view(made, [sorted(kept).index(d) for d in kept])
 
 

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
 
 # The maximum number of elements for which selects replace a gather.
 _FEW_ROWS = 4
@@ -115,7 +117,7 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     one, two = i.operands
     scatters = [value for value in (one, two) if _adds(value)]
     # The scatters are changed in place, so the caller must have fuel for the replacement and no reason to refuse it.
-    if one is two or not scatters or rw.fuel.is_out("algsimp") or any(scatter.shape != i.shape for scatter in scatters):
+    if one is two or not scatters or rw.fuel.is_out("algsimp") or any(not _is_like(scatter, i) for scatter in scatters):
         return None
     if len(scatters) == 1:
         scatter = scatters[0]
@@ -130,8 +132,19 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     begin = rw.bare.binary("add", one.operands[0], two.operands[0])
     if _may_join(one, two):
         pairs = zip(one.operands[1:], two.operands[1:], dims, strict=True)
-        return rw.like(one, [begin, *(rw.concatenate([a, b], d) for a, b, d in pairs)])
+        return rw.like(one, [begin, *(_joined(rw, a, b, d) for a, b, d in pairs)], i.shape)
     return _from(one, _from(two, begin))
+
+
+def _joined(rw: Rewriter, one: HloInstruction, two: HloInstruction, dim: int) -> HloInstruction:
+    """Concatenate two values to an array in the default layout, whatever theirs are."""
+    dims = [*one.shape.dims[:dim], one.shape.dims[dim] + two.shape.dims[dim], *one.shape.dims[dim + 1 :]]
+    return rw.add("concatenate", Shape.array(one.shape.element_type, tuple(dims)), [one, two], dimensions=(dim,))
+
+
+def _is_like(one: HloInstruction, two: HloInstruction) -> bool:
+    """Return True for equal sizes and types; layouts may differ."""
+    return (one.shape.dims, one.shape.element_type) == (two.shape.dims, two.shape.element_type)
 
 
 def _from(scatter: HloInstruction, begin: HloInstruction) -> HloInstruction:
@@ -193,6 +206,29 @@ def scatter_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     return i.operands[0] if is_empty and i.operands[0].shape == i.shape else None
 
 
-RULES: Rules = {"gather": (gather_of_nothing, gather_of_few, gather_of_padded), "scatter": (scatter_of_nothing,)}
+def transpose_of_scatter(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """transpose(scatter(A, at, u)) => scatter(transpose(A), at, transpose(u)) if the scatter has no other users.
+
+    The scatter has one row of indices per update, and windows with all dimensions of A (`scatter_simplifier`).
+    """
+    scatter = i.operands[0]
+    if scatter.opcode != "scatter" or len(scatter.users) > 1 or len(scatter.operands) != 3:
+        return None
+    if not has_simple_scatter_form(scatter) or scatter.input_batching_dims or scatter.scatter_indices_batching_dims:
+        return None
+    value, at, updates = scatter.operands
+    permutation = i.dimensions
+    moved = rw.add("transpose", i.shape, [value], dimensions=permutation)
+    windows = rw.transpose_view(updates, [0, *(d + 1 for d in permutation)])
+    result = rw.like(scatter, [moved, at, windows], i.shape)
+    result.attrs["scatter_dims_to_operand_dims"] = tuple(permutation.index(d) for d in scatter.scatter_dims_to_operand_dims)
+    return result
+
+
+RULES: Rules = {
+    "gather": (gather_of_nothing, gather_of_few, gather_of_padded),
+    "scatter": (scatter_of_nothing,),
+    "transpose": (transpose_of_scatter,),
+}
 # Before layout assignment.
 FREE_RULES: Rules = {"add": (add_to_scattered,)}

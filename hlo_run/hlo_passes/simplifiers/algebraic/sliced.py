@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import common_groups
@@ -58,24 +56,24 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]} for whole rows.
+    """slice(f32[64] reshape(f32[16,4] A)), slice={[0:8]} => reshape(slice(A)), slice={[0:2], [0:4]}.
 
-    Slices of a single row are moved only if they begin at 0: otherwise the two halves of a pair would become two kernels.
+    The slice takes the first elements of the first dimension. They must be a block of A: whole rows, or a part of one row.
     """
     inner, ranges = i.operands[0], i.slice_ranges
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
         return None
     cut = [d for d, (start, limit, _) in enumerate(ranges) if (start, limit) != (0, inner.shape.dims[d])]
     source = inner.operands[0]
-    if cut != [0] or not source.shape.dims or not i.shape.element_count:
+    if cut != [0] or ranges[0][0] or not source.shape.dims or not i.shape.element_count:
         return None
-    first = next((d for d, size in enumerate(source.shape.dims) if size != 1), 0) if not ranges[0][0] else 0
-    row = math.prod(source.shape.dims[first + 1 :])
-    begin, count = ranges[0][0] * math.prod(inner.shape.dims[1:]), i.shape.element_count
-    if begin % row or count % row:
-        return None
-    taken: list[_Range] = [(0, size, 1) for size in source.shape.dims]
-    taken[first] = (begin // row, (begin + count) // row, 1)
+    taken: list[_Range] = []
+    left = i.shape.element_count
+    for size in reversed(source.shape.dims):
+        if left >= size and left % size:
+            return None
+        taken.insert(0, (0, min(left, size), 1))
+        left = max(left // size, 1)
     return rw.reshape(_slice(rw, source, taken), i.shape.dims)
 
 

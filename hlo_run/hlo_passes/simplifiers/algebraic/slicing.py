@@ -257,10 +257,10 @@ def concatenate_with_one_value(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """concatenate(A, A, A) along a dimension of size 1 => broadcast(reshape(A))."""
+    """concatenate(A, A, A) along a dimension of size 1 => broadcast(reshape(A)); two operands stay."""
     places = i.dimensions
     value, dim = i.operands[0], places[0]
-    if len(set(i.operands)) > 1 or value.shape.dims[dim] != 1:
+    if len(i.operands) == 2 or len(set(i.operands)) > 1 or value.shape.dims[dim] != 1:
         return None
     kept = tuple(d for d in range(i.shape.rank) if d != dim)
     return rw.add("broadcast", i.shape, [rw.reshape(value, [value.shape.dims[d] for d in kept])], dimensions=kept)
