@@ -108,7 +108,7 @@ class ExecutionOrder:
         return self.compare(source, target) in _FIRST
 
     def are_read_before(self, uses: Iterable[HloUse], value: HloValue) -> bool:
-        """Return True if all uses read their operands before `value` is written. Parameters of the entry are there from the start."""
+        """Return True if all uses read their operands before `value` is written. The entry has its parameters from the start."""
         if value.instruction.opcode == "parameter" and value.instruction.parent is self._entry:
             return not list(uses)
         escapes = False
