@@ -198,7 +198,7 @@ _ON_BITS = ("bitcast", "bitcast-convert", "reshape", "transpose")
 
 
 def _is_static(shape: Shape) -> bool:
-    """True also for elements of a few bits, of which a bitcast-convert makes bytes, and which a reshape or transpose only moves."""
+    """True also for elements of a few bits: a bitcast-convert makes bytes of them, a reshape or transpose moves them."""
     return shape.is_array and not shape.dynamic_dims
 
 

@@ -21,7 +21,6 @@ from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-
 # The library knows the reducers of collectives by their form.
 _KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | {"select-and-scatter"}
 
