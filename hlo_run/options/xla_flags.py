@@ -15,6 +15,7 @@ _LIBRARY_ROWS = (
 ).split()
 
 _UNROLLING = "WHILE_LOOP_UNROLLING_"
+_SCHEDULING_MODES = ("SERIALIZE", "CONCURRENT", "LHS", "CONCURRENT_REGIONS")
 _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
@@ -136,6 +137,15 @@ class XlaFlags(CollectiveFlags):
     xla_early_exit_with_layouts: bool = flag(
         False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
     )
+    xla_gpu_command_buffer_scheduling_mode: str = flag(
+        "LHS",
+        "CONCURRENT: values share memory only where the dependencies of instructions allow it, so that thunks could run at the "
+        "same time. Other modes (SERIALIZE, LHS, CONCURRENT_REGIONS) plan memory by the schedule.",
+        "MODE",
+    )
+    xla_gpu_graph_enable_concurrent_region: bool = flag(
+        False, "The same as --xla_gpu_command_buffer_scheduling_mode=CONCURRENT, an older name."
+    )
     xla_multiheap_size_constraint_per_heap: int = flag(
         -1, "Put temporary buffers into blocks of at most N bytes (-1: into one). A larger buffer has a block of its own.", "N"
     )
@@ -176,6 +186,15 @@ class XlaFlags(CollectiveFlags):
         if self.xla_gpu_force_conv_nchw:
             return False
         return True if self.xla_gpu_force_conv_nhwc else None
+
+    @property
+    def runs_thunks_concurrently(self) -> bool:
+        """True if memory is planned for thunks that may run at the same time. Raises UsageError for an unknown mode."""
+        mode = self.xla_gpu_command_buffer_scheduling_mode.upper()
+        if mode not in _SCHEDULING_MODES:
+            hint = f"choose from {', '.join(_SCHEDULING_MODES)}"
+            raise UsageError(f"--xla_gpu_command_buffer_scheduling_mode: unknown mode '{mode}'", hint=hint)
+        return mode == "CONCURRENT" or self.xla_gpu_graph_enable_concurrent_region
 
     @property
     def orders_scatters(self) -> bool:

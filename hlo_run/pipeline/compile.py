@@ -34,6 +34,7 @@ from hlo_run.hlo_passes.observer import (
     StopAtStage,
 )
 from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.options import CompileOptions
 from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
@@ -89,15 +90,23 @@ class ModulePlan(Struct, frozen=True):
     requests: list[KernelRequest]
 
 
+def planned_buffers(options: CompileOptions, module: HloModule) -> BufferAssignment:
+    """Return the buffers of a module with a schedule, as the options ask for them."""
+    return assign_buffers(
+        module,
+        options.xla_gpu_temp_buffer_use_separate_color,
+        options.xla_multiheap_size_constraint_per_heap,
+        options.runs_thunks_concurrently,
+    )
+
+
 def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     """Optimise `module` in place and return the plan of its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
-        options = ctx.options
-        most_bytes = options.xla_multiheap_size_constraint_per_heap
-        buffers = assign_buffers(module, options.xla_gpu_temp_buffer_use_separate_color, most_bytes)
+        buffers = planned_buffers(ctx.options, module)
     if ctx.options.verify == "every":
         from hlo_run.runtime.buffer_check import check_buffers
 

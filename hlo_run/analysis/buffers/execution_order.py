@@ -60,11 +60,14 @@ def by_schedule(order: Sequence[HloInstruction]) -> RunsBefore:
 
 
 class ExecutionOrder:
-    """The order of the executed instructions of a module, as it is when this object is made."""
+    """The order of the executed instructions of a module, as it is when this object is made.
 
-    def __init__(self, dataflow: Dataflow) -> None:
+    With `by_dependencies_alone` the schedule does not count.
+    """
+
+    def __init__(self, dataflow: Dataflow, by_dependencies_alone: bool = False) -> None:
         module = dataflow.module
-        schedule = module.schedule or {}
+        schedule = (not by_dependencies_alone and module.schedule) or {}
         self._dataflow = dataflow
         self._entry = module.entry
         self._sharing = BufferSharing()
@@ -99,11 +102,11 @@ class ExecutionOrder:
             return False
         if source.opcode == "parameter" and source.parent is self._entry:
             return True
-        if _is_state(one) and not _is_state(two) and self._is_in(target, source.parent):
+        if _is_state(one) and not _is_state(two) and self.is_inside(target, source.parent):
             return True
-        if _is_state(two) and self._is_in(source, target.parent):
+        if _is_state(two) and self.is_inside(source, target.parent):
             return False
-        if two.is_phi and any(self._is_in(source, inner) for inner in nested_computations(target)):
+        if two.is_phi and any(self.is_inside(source, inner) for inner in nested_computations(target)):
             return True
         return self.compare(source, target) in _FIRST
 
@@ -128,9 +131,9 @@ class ExecutionOrder:
         """Return True for an operand of control flow that is read before the callee's values, and for a result after them."""
         match reader.opcode:
             case "while":
-                if self._is_in(writer, reader.while_condition):
+                if self.is_inside(writer, reader.while_condition):
                     return writer is reader.while_condition.parameters[0]
-                if self._is_in(writer, reader.while_body):
+                if self.is_inside(writer, reader.while_body):
                     return True
             case "call":
                 if self._is_nested(writer, reader):
@@ -169,7 +172,8 @@ class ExecutionOrder:
         assert instruction.parent is not None, "an executed instruction is in a computation"
         return self._callers[instruction.parent]
 
-    def _is_in(self, instruction: HloInstruction, computation: HloComputation | None) -> bool:
+    def is_inside(self, instruction: HloInstruction, computation: HloComputation | None) -> bool:
+        """Return True if the instruction is in a computation, or in one that runs there."""
         return instruction.parent is computation or any(caller.parent is computation for caller in self._path(instruction))
 
     def _is_nested(self, instruction: HloInstruction, caller: HloInstruction | None) -> bool:
