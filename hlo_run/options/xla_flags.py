@@ -15,7 +15,7 @@ _LIBRARY_ROWS = (
 ).split()
 
 _UNROLLING = "WHILE_LOOP_UNROLLING_"
-_SCHEDULING_MODES = ("SERIALIZE", "CONCURRENT", "LHS", "CONCURRENT_REGIONS")
+_ORDERINGS = {"SERIALIZE": "schedule", "CONCURRENT": "dependencies", "LHS": "schedule", "CONCURRENT_REGIONS": "regions"}
 _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
@@ -140,7 +140,7 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_command_buffer_scheduling_mode: str = flag(
         "LHS",
         "CONCURRENT: values share memory only where the dependencies of instructions allow it, so that thunks could run at the "
-        "same time. Other modes (SERIALIZE, LHS, CONCURRENT_REGIONS) plan memory by the schedule.",
+        "same time. CONCURRENT_REGIONS: so that neighbouring small thunks could. SERIALIZE and LHS plan memory by the schedule.",
         "MODE",
     )
     xla_gpu_graph_enable_concurrent_region: bool = flag(
@@ -188,13 +188,17 @@ class XlaFlags(CollectiveFlags):
         return True if self.xla_gpu_force_conv_nhwc else None
 
     @property
-    def runs_thunks_concurrently(self) -> bool:
-        """True if memory is planned for thunks that may run at the same time. Raises UsageError for an unknown mode."""
+    def thunk_ordering(self) -> str:
+        """What orders thunks where memory is planned: schedule, dependencies, or regions of thunks that may run at once.
+
+        Raises UsageError for an unknown mode.
+        """
         mode = self.xla_gpu_command_buffer_scheduling_mode.upper()
-        if mode not in _SCHEDULING_MODES:
-            hint = f"choose from {', '.join(_SCHEDULING_MODES)}"
-            raise UsageError(f"--xla_gpu_command_buffer_scheduling_mode: unknown mode '{mode}'", hint=hint)
-        return mode == "CONCURRENT" or self.xla_gpu_graph_enable_concurrent_region
+        if mode not in _ORDERINGS:
+            raise UsageError(
+                f"--xla_gpu_command_buffer_scheduling_mode: unknown mode '{mode}'", hint=f"choose from {', '.join(_ORDERINGS)}"
+            )
+        return "dependencies" if self.xla_gpu_graph_enable_concurrent_region else _ORDERINGS[mode]
 
     @property
     def orders_scatters(self) -> bool:

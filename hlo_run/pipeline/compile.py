@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
@@ -96,7 +97,7 @@ def planned_buffers(options: CompileOptions, module: HloModule) -> BufferAssignm
         module,
         options.xla_gpu_temp_buffer_use_separate_color,
         options.xla_multiheap_size_constraint_per_heap,
-        options.runs_thunks_concurrently,
+        options.thunk_ordering,
     )
 
 
@@ -145,10 +146,12 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     if ctx.observers and ctx.show.checks_floats:
         checks = _texts().float_checks(program.thunks, module, buffers)
         shown = _with_command_buffers(ctx, program, frozenset(checks))
+    has_regions = bool(ctx.observers) and ctx.options.thunk_ordering == "regions"
+    regions = {i.name: number for i, number in concurrent_regions(module).items()} if has_regions else None
     for observer in ctx.observers:
         observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks))
-        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks))
-        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks).decode("latin-1"))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks, regions))
+        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks, regions).decode("latin-1"))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final

@@ -30,12 +30,12 @@ _ANY_SIZE = (1 << 63) - 1
 class Blocks(Struct, frozen=True):
     """How temporaries are packed: the memory space of those of the default space, and the most bytes of a block (-1: any).
 
-    If thunks run `concurrently`, values share memory only where the dependencies alone allow it.
+    `ordering`: of thunks, as in `CompileOptions.thunk_ordering`; values share memory only where it allows it.
     """
 
     color: int = 0
     most_bytes: int = -1
-    concurrently: bool = False
+    ordering: str = "schedule"
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, blocks: Blocks | None = None) -> list[PlannedAllocation]:
@@ -53,14 +53,18 @@ class _Assigner:
         self._analysis = analysis
         self._live = live
         self._most_bytes = blocks.most_bytes if blocks.most_bytes >= 0 else _ANY_SIZE
-        self._is_concurrent = blocks.concurrently
+        self._is_concurrent = blocks.ordering != "schedule"
         self._module = analysis.dataflow.module
         self._sharing = BufferSharing()
         self._live_out = analysis.live_out()
         self._aliased = {(number, index) for _, number, index, _ in aliases(self._module)}
         self._allocations: list[PlannedAllocation] = []
         self._home: dict[HloBuffer, PlannedAllocation] = {}
-        self._occupancy = ConcurrentOccupancy(analysis.dataflow) if blocks.concurrently else Occupancy(live, self._sharing)
+        self._occupancy = (
+            ConcurrentOccupancy(analysis.dataflow, has_regions=blocks.ordering == "regions")
+            if self._is_concurrent
+            else Occupancy(live, self._sharing)
+        )
         self._packed: list[HloValue] = []
 
     def run(self) -> list[PlannedAllocation]:

@@ -64,18 +64,19 @@ class BufferAssignment(Struct, frozen=True):
 
 
 def assign_buffers(
-    module: HloModule, separates_temps: bool = False, most_bytes: int = -1, concurrently: bool = False
+    module: HloModule, separates_temps: bool = False, most_bytes: int = -1, ordering: str = "schedule"
 ) -> BufferAssignment:
     """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule.
 
     With `separates_temps` the temporaries are in a memory space of their own. Their blocks have at most `most_bytes`, unless one
-    value is larger (-1: any size). With `concurrently`, values share memory only where the dependencies alone allow it.
+    value is larger (-1: any size). `ordering`: of thunks, as in
+    `CompileOptions.thunk_ordering`.
     """
     schedule = module.schedule
     assert schedule is not None, "buffers are assigned to scheduled modules"
     analysis = analyze_aliases(analyze_dataflow(module))
     live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
-    planned = plan_allocations(analysis, live, Blocks(_TEMP_SPACE if separates_temps else 0, most_bytes, concurrently))
+    planned = plan_allocations(analysis, live, Blocks(_TEMP_SPACE if separates_temps else 0, most_bytes, ordering))
     kinds = {(number, index): must for _, number, index, must in aliases(module)}
     allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
     places = {
@@ -89,7 +90,7 @@ def assign_buffers(
         if instruction in live.schedule.times
         for index, value in tree.walk()
     }
-    return BufferAssignment(allocations, slices, planned, live, is_timed=not concurrently)
+    return BufferAssignment(allocations, slices, planned, live, is_timed=ordering == "schedule")
 
 
 def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, ShapeIndex], bool]) -> BufferAllocation:

@@ -2,24 +2,28 @@
 
     a = f(p);  b = g(p);  ROOT c = h(a, b)      a and b may run at once, so that neither may take the place of the other
 
-Only the dependencies order instructions, not the schedule. XLA's `DependencyHloOrdering`, for command buffers without an order.
+Only the dependencies order instructions, not the schedule: XLA's `DependencyHloOrdering`, for command buffers without an order.
+With regions the schedule also orders instructions of different regions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.analysis.buffers.dataflow import Dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
-from hlo_run.analysis.buffers.execution_order import ExecutionOrder
+from hlo_run.analysis.buffers.execution_order import ExecutionOrder, by_dependencies, by_regions
 from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 
 class ConcurrentOccupancy:
-    """The reusable allocations in order of creation."""
+    """The reusable allocations in order of creation. With `has_regions`, the regions of the schedule run in turn."""
 
-    def __init__(self, dataflow: Dataflow) -> None:
-        self._order = ExecutionOrder(dataflow, by_dependencies_alone=True)
+    def __init__(self, dataflow: Dataflow, has_regions: bool) -> None:
+        regions = concurrent_regions(dataflow.module) if has_regions else {}
+        self._order = ExecutionOrder(dataflow, partial(by_regions, regions=regions) if has_regions else by_dependencies)
         self._result = dataflow.module.entry.root
         self._allocations: list[PlannedAllocation] = []
 

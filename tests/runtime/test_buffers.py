@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hlo_run
+from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -91,15 +92,35 @@ def _shuffled(module: HloModule, seed: int) -> None:
 @pytest.mark.parametrize("name", _MODULES)
 def test_concurrent_thunks_keep_their_operands_in_every_order(name: str) -> None:
     module = hlo_run.parse((_RECORDED / f"{name}.hlo").read_text())
-    planned = assign_buffers(module, concurrently=True)
+    planned = assign_buffers(module, ordering="dependencies")
+    check_buffers(module, assign_buffers(module, ordering="regions"))
     for seed in range(3):
         _shuffled(module, seed)
         check_buffers(module, planned)
 
 
+_REGIONS = """HloModule m, is_scheduled=true
+f1 { a = f32[64] parameter(0)  ROOT r = f32[64] sine(a) }
+f2 { b = f32[64] parameter(0)  ROOT s = f32[64] cosine(b) }
+ENTRY e {
+  p = f32[64] parameter(0)
+  f = f32[64] fusion(p), kind=kLoop, calls=f1
+  g = f32[64] fusion(f), kind=kLoop, calls=f2
+  c = f32[64] custom-call(g), custom_call_target="x"
+  h = f32[64] fusion(c), kind=kLoop, calls=f1
+  big = f32[4096,4096] broadcast(h), dimensions={1}
+  ROOT t = (f32[64], f32[4096,4096]) tuple(h, big)
+}"""
+
+
+def test_calls_and_large_values_are_regions_of_their_own() -> None:
+    regions = {i.name: number for i, number in concurrent_regions(hlo_run.parse(_REGIONS)).items()}
+    assert regions == {"p": 0, "f": 0, "g": 0, "c": 1, "h": 2, "big": 3, "t": 4}
+
+
 def test_concurrent_thunks_have_no_live_ranges() -> None:
     module = _compiled("HloModule m ENTRY e { p = f32[9] parameter(0) ROOT c = f32[9] sine(p) }")
-    text = buffer_texts(assign_buffers(module, concurrently=True), module)["live-range"]()
+    text = buffer_texts(assign_buffers(module, ordering="dependencies"), module)["live-range"]()
     assert text == "HloLiveRange (max 0):\n  InstructionSequence:\n  BufferLiveRange:\n  Live ranges at 0 (peak):\n"
 
 

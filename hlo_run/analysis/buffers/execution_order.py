@@ -9,7 +9,7 @@ Instructions of one computation are ordered by its schedule, or by its dependenc
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
@@ -59,15 +59,21 @@ def by_schedule(order: Sequence[HloInstruction]) -> RunsBefore:
     return lambda one, two: places[one] < places[two]
 
 
+def by_regions(computation: HloComputation, regions: Mapping[HloInstruction, int]) -> RunsBefore:
+    """Return the relation: dependencies order the instructions, or their regions do, which run in turn."""
+    depends = by_dependencies(computation)
+    return lambda one, two: depends(one, two) or regions[one] < regions[two]
+
+
 class ExecutionOrder:
     """The order of the executed instructions of a module, as it is when this object is made.
 
-    With `by_dependencies_alone` the schedule does not count.
+    `relation` orders the instructions of a computation; by default the schedule does, or the dependencies if there is none.
     """
 
-    def __init__(self, dataflow: Dataflow, by_dependencies_alone: bool = False) -> None:
+    def __init__(self, dataflow: Dataflow, relation: Callable[[HloComputation], RunsBefore] | None = None) -> None:
         module = dataflow.module
-        schedule = (not by_dependencies_alone and module.schedule) or {}
+        schedule = module.schedule or {}
         self._dataflow = dataflow
         self._entry = module.entry
         self._sharing = BufferSharing()
@@ -76,7 +82,11 @@ class ExecutionOrder:
         self._runs_before: dict[HloComputation, RunsBefore] = {}
         for computation in executed_computations(module):
             known = schedule.get(computation)
-            self._runs_before[computation] = by_dependencies(computation) if known is None else by_schedule(known)
+            if relation is not None:
+                runs_before = relation(computation)
+            else:
+                runs_before = by_dependencies(computation) if known is None else by_schedule(known)
+            self._runs_before[computation] = runs_before
             for caller in computation.instructions:
                 for inner in nested_computations(caller):
                     self._callers[inner] = (*self._callers[computation], caller)

@@ -13,7 +13,7 @@ from hlo_run.analysis.latency.memory_pressure import MemoryPressure, buffer_orig
 from hlo_run.analysis.latency.resources import Streams
 from hlo_run.analysis.latency.schedule_graph import build_graph
 from hlo_run.analysis.latency.schedule_trace import ScheduleTrace, schedule_trace, traces_from_json, traces_to_json
-from hlo_run.formats.protos import schema_pool
+from hlo_run.formats.protos import message_types
 from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
 
 _GATHER = """HloModule m, is_scheduled=true, replica_count=2
@@ -88,9 +88,8 @@ def test_json_keeps_traces() -> None:
 
 def test_the_proto_as_bytes_and_as_text() -> None:
     pytest.importorskip("jaxlib")
-    from google.protobuf import message_factory, text_format
-
-    message = message_factory.GetMessageClass(schema_pool().FindMessageTypeByName("xla.HloModuleProto"))()
+    types = message_types("the test")
+    message = types("xla.HloModuleProto")()
     computation = message.computations.add(name="e", id=3)
     for number, name in enumerate(("p", "s", "f", "d", "t")):
         computation.instructions.add(name=name, id=number)
@@ -104,7 +103,5 @@ def test_the_proto_as_bytes_and_as_text() -> None:
     assert "    all_gather_wasted_cycles: 4999\n    total_wasted_cycles: 4999\n    total_cycles: 6001\n" in shown
     assert shown.endswith("  cycles_per_microsecond: 1\n}\n")
     # Field 1 is the module, as in an HloProto; the rest are fields that an HloProto does not know.
-    read = message_factory.GetMessageClass(schema_pool().FindMessageTypeByName("xla.HloProto")).FromString(
-        schedule_to_bytes(module, traces)
-    )
-    assert text_format.MessageToString(read.hlo_module) == text_format.MessageToString(message)
+    read = types("xla.HloProto").FromString(schedule_to_bytes(module, traces))
+    assert read.hlo_module == message
