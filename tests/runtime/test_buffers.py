@@ -107,7 +107,7 @@ ENTRY e {
   f = f32[64] fusion(p), kind=kLoop, calls=f1
   g = f32[64] fusion(f), kind=kLoop, calls=f2
   c = f32[64] custom-call(g), custom_call_target="x"
-  h = f32[64] fusion(c), kind=kLoop, calls=f1
+  h = f32[64] negate(c)
   big = f32[4096,4096] broadcast(h), dimensions={1}
   ROOT t = (f32[64], f32[4096,4096]) tuple(h, big)
 }"""
