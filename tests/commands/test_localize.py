@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -283,10 +283,9 @@ ENTRY e {
 """
 
 
-def _overlapping(module: HloModule, *choices: object) -> BufferAssignment:
+def _overlapping(module: HloModule, *options: Any) -> BufferAssignment:
     """Give the exponential the memory of the negation, which is still live."""
-    del choices
-    made = assign_buffers(module)
+    made = assign_buffers(module, *options)
     slices: dict[object, BufferSlice] = {}
     places = {instruction.name: made.slices[instruction, ()] for instruction, index in made.slices if index == ()}
     for (instruction, index), piece in made.slices.items():
