@@ -36,7 +36,7 @@ _STARTS = 2
 
 
 class RaggedAllToAllMultiHostDecomposer(Struct, frozen=True):
-    """The pass; see the module's docstring. `--xla_gpu_unsupported_override_fast_interconnect_slice_size` has the devices per host."""
+    """The pass; see the module's docstring. A flag has the devices per host."""
 
     name: ClassVar[str] = "ragged-all-to-all-multi-host-decomposer"
 
