@@ -43,8 +43,6 @@ class RaggedAllToAllMultiHostDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place. Raises Unsupported for offsets that do not have 64 bits."""
         per_host = ctx.options.xla_gpu_unsupported_override_fast_interconnect_slice_size
-        if per_host <= 0:
-            return
         for exchange in module.in_post_order("ragged-all-to-all"):
             if exchange.operands[_STARTS].shape.element_type != "s64":
                 raise Unsupported(f"{self.name} needs offsets of 64 bits in '{exchange.name}'", exchange.where)
@@ -67,7 +65,7 @@ class _Groups(Struct, frozen=True):
 
 def _grouped(groups: IntLists, per_host: int) -> _Groups | None:
     """Return None unless each group has as many devices on one host as on the other, in one order of hosts for all groups."""
-    if not groups or -(-sum(map(len, groups)) // per_host) != _HOSTS:
+    if not groups or per_host <= 0 or -(-sum(map(len, groups)) // per_host) != _HOSTS:
         return None
     inside: list[tuple[int, ...]] = []
     between: list[tuple[int, ...]] = []
