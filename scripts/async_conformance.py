@@ -37,7 +37,7 @@ _SCHEDULED = "*.scheduled-gpu-module.after_pipeline-start.*.txt"
 _OPTIMIZED = "*gpu_after_optimizations.txt"
 _THUNKS = "*.thunk_sequence.txt"
 _COLLECTIVE = re.compile(r" (?:all-[\w-]+|reduce-scatter|collective-\w+|ragged-all-to-all)(?:-start)?\(")
-_SCHEDULING_ROWS = ("schedule", "latency-hiding-scheduler")
+_SCHEDULING_ROWS = ("schedule", "legalize-scheduling-annotations", "latency-hiding-scheduler")
 _NAME = re.compile(r"%[\w.\-$]+")
 _ATTRIBUTES = re.compile(r", (?:metadata|backend_config|frontend_attributes|sharding|channel_id|control-predecessors)=.*$")
 _KERNEL = re.compile(r"(?<=\] )\S+ (?=grid: )")

@@ -66,6 +66,15 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
             when=lambda c: c.options.xla_gpu_unsupported_enable_ragged_all_to_all_decomposer,
         ),
         HloRow(
+            "ragged-all-to-all-multi-host-decomposer",
+            _pass("collectives.exchange.ragged_all_to_all_multi_host_decomposer"),
+            for_opcodes=("ragged-all-to-all",),
+            when=lambda c: (
+                c.options.xla_gpu_unsupported_enable_ragged_all_to_all_multi_host_decomposer
+                and c.options.xla_gpu_unsupported_override_fast_interconnect_slice_size > 0
+            ),
+        ),
+        HloRow(
             "all-reduce-simplifier",
             _pass(f"{_REDUCE}.all_reduce_simplifier"),
             for_opcodes=("all-reduce", "all-gather", "reduce-scatter"),

@@ -505,6 +505,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "latency-hiding-scheduler",
         (
+            HloRow("legalize-scheduling-annotations", _pass("asynchronous.legalize_scheduling_annotations")),
             HloRow(
                 "pgle-accuracy-checker",
                 _pass("asynchronous.pgle_accuracy_checker"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from hlo_run.analysis.latency.group_queue import GroupQueue
 from hlo_run.analysis.latency.memory_pressure import MemoryPressure, PressureChange
 from hlo_run.analysis.latency.schedule_graph import ScheduleNode
+from hlo_run.analysis.latency.scheduling_groups import NO_GROUP
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloInstruction
 
@@ -46,6 +48,8 @@ class _Scheduler:
         self._at_once: list[ScheduleNode] = []
         # The ready times of nodes that were not ready at once, a heap; a node may run later than it says.
         self._stalls: list[tuple[float, int, ScheduleNode]] = []
+        self._order: list[HloInstruction] = []
+        self._groups = GroupQueue(nodes)
         for node in nodes:
             if not node.later:
                 node.ready_time = 0.0
@@ -53,31 +57,51 @@ class _Scheduler:
 
     def run(self) -> list[HloInstruction]:
         """Return the order. Raises InternalError if nothing that is ready may run."""
-        order: list[HloInstruction] = []
         while self._ready or self._at_once:
+            if self._schedule_group(at_once=True):
+                continue
             node = self._next()
-            order.append(node.instruction)
-            self._schedule(node)
-        if len(order) != self._count:
+            if node is not None:
+                self._schedule(node)
+            elif not self._schedule_group(at_once=False):
+                names = ", ".join(node.instruction.name for node in self._ready)
+                raise InternalError(f"the latency-hiding scheduler can run none of {names}")
+        if len(self._order) != self._count:
             raise InternalError("the latency-hiding scheduler left instructions out")
-        order.reverse()
-        return order
+        self._order.reverse()
+        return self._order
 
-    def _next(self) -> ScheduleNode:
+    def _schedule_group(self, at_once: bool) -> bool:
+        """Schedule a group that is ready, if one fits. `at_once` reserves streams for all its pairs at the same time."""
+        groups = self._groups
+        if not groups.begin(self._ready, self.free, at_once):
+            return False
+        while groups.has_ready:
+            node = groups.next(self._exceeds)
+            if node is None:
+                raise InternalError(f"the latency-hiding scheduler can run nothing more of scheduling group {groups.current}")
+            self._take(self._ready.index(node))
+            self._schedule(node)
+        groups.end()
+        return True
+
+    def _next(self) -> ScheduleNode | None:
+        """Return the best node that is in no group; None if no ready one may run."""
         if self._at_once:
             return self._at_once.pop()
         best = -1
         self._changes.clear()
         for place, node in enumerate(self._ready):
-            if self._exceeds(node):
+            if node.group != NO_GROUP or self._exceeds(node):
                 continue
             if best < 0 or self._is_better(node, self._ready[best]):
                 best = place
-        if best < 0:
-            names = ", ".join(node.instruction.name for node in self._ready)
-            raise InternalError(f"the latency-hiding scheduler can run none of {names}")
-        chosen = self._ready[best]
-        self._ready[best] = self._ready[-1]
+        return self._take(best) if best >= 0 else None
+
+    def _take(self, place: int) -> ScheduleNode:
+        """Remove a ready node; the last one takes its place."""
+        chosen = self._ready[place]
+        self._ready[place] = self._ready[-1]
         self._ready.pop()
         return chosen
 
@@ -112,6 +136,8 @@ class _Scheduler:
         return one.position > best.position
 
     def _schedule(self, node: ScheduleNode) -> None:
+        self._order.append(node.instruction)
+        self._groups.count(node)
         for use in node.net_uses:
             self.free[use.stream] += -1 if use.occupies else 1
             if use.occupies:
@@ -138,10 +164,11 @@ class _Scheduler:
         for use in node.uses:
             if use.occupies:
                 self.queued[use.stream] = self.queued.get(use.stream, 0) + 1
-        if node.is_at_once:
+        if node.is_at_once and node.group == NO_GROUP:
             self._at_once.append(node)
             return
         self._ready.append(node)
+        self._groups.add_ready(node)
         if node.ready_time > self.time:
             heapq.heappush(self._stalls, (node.ready_time, node.position, node))
 

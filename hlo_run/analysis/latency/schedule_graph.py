@@ -12,6 +12,7 @@ from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis
 from hlo_run.analysis.latency.async_kinds import attribute, gpu_config, overlaps_from, overlaps_until
 from hlo_run.analysis.latency.estimator import LatencyEstimator
 from hlo_run.analysis.latency.resources import Resource, Streams
+from hlo_run.analysis.latency.scheduling_groups import group_number
 from hlo_run.hlo.graph import HloInstruction
 
 _AT_ONCE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
@@ -32,7 +33,8 @@ class Edge:
 class ScheduleNode:
     """An instruction. `position` is that in the schedule before, `waiting` the number of followers not scheduled yet.
 
-    `ready_time` is measured from the end. `unlocks` counts the nodes that become ready with this one.
+    `group` is the number of its scheduling group. `ready_time` is measured from the end. `unlocks` counts the nodes that
+    become ready with this one.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class ScheduleNode:
         "depth",
         "earlier",
         "follows_done",
+        "group",
         "instruction",
         "is_at_once",
         "is_delayed",
@@ -75,6 +78,7 @@ class ScheduleNode:
         self.is_done = overlaps_until(instruction)
         self.follows_done = any(map(overlaps_until, instruction.operands))
         self.is_at_once = _is_at_once(instruction)
+        self.group = group_number(instruction)
         self.is_first, self.is_delayed, self.delay_priority = _hints(instruction, self.is_start, self.is_done)
         self.ready_time = math.inf
         self.waiting = 0

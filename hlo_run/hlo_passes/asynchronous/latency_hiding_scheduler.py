@@ -2,7 +2,8 @@
 
     s = all-gather-start(p); d = all-gather-done(s); c = fusion(q)   =>   s = all-gather-start(p); c = fusion(q); d = ..
 
-Needs a schedule that saves memory, which decides between equals. XLA's `LatencyHidingScheduler`.
+Needs a schedule that saves memory, which decides between equals. Instructions with the same `_scheduling_group_id` stay together.
+XLA's `LatencyHidingScheduler`.
 """
 
 from __future__ import annotations

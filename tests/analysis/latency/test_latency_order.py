@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hlo_run import parse
 from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
@@ -92,3 +95,40 @@ def test_without_the_scheduler_a_start_is_early_and_a_done_late() -> None:
     assert order.index("v") == order.index("p") + 1
     assert order.index("w") == order.index("q") + 1
     assert {order.index("vd"), order.index("wd")} == {len(order) - 3, len(order) - 2}
+
+
+def _grouped(text: str, groups: Mapping[Any, str]) -> str:
+    """Return the module with the instructions in scheduling groups."""
+    for name, attributes in groups.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"  {name} = "))
+        text = text.replace(line, f"{line}, frontend_attributes={{{attributes}}}")
+    return text
+
+
+def test_a_group_is_scheduled_together() -> None:
+    one = dict.fromkeys(("v", "vd", "f", "g"), '_scheduling_group_id="3"')
+    order = _order(_grouped(_TWO, one))
+    first = order.index("v")
+    assert set(order[first + 1 : first + 3]) == {"f", "g"}
+    assert order[first + 3] == "vd"
+
+
+def test_two_groups_do_not_mix() -> None:
+    groups = dict.fromkeys(("v", "vd", "g"), '_scheduling_group_id="3"') | dict.fromkeys(
+        ("w", "wd", "f"), '_scheduling_group_id="4"'
+    )
+    order = _order(_grouped(_TWO, groups), collectives=2)
+    assert order[order.index("v") :][:3] == ["v", "g", "vd"]
+    assert order[order.index("w") :][:3] == ["w", "f", "wd"]
+
+
+def test_a_group_may_keep_its_order() -> None:
+    kept = '_scheduling_group_id="3",keep_original_sequence_order_in_group="true"'
+    order = _order(_grouped(_TWO, dict.fromkeys(("v", "vd", "f", "g"), kept)))
+    assert order[order.index("v") :][:4] == ["v", "vd", "f", "g"]
+
+
+def test_a_start_whose_done_is_outside_waits_for_it() -> None:
+    order = _order(_grouped(_TWO, dict.fromkeys(("v", "g"), '_scheduling_group_id="3"')))
+    assert sorted(order) == sorted(_order(_TWO))
+    assert order.index("v") < order.index("g") < order.index("vd")
