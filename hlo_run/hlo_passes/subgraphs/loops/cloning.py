@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_unused
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
@@ -118,7 +118,7 @@ def replace_by_form(
         if instruction.parent is None:
             computation.add(instruction)
     module.replace(loop, result)
-    remove_unused([loop])
+    remove_replaced(loop)
     return made
 
 

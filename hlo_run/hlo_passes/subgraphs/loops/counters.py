@@ -6,6 +6,7 @@ from hlo_run.analysis.loop_state import LoopState
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
 
 
 def merge_counters(module: HloModule, state: LoopState, element_type: str) -> HloInstruction | None:
@@ -15,7 +16,7 @@ def merge_counters(module: HloModule, state: LoopState, element_type: str) -> Hl
     element grows.
     """
     steps, growing = _growing(state, element_type)
-    if len(growing) + (steps is not None) < 2:
+    if len(growing) + (steps is not None) < 2 or not may_narrow(state):
         return None
     loop, values = state.loop, state.init.operands
     adds_steps = steps is None

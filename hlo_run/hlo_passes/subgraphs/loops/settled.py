@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned, replace_by_form
 from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
@@ -21,6 +21,8 @@ def drop_settled_elements(module: HloModule, state: LoopState) -> bool:
     if not settled or not may_narrow(state):
         return False
     kept = [n for n in range(len(values)) if n not in settled]
+    if not kept and has_side_effect(loop):
+        return False
     if not kept:
         module.replace(loop, init)
         remove_unused([loop])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned
@@ -26,8 +26,9 @@ def drop_unused_elements(state: LoopState) -> bool:
 
 def may_narrow(state: LoopState) -> bool:
     """True if a loop with fewer elements may replace the loop: no record or order refers to it."""
-    computations = (state.body, state.condition)
-    return not state.loop.backend_config and not any(i.control_predecessors for c in computations for i in c.instructions)
+    if state.loop.backend_config or has_order(state.loop):
+        return False
+    return not any(i.control_predecessors for c in (state.body, state.condition) for i in c.instructions)
 
 
 def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, int] | None = None) -> HloInstruction:
@@ -53,7 +54,7 @@ def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, i
         whole, index = (state.init, number) if new is None else (made, new)
         elements.append(plain.add("get-tuple-element", old.shape, [whole], index=index))
     module.replace(loop, plain.tuple(elements))
-    remove_unused([loop])
+    remove_replaced(loop)
     return made
 
 
