@@ -97,7 +97,6 @@ _LEVELS_FILE = "recognize_reduce_window_test.cc"
 _AS_RELEASED = "released XLA gives the same result: the test is newer, or sets options that XLA:GPU does not set"
 # Why other cases differ: (reason, patterns of cases). The first that matches counts.
 REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("open: two counters with other starts or steps stay two", ("simplify-while-loops/MergeInduction*",)),
     ("the test expects an error, and gets one", ("call-outliner/Error*",)),
     (
         "an option of the pass that XLA:GPU does not set, or a condition that the case does not carry",
@@ -181,7 +180,6 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "`multi_output_fusion`: reductions of several arrays stay alone, and so do those whose dimensions an earlier pass groups",
         ("multi_output_fusion/*", "copy_fusion/*"),
     ),
-    ("no tuples are made between a loop and its body that `tuple-simplifier` would remove", ("simplify-while-loops/*",)),
 )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import COLLECTIVE
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 # The search for a counter looks through these if they move one element.
 _MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
+# A scalar that these compute, or that others compute in a computation that they call, is no function of its operands here.
+_OPAQUE = COLLECTIVE | {"send", "send-done", "recv", "recv-done", "custom-call", "parameter", "fusion", "call"}
 
 
 class LoopCounter(Struct, frozen=True):
@@ -51,18 +56,31 @@ class _Place(Struct, frozen=True):
 
 
 class _Linear(Struct, frozen=True):
-    """A scalar integer: element `index` of the state plus `offset`, or `offset` alone if `index` is None."""
+    """A scalar integer: element `index` of the state times `scale` plus `offset`, or `offset` alone if `index` is None."""
 
     index: int | None
     offset: int
+    scale: int = 1
 
 
 def find_counter(loop: HloInstruction) -> LoopCounter | None:
     """Return the counter of a loop; None if no element of the state is recognised as one.
 
     Looks through copies and into fusions, so it also finds the counter of a compiled loop. Returns None if the condition has a
-    side effect, since such a condition must run.
+    side effect, since such a condition must run. As in XLA, the condition compares the element itself.
     """
+    tested = _tested(loop)
+    return tested[0] if tested is not None and tested[1] == _Linear(tested[0].index, 0) else None
+
+
+def find_trip_count(loop: HloInstruction) -> int | None:
+    """Return how often the body runs; None if not known. The condition may compare `offset + counter * scale`."""
+    tested = _tested(loop)
+    return tested[0].trip_count if tested is not None else None
+
+
+def _tested(loop: HloInstruction) -> tuple[LoopCounter, _Linear] | None:
+    """Return what the condition compares, as a counter and as a function of the element that counts."""
     body, condition, state = loop.while_body, loop.while_condition, loop.operands[0]
     if body.root.opcode != "tuple" or state.opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
         return None
@@ -78,22 +96,58 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     value, limit = (_constant_if_unchanged(loop, search, one) for one in (value, limit))
     if value is not None and value.index is None:
         value, limit, direction = limit, value, _MIRRORED.get(direction, "")
-    # The compared value must be the element itself: an offset could wrap around.
-    if value is None or value.index is None or value.offset or limit is None or limit.index is not None:
+    if value is None or value.index is None or limit is None or limit.index is not None:
         return None
     init, step = (search.linear(_Place(whole.operands[value.index])) for whole in (state, body.root))
-    if init is None or init.index is not None or step is None or step.index != value.index:
+    if init is None or init.index is not None or step is None or step.index != value.index or step.scale != 1:
         return None
     dtype = test.operands[0].shape.dtype
-    return LoopCounter(
+    counter = LoopCounter(
         value.index,
-        _wrapped(init.offset, dtype.bits, dtype.is_signed),
-        step.offset,
+        _wrapped(value.offset + value.scale * init.offset, dtype.bits, dtype.is_signed),
+        value.scale * step.offset,
         direction,
         _wrapped(limit.offset, dtype.bits, dtype.is_signed),
         dtype.bits,
         dtype.is_signed,
     )
+    return counter, value
+
+
+def find_steering_element(loop: HloInstruction) -> int | None:
+    """Return the number of the only element of the state that the condition depends on, if its next value depends on it alone.
+
+    Both must be functions of scalars. Looks through copies, but not into fusions and calls.
+    """
+    body, condition = loop.while_body, loop.while_condition
+    tested = _elements_read(condition, [condition.root])
+    if loop.operands[0].opcode != "tuple" or body.root.opcode != "tuple" or tested is None or len(tested) != 1:
+        return None
+    (number,) = tested
+    return number if _elements_read(body, [body.root.operands[number]]) == tested else None
+
+
+def _elements_read(computation: HloComputation, values: Iterable[HloInstruction]) -> set[int] | None:
+    """Return the elements of the state that scalars are functions of; None if they depend on something else, or on nothing."""
+    (state,) = computation.parameters
+    found: set[int] = set()
+    waiting, met = list(values), set[HloInstruction]()
+    while waiting:
+        value = waiting.pop()
+        if value in met:
+            continue
+        met.add(value)
+        if not value.shape.is_array or value.shape.dims or value.opcode in _OPAQUE:
+            return None
+        if value.opcode != "get-tuple-element":
+            waiting += value.operands
+        elif (whole := value.operands[0]) is state:
+            found.add(value.tuple_index)
+        elif whole.opcode == "tuple":
+            waiting += whole.operands
+        else:
+            return None
+    return found or None
 
 
 def _constant_if_unchanged(loop: HloInstruction, search: _Search, value: _Linear | None) -> _Linear | None:
@@ -102,7 +156,7 @@ def _constant_if_unchanged(loop: HloInstruction, search: _Search, value: _Linear
         return value
     init, new = (search.linear(_Place(whole.operands[value.index])) for whole in (loop.operands[0], loop.while_body.root))
     is_constant = init is not None and init.index is None and new == _Linear(value.index, 0)
-    return _Linear(None, init.offset + value.offset) if init is not None and is_constant else value
+    return _Linear(None, init.offset * value.scale + value.offset) if init is not None and is_constant else value
 
 
 def _wrapped(value: int, bits: int, is_signed: bool) -> int:
@@ -133,13 +187,17 @@ class _Search:
             return None if value.shape.dims else _Linear(None, int(value.constant_array))
         if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and place.fusion is None:
             return _Linear(value.tuple_index, 0)
-        if value.opcode not in ("add", "subtract"):
+        if value.opcode not in ("add", "subtract", "multiply"):
             return None
         one, other = (self.linear(_Place(operand, place.fusion)) for operand in value.operands)
-        if one is None or other is None or (other.index is not None and (one.index is not None or value.opcode == "subtract")):
+        if one is None or other is None or (one.index is not None and other.index is not None):
             return None
+        whole, constant = (other, one) if one.index is None else (one, other)
+        if value.opcode == "multiply":
+            return _Linear(whole.index, whole.offset * constant.offset, whole.scale * constant.offset)
         sign = -1 if value.opcode == "subtract" else 1
-        return _Linear(other.index if one.index is None else one.index, one.offset + sign * other.offset)
+        scale = sign * other.scale if one.index is None else one.scale
+        return _Linear(whole.index, one.offset + sign * other.offset, scale)
 
     def _before(self, place: _Place) -> _Place | None:
         """Return the value that a copy copies, one step back; None if the value is computed here."""

@@ -35,38 +35,3 @@ def loop_state(loop: HloInstruction) -> LoopState | None:
 
 def _is_element(value: HloInstruction, number: int) -> bool:
     return value.operands[0].opcode == "parameter" and value.tuple_index == number
-
-
-def doubled_elements(state: LoopState) -> dict[int, int]:
-    """Return the elements that always equal an earlier element, each with the number of the earlier one.
-
-    Both start equal, and the body returns one value for both, adds equal constants to both, or updates the same part of both.
-    """
-    found: dict[int, int] = {}
-    first: dict[tuple[object, ...], int] = {}
-    for number, (init, new) in enumerate(zip(state.init.operands, state.body.root.operands, strict=True)):
-        if init.shape.is_array:
-            same = first.setdefault((_value_key(init), _change_key(new, number)), number)
-            if same != number:
-                found[number] = same
-    return found
-
-
-def _value_key(value: HloInstruction) -> tuple[object, ...]:
-    if value.opcode != "constant" or value.shape.dims:
-        return (value,)
-    return (value.shape.element_type, value.constant_array.tobytes())
-
-
-def _change_key(new: HloInstruction, number: int) -> tuple[object, ...]:
-    if new.opcode == "get-tuple-element" and _is_element(new, number):
-        return ("unchanged",)
-    if new.opcode == "dynamic-update-slice":
-        whole = new.operands[0]
-        if whole.opcode == "get-tuple-element" and _is_element(whole, number):
-            return ("update", *new.operands[1:])
-    if new.opcode == "add":
-        for one, two in (new.operands, new.operands[::-1]):
-            if one.opcode == "get-tuple-element" and _is_element(one, number) and two.opcode == "constant" and not two.shape.dims:
-                return ("add", *_value_key(two))
-    return (new,)

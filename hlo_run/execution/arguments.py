@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.analysis.loop_counter import find_trip_count
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Place
 from hlo_run.execution.device_sets import read_sets, with_tiles_of_devices
@@ -236,8 +236,7 @@ def evaluated_elements(module: HloModule) -> float:
 
 
 def _round_count(loop: HloInstruction) -> float:
-    counter = find_counter(loop)
-    count = counter.trip_count if counter is not None else None
+    count = find_trip_count(loop)
     return math.inf if count is None else count
 
 

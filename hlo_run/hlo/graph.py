@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
+from hlo_run.hlo.call_order import CallOrder
 from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
@@ -177,7 +178,16 @@ class HloInstruction(TypedAttributes):
         self._called = called
         for computation in dict.fromkeys(c for group in called.values() for c in group):
             computation.callers.append(self)
+        self.order_calls()
         self.touch()
+
+    def order_calls(self) -> None:
+        """Keep the module's order of calls, for an instruction that is in a computation or comes into one."""
+        if self._called and self.parent is not None and self.parent.module is not None:
+            # In XLA's order: a loop's body before its condition.
+            called = self.called_computations
+            for computation in called[::-1] if self.opcode == "while" else called:
+                self.parent.module.call_order.call(self.parent, computation)
 
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
@@ -294,6 +304,7 @@ class HloComputation:
             order.insert(len(order) if before is None else order.index(before), instruction)
         if is_root:
             self._root = instruction
+        instruction.order_calls()
         instruction.touch()
         return instruction
 
@@ -301,6 +312,7 @@ class HloComputation:
         """Add an instruction at the end of an unscheduled computation, whose name the module has given already."""
         instruction.parent = self
         self.instructions.append(instruction)
+        instruction.order_calls()
         instruction.touch()
         return instruction
 
@@ -336,6 +348,7 @@ class HloComputation:
         for old, new in pairs.items():
             assert not old.users, f"{old.name} is still used"
             new.parent, old.operands, old.called, old.parent = self, (), {}, None
+            new.order_calls()
             new.touch()
         self.instructions = [pairs.get(i, i) for i in self.instructions]
         if self._schedule is not None:
@@ -449,6 +462,7 @@ class HloModule:
     )
     _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
     instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
+    call_order: CallOrder = field(default_factory=CallOrder, repr=False, compare=False)
     _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
 
     @property
@@ -496,6 +510,7 @@ class HloModule:
         """Add a computation as `add_computation` does, whose names this module has given already."""
         computation.module = self
         self.computations.append(computation)
+        self.call_order.add(computation)
         if is_entry:
             self.entry_computation = computation
         self.version += 1
@@ -548,6 +563,7 @@ class HloModule:
         copy.divided, copy.is_propagated = self.divided, self.is_propagated
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
+        copy.call_order.follow(self.call_order, computations)
         if self.schedule is not None:
             copy.schedule = {computations[c]: [instructions[i] for i in order] for c, order in self.schedule.items()}
         return copy
@@ -564,6 +580,7 @@ class HloModule:
         for instruction in computation.instructions:
             instruction.called = {}
         self.computations.remove(computation)
+        self.call_order.remove(computation)
         if self.schedule is not None:
             self.schedule.pop(computation, None)
         computation.module = None

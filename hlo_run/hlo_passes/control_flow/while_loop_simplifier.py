@@ -1,9 +1,10 @@
-"""Simplify loops: inline those that run at most once, and remove unused elements of the state.
+"""Simplify loops: inline those that run at most once, and remove elements of the state that are not needed.
 
     w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if element 2 of the result is unused
 
-Users of an element that the body does not change read its initial value, and counters that are always equal are merged. XLA's
-`WhileLoopSimplifier`, without its loops over nested tuples and its merging of counters with different inits or steps.
+Elements are also not needed if they equal another one, or if they are constants. Scalars that begin as a constant, and that the
+body does not change, are read as constants. Of several counters one is left; the others become `start + steps * constant`. XLA's
+`WhileLoopSimplifier`, without its loops over nested tuples. Like XLA's it changes a loop in one way, and the next run goes on.
 Handles loops whose state is a tuple and whose computations have no other caller.
 """
 
@@ -16,16 +17,22 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
-from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
+from hlo_run.analysis.loop_state import loop_state
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_dead, remove_unused
+from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
-from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements, needed_elements
+from hlo_run.hlo_passes.subgraphs.loops.counters import merge_counters
+from hlo_run.hlo_passes.subgraphs.loops.repeated import drop_repeated_elements
+from hlo_run.hlo_passes.subgraphs.loops.settled import drop_settled_elements
+from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
 
 # A loop of one iteration with this attribute stays a loop.
 _ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"
+# A loop with these in it keeps its state, which other programs may rely on.
+_EXCHANGES = frozenset(("send", "send-done", "recv", "recv-done"))
+_COUNTER_TYPES = ("s8", "u8", "s32", "u32", "s64", "u64")
 
 
 class WhileLoopSimplifier(Struct, frozen=True):
@@ -34,23 +41,33 @@ class WhileLoopSimplifier(Struct, frozen=True):
     name: ClassVar[str] = "simplify-while-loops"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place, outer loops before inner ones."""
+        """Edit in place."""
         del ctx
         version = module.version
         for loop in module.instructions_of("while"):
             if loop.parent is None or loop.parent.module is None or stays_whole(loop):
                 continue
-            has_effect = has_side_effect(loop)
-            if has_effect or not _runs_once_at_most(module, loop):
-                state = loop_state(loop)
-                state = None if state is None else _settle_constants(state)
-                if state is not None:
-                    merged = not has_effect and _merge_doubled(module, state)
-                    _split_users(module, state)
-                    if _hand_past(module, state):
-                        drop_unused_elements(state, in_place=merged)
+            if len(loop.while_body.callers) == 1 and len(loop.while_condition.callers) == 1:
+                _simplify(module, loop)
         if module.version != version:
             remove_dead(module)
+
+
+def _simplify(module: HloModule, loop: HloInstruction) -> None:
+    state = loop_state(loop)
+    if state is not None and (
+        drop_repeated_elements(module, state) or drop_unused_elements(state) or drop_settled_elements(module, state)
+    ):
+        return
+    if any(i.opcode in _EXCHANGES for c in (loop.while_body, loop.while_condition) for i in c.instructions):
+        return
+    _put_constants(module, loop)
+    if not has_side_effect(loop) and _runs_once_at_most(module, loop):
+        return
+    for element_type in _COUNTER_TYPES:
+        state = loop_state(loop)
+        if state is not None:
+            loop = merge_counters(module, state, element_type) or loop
 
 
 def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
@@ -68,92 +85,24 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
         metadata = loop.attrs.get("metadata")
         if isinstance(metadata, OpMetadata):
             loop.attrs["metadata"] = replace(metadata, op_name="")
-        _put_constants(module, loop)
         inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True
 
 
 def _put_constants(module: HloModule, loop: HloInstruction) -> None:
-    """Replace elements in the body that begin as a constant, and that it does not change, by the constant."""
+    """Let body and condition read scalars that begin as a constant, and that the body does not change, as constants."""
     (init,), body = loop.operands, loop.while_body
-    if init.opcode != "tuple" or body.root.opcode != "tuple" or len(body.callers) != 1:
+    if init.opcode != "tuple" or body.root.opcode != "tuple":
         return
-    parameter = body.parameters[0]
+    (parameter,) = body.parameters
+    constants: dict[int, HloInstruction] = {}
     for number, (begin, new) in enumerate(zip(init.operands, body.root.operands, strict=True)):
-        reads = [user for user in parameter.users if user.opcode == "get-tuple-element" and user.tuple_index == number]
-        if begin.opcode == "constant" and new in reads:
-            constant = body.add(copy_instruction(begin, ()))
-            for read in reads:
-                module.replace(read, constant)
-            remove_unused(reads)
-
-
-def _settle_constants(state: LoopState) -> LoopState | None:
-    """Let elements that begin as a constant, and that the body sets to the same constant, be unchanged and unread."""
-    pairs = enumerate(zip(state.init.operands, state.body.root.operands, strict=True))
-    settled = [n for n, (init, new) in pairs if _same_constant(init, new)]
-    if not settled:
-        return state
-    root = state.body.root
-    elements = list(root.operands)
-    for number in settled:
-        constant = state.init.operands[number]
-        for computation in (state.body, state.condition):
-            for read in [user for user in computation.parameters[0].users if user.tuple_index == number]:
-                for user in [user for user in read.users if user is not root]:
-                    user.replace_operand(read, computation.add(copy_instruction(constant, ())))
-                if not read.users and not read.is_root:
-                    remove_unused([read])
-        elements[number] = Editor(state.body.parameters[0]).element(state.body.parameters[0], number)
-    root.operands = elements
-    return loop_state(state.loop)
-
-
-def _same_constant(one: HloInstruction, two: HloInstruction) -> bool:
-    if one.opcode != "constant" or two.opcode != "constant" or one.shape != two.shape or not one.shape.is_array:
-        return False
-    return one.constant_array.tobytes() == two.constant_array.tobytes()
-
-
-def _split_users(module: HloModule, state: LoopState) -> None:
-    """Let users of the whole result read its elements if an element then leaves the loop."""
-    loop = state.loop
-    whole = [user for user in loop.users if user.opcode != "get-tuple-element"]
-    if (not whole and not loop.is_root) or loop.backend_config or not state.unchanged:
-        return
-    used = set(range(len(state.init.operands))) - set(state.unchanged)
-    if len(needed_elements(state, used)) == len(state.init.operands):
-        return
-    editor = Editor(loop)
-    elements = [
-        state.init.operands[n] if n in state.unchanged else editor.element(loop, n) for n in range(len(state.init.operands))
-    ]
-    result = editor.add("tuple", loop.shape, elements)
-    for user in whole:
-        user.replace_operand(loop, result)
-    if loop.is_root:
-        editor.computation.root = result
-    remove_unused([loop])
-
-
-def _merge_doubled(module: HloModule, state: LoopState) -> bool:
-    """Replace uses of an element that always equals an earlier element by that one; return True if there is one."""
-    doubled = doubled_elements(state)
-    if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
-        return False
-    for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
-        for element in [user for user in whole.users if user.tuple_index in doubled]:
-            # The body returns both; the later one need not be computed from the earlier one.
-            module.replace(element, Editor(element).element(whole, doubled[element.tuple_index]))
-            remove_unused([element])
-    return True
-
-
-def _hand_past(module: HloModule, state: LoopState) -> bool:
-    """Replace uses of unchanged elements by their initial values; return False if the loop then has no users and is removed."""
-    for index in state.unchanged:
-        for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.tuple_index == index]:
-            module.replace(element, state.init.operands[index])
-            remove_unused([element])
-    return state.loop.parent is not None
+        is_same = new.opcode == "get-tuple-element" and new.operands[0] is parameter and new.tuple_index == number
+        if is_same and begin.opcode == "constant" and not begin.shape.dims:
+            constants[number] = begin
+    for computation in (loop.while_condition, body):
+        for read in list(computation.parameters[0].users):
+            if read.opcode == "get-tuple-element" and read.tuple_index in constants:
+                old = constants[read.tuple_index]
+                module.replace_uses(read, computation.add(copy_instruction(old, (), name=f"{old.name}.clone")))

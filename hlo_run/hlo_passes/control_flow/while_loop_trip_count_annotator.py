@@ -4,8 +4,9 @@
         "known_init_step":{"init":"3","step":"2"},"known_induction_variable":{"tuple_index":"0"},"dynamic_variables":[]}
 
 Where the counter is read after the loop, its last value replaces it. The counter is an integer of the state that grows by a
-constant and is compared with one. An existing config may be wrong: it is replaced, or removed if no counter is found. XLA's
-`WhileLoopTripCountAnnotator`, which also evaluates other loops by brute force, and keeps the config of a loop without a counter.
+constant and is compared with one. An element that alone decides when the loop ends is named without a count. An existing config
+may be wrong: it is replaced, or removed if there is no such element. XLA's `WhileLoopTripCountAnnotator`, which also evaluates
+other loops by brute force, and keeps the config of a loop without a counter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.loop_counter import LoopCounter, find_counter
+from hlo_run.analysis.loop_counter import LoopCounter, find_counter, find_steering_element
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -31,7 +32,8 @@ class WhileLoopTripCountAnnotator(Struct, frozen=True):
         del ctx
         for loop in module.instructions_of("while"):
             counter = find_counter(loop)
-            config = _config(counter) if counter is not None else None
+            index = find_steering_element(loop) if counter is None else counter.index
+            config = None if index is None else _config(index, counter)
             if config is None:
                 loop.attrs.pop("backend_config", None)
             elif loop.backend_config != config:
@@ -50,13 +52,13 @@ def _use_last_value(module: HloModule, loop: HloInstruction, counter: LoopCounte
             module.replace_uses(element, Editor(element, derives=False).constant(last, element.shape.element_type))
 
 
-def _config(counter: LoopCounter) -> str:
+def _config(index: int, counter: LoopCounter | None) -> str:
     config: dict[str, object] = {}
-    if counter.trip_count is not None:
+    if counter is not None and counter.trip_count is not None:
         config["known_trip_count"] = {"n": str(counter.trip_count)}
         config["known_init_step"] = {"init": str(counter.init), "step": str(counter.step)}
     config |= {
-        "known_induction_variable": {"tuple_index": str(counter.index)},
+        "known_induction_variable": {"tuple_index": str(index)},
         "dynamic_variables": list[str](),
     }
     return json.dumps(config, separators=(",", ":"))

@@ -4,19 +4,19 @@
                                                  tuple((x - mean) * rsqrt(variance + epsilon) * scale + offset, mean, variance)
 
 Also batch-norm-inference, which has operands mean and variance, and batch-norm-grad. The element count n uses the run-time
-sizes of dynamic dimensions. XLA's `batchnorm_expander.cc`, with the same order of operations.
+sizes of dimensions. XLA's `batchnorm_expander.cc`, with the same order of operations.
 """
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
@@ -37,16 +37,23 @@ class BatchNormExpander(Struct, frozen=True):
 class _Features:
     """Helpers of the three opcodes: sums per feature, and broadcasts of per-feature values."""
 
-    def __init__(self, b: HloBuilder, instruction: HloInstruction, x: HloValue) -> None:
+    def __init__(self, b: HloBuilder, x: HloValue, feature: int) -> None:
         self._b = b
         self._x = x
-        self._feature = instruction.feature_index
-        self._others = [dim for dim in range(x.shape.rank) if dim != self._feature]
-        self.epsilon = b.constant(instruction.epsilon, x.shape.element_type)
+        self._feature = feature
+        self._others = [dim for dim in range(x.shape.rank) if dim != feature]
 
-    def sum(self, value: HloValue) -> HloValue:
-        zero = self._b.constant(0, value.shape.element_type)
-        return self._b.reduce(value, zero, self._others, "add")
+    def constant(self, value: float) -> HloValue:
+        return self._b.constant(value, self._x.shape.element_type)
+
+    def adding(self) -> HloComputation:
+        """Return the computation of all sums."""
+        adder, scalar = HloBuilder("scalar_add_computation"), Shape.array(self._x.shape.element_type, ())
+        one, two = adder.parameter(0, scalar, "scalar_lhs"), adder.parameter(1, scalar, "scalar_rhs")
+        return adder.build_computation(one + two)
+
+    def sum(self, value: HloValue, zero: HloValue, adding: HloComputation) -> HloValue:
+        return self._b.reduce(value, zero, self._others, adding)
 
     def spread(self, value: HloValue) -> HloValue:
         """Broadcast a scalar or a per-feature value to the shape of x."""
@@ -54,34 +61,38 @@ class _Features:
 
     def count(self) -> HloValue:
         """Return the number of elements per feature, as a float."""
-        dynamic = self._x.shape.dynamic_dims
-        fixed = [dim for dim in self._others if not dynamic or not dynamic[dim]]
-        count = self._b.constant(math.prod(self._x.shape.dims[dim] for dim in fixed), "s32")
+        count = self._b.constant(1, "s32")
         for dim in self._others:
-            if dim not in fixed:
-                count = self._b.get_dimension_size(self._x, dim) * count
+            count = self._b.get_dimension_size(self._x, dim) * count
         return self._b.convert(count, self._x.shape.element_type)
 
-    def scaled_deviation(self, value: HloValue) -> HloValue:
-        """Return 1 / sqrt(variance + epsilon), elementwise."""
-        return self._b.rsqrt(value + self.epsilon)
+    def mean(self, value: HloValue, count: HloValue) -> HloValue:
+        return value / self._b.broadcast(count, value.shape.dims)
 
 
 def _training(b: HloBuilder, old: HloInstruction, x: HloValue, scale: HloValue, offset: HloValue) -> HloValue:
-    f = _Features(b, old, x)
+    f = _Features(b, x, old.feature_index)
+    zero = f.constant(0)
+    epsilon = f.spread(f.constant(old.epsilon))
     count = f.count()
-    mean = f.sum(x) / count
-    centered = x - f.spread(mean)
-    variance = f.sum(x * x) / count - mean * mean
-    normalized = centered * f.scaled_deviation(f.spread(variance))
-    return b.tuple([normalized * f.spread(scale) + f.spread(offset), mean, variance])
+    all_scales, all_offsets, adding = f.spread(scale), f.spread(offset), f.adding()
+    squares = x * x
+    total, total_squares = f.sum(x, zero, adding), f.sum(squares, zero, adding)
+    mean = f.mean(total, count)
+    means = f.spread(mean)
+    mean_square = f.mean(total_squares, count)
+    variance = mean_square - mean * mean
+    deviation = b.rsqrt(f.spread(variance) + epsilon)
+    normalized = (x - means) * deviation
+    return b.tuple([normalized * all_scales + all_offsets, mean, variance])
 
 
 def _inference(
     b: HloBuilder, old: HloInstruction, x: HloValue, scale: HloValue, offset: HloValue, mean: HloValue, variance: HloValue
 ) -> HloValue:
-    f = _Features(b, old, x)
-    true_scale = scale * f.scaled_deviation(variance)
+    f = _Features(b, x, old.feature_index)
+    epsilon = b.broadcast(f.constant(old.epsilon), variance.shape.dims)
+    true_scale = scale * b.rsqrt(variance + epsilon)
     true_shift = offset - mean * true_scale
     return x * f.spread(true_scale) + f.spread(true_shift)
 
@@ -89,13 +100,18 @@ def _inference(
 def _grad(
     b: HloBuilder, old: HloInstruction, x: HloValue, scale: HloValue, mean: HloValue, variance: HloValue, dy: HloValue
 ) -> HloValue:
-    f = _Features(b, old, x)
-    count = f.count()
-    centered = x - f.spread(mean)
-    product_sum = f.sum(dy * centered)
-    offset_grad = f.sum(dy)
-    scale_grad = product_sum * f.scaled_deviation(variance)
-    factor = f.spread(scale) * f.scaled_deviation(f.spread(variance)) / f.spread(count)
-    correction = f.spread(product_sum) * centered / (f.spread(variance) + f.epsilon)
-    x_grad = factor * (dy * f.spread(count) - f.spread(offset_grad) - correction)
+    f = _Features(b, x, old.feature_index)
+    count, zero, epsilon = f.count(), f.constant(0), f.constant(old.epsilon)
+    all_epsilons, epsilons = f.spread(epsilon), b.broadcast(epsilon, variance.shape.dims)
+    scales, variances, means = f.spread(scale), f.spread(variance), f.spread(mean)
+    deviations = b.rsqrt(variances + all_epsilons)
+    deviation = b.rsqrt(variance + epsilons)
+    centered = x - means
+    products, adding = dy * centered, f.adding()
+    product_sum, offset_grad = f.sum(products, zero, adding), f.sum(dy, zero, adding)
+    scale_grad = product_sum * deviation
+    offset_grads, product_sums = f.spread(offset_grad), f.spread(product_sum)
+    correction = product_sums * centered / (variances + all_epsilons)
+    factor = f.mean(scales * deviations, count)
+    x_grad = factor * (dy * f.spread(count) - offset_grads - correction)
     return b.tuple([x_grad, scale_grad, offset_grad])

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned
 
 
-def drop_unused_elements(state: LoopState, in_place: bool = False) -> None:
+def drop_unused_elements(state: LoopState) -> bool:
     """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on.
 
-    With `in_place` the loop and its computations stay, else others replace them, as in XLA.
+    Also those that the result needs but the body returns unchanged, if nothing else joins them with other elements. Another
+    loop replaces the loop, as in XLA; return True if so.
     """
-    loop, body = state.loop, state.body
-    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.backend_config:
-        return
-    if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions) or has_order(loop):
-        return
-    needed = needed_elements(state, {user.tuple_index for user in loop.users})
-    if len(needed) < len(state.init.operands):
-        (_narrow_loop if in_place else _replace_loop)(state, needed)
+    needed = _needed_elements(state)
+    if len(needed) == len(state.init.operands) or not may_narrow(state):
+        return False
+    replace_loop(state, needed)
+    return True
 
 
-def _narrow_loop(state: LoopState, needed: list[int]) -> None:
-    numbers = {old: new for new, old in enumerate(needed)}
-    shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))
-    root = state.body.root
-    state.body.root = Editor(root).add("tuple", shape, [root.operands[n] for n in needed])
-    for computation in (state.body, state.condition):
-        remove_unused([i for i in computation.instructions if not i.users and not i.is_root])
-        (parameter,) = computation.parameters
-        parameter.shape = shape
-        _renumber(parameter, numbers)
-    state.loop.operands = [Editor(state.init).add("tuple", shape, [state.init.operands[n] for n in needed])]
-    state.loop.shape = shape
-    _renumber(state.loop, numbers)
-    remove_unused([state.init])
+def may_narrow(state: LoopState) -> bool:
+    """True if a loop with fewer elements may replace the loop: no record or order refers to it."""
+    if state.loop.backend_config or has_order(state.loop):
+        return False
+    return not any(i.control_predecessors for c in (state.body, state.condition) for i in c.instructions)
 
 
-def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
-    for element in value.users:
-        element.attrs["index"] = numbers[element.tuple_index]
+def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, int] | None = None) -> HloInstruction:
+    """Replace the loop by one whose state has only the needed elements, and by a tuple that has all, in XLA's steps; return it.
 
-
-def _replace_loop(state: LoopState, needed: list[int]) -> None:
-    """Replace the loop by one whose state has only the needed elements, and by a tuple that has all, in XLA's steps.
-
-    XLA copies condition and body, so all their instructions take new names. `tuple-simplifier` removes the tuple.
+    In the tuple the other elements are those of the initial state, or with `equals` the needed ones that they equal. XLA copies
+    condition and body, so all their instructions take new names. `tuple-simplifier` removes the tuple.
     """
     loop, module = state.loop, state.loop.parent and state.loop.parent.module
     assert module is not None, "the loop is in a module"
@@ -60,98 +48,85 @@ def _replace_loop(state: LoopState, needed: list[int]) -> None:
     made = copy_instruction(loop, [init], shape, loop.opcode)
     made.called = {"condition": (condition,), "body": (body,)}
     plain.computation.add(made)
-    elements = [
-        plain.element(made, numbers[n]) if n in numbers else plain.add("get-tuple-element", old.shape, [state.init], index=n)
-        for n, old in enumerate(state.init.operands)
-    ]
+    elements: list[HloInstruction] = []
+    for number, old in enumerate(state.init.operands):
+        new = numbers.get(number, None if equals is None else numbers.get(equals.get(number, number)))
+        whole, index = (state.init, number) if new is None else (made, new)
+        elements.append(plain.add("get-tuple-element", old.shape, [whole], index=index))
     module.replace(loop, plain.tuple(elements))
     remove_replaced(loop)
+    return made
 
 
 def _narrowed(old: HloComputation, shape: Shape, numbers: dict[int, int]) -> HloComputation:
     """Return a copy of the condition or the body for a state of the given shape; `numbers` has the new numbers of elements."""
-    new = HloComputation(f"{old.name}.clone", old.where)
-    new.execution_thread = old.execution_thread
     (parameter,) = old.parameters
-    sources = _sources(old, parameter, numbers)
-    copies: dict[HloInstruction, HloInstruction] = {}
-    for instruction in _copying_order(old, sources):
-        operands = [copies[operand] for operand in sources[instruction]]
-        if instruction is parameter:
-            copy = HloInstruction(parameter.name, "parameter", shape, attrs={"parameter_number": 0}, where=parameter.where)
-        elif parameter in instruction.operands:
-            index = numbers[instruction.tuple_index]
-            copy = HloInstruction("get-tuple-element", "get-tuple-element", instruction.shape, operands, {"index": index})
-            copy.where = instruction.where
-        elif instruction is old.root and instruction.shape.is_tuple:
-            copy = HloInstruction("tuple", "tuple", shape, operands, where=instruction.where)
-        else:
-            copy = copy_instruction(instruction, operands)
-        copies[instruction] = copy
-    for instruction in old.instructions:
-        if instruction in copies:
-            new.add(copies[instruction])
-    new.root = copies[old.root]
-    return new
+    replacements: dict[HloInstruction, HloInstruction | None] = {parameter: LOOSE.parameter(parameter, shape)}
+    for user in list(parameter.users):
+        new = numbers.get(user.tuple_index)
+        replacements[user] = None if new is None else LOOSE.add("get-tuple-element", user.shape, [parameter], index=new)
+    for instruction in old.post_order():
+        gone = any(operand in replacements and replacements[operand] is None for operand in instruction.operands)
+        if gone and not instruction.is_root:
+            replacements[instruction] = None
+    if old.root.shape.is_tuple:
+        replacements[old.root] = LOOSE.add("tuple", shape, [old.root.operands[n] for n in numbers])
+    return cloned(old, replacements)
 
 
-def _sources(
-    computation: HloComputation, parameter: HloInstruction, numbers: dict[int, int]
-) -> dict[HloInstruction, list[HloInstruction]]:
-    """Return the operands of the instructions that depend on no element that goes; of a root tuple, the elements that stay."""
-    found: dict[HloInstruction, list[HloInstruction]] = {}
-    for instruction in computation.post_order():
-        reads = parameter in instruction.operands and instruction.opcode == "get-tuple-element"
-        if instruction.is_root and instruction.shape.is_tuple:
-            found[instruction] = [instruction.operands[n] for n in numbers]
-        elif instruction.tuple_index in numbers if reads else all(operand in found for operand in instruction.operands):
-            found[instruction] = list(instruction.operands)
-    return found
-
-
-def _copying_order(computation: HloComputation, sources: dict[HloInstruction, list[HloInstruction]]) -> list[HloInstruction]:
-    """Return the instructions, operands before users, in the order in which XLA copies a computation: last operands first."""
-    order: dict[HloInstruction, None] = {}
-    met: set[HloInstruction] = set()
-    for start in computation.instructions:
-        stack = [start] if start in sources else []
-        while stack:
-            top = stack[-1]
-            if top in met:
-                order.setdefault(stack.pop())
-                continue
-            met.add(top)
-            stack += sources[top]
-    return list(order)
-
-
-def needed_elements(state: LoopState, used: set[int]) -> list[int]:
-    """Return the indices of the needed elements of the state, ascending; `used` are those of the result."""
-    needed = set(used)
-    needed |= {element.tuple_index for element in state.condition.parameters[0].users}
-    reads = _reads(state.body)
-    effects: set[int] = set()
-    for instruction in state.body.instructions:
-        if has_side_effect(instruction):
-            effects |= reads[instruction]
-    needed |= effects
-    waiting = list(needed)
-    while waiting:
-        fresh = reads[state.body.root.operands[waiting.pop()]] - needed
-        needed |= fresh
-        waiting += fresh
-    return sorted(needed)
-
-
-def _reads(body: HloComputation) -> dict[HloInstruction, frozenset[int]]:
-    """Return for each instruction the elements of the state that it depends on."""
+def _needed_elements(state: LoopState) -> list[int]:
+    """Return the indices of the needed elements of the state, ascending, as XLA finds them."""
+    loop, root = state.loop, state.body.root
+    every = set(range(len(root.operands)))
+    used = {user.tuple_index for user in loop.users if user.opcode == "get-tuple-element"}
+    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users):
+        used = every
+    joined = _Joined()
     reads: dict[HloInstruction, frozenset[int]] = {}
-    known: dict[frozenset[int], frozenset[int]] = {}
-    for instruction in body.post_order():
-        if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "parameter":
-            found = frozenset((instruction.tuple_index,))
-        else:
-            parts = {reads[o] for o in (*instruction.operands, *instruction.control_predecessors)}
-            found = next(iter(parts)) if len(parts) == 1 else frozenset[int]().union(*parts)
-        reads[instruction] = known.setdefault(found, found)
-    return reads
+    held: set[int] = set()
+    for computation in (state.body, state.condition):
+        (parameter,) = computation.parameters
+        for instruction in computation.post_order():
+            if instruction is parameter or instruction is root:
+                continue
+            if parameter in instruction.operands:
+                reads[instruction] = frozenset((instruction.tuple_index,))
+                joined.join(root.operands[instruction.tuple_index], instruction)
+            else:
+                parts = {reads[operand] for operand in instruction.operands}
+                reads[instruction] = next(iter(parts)) if len(parts) == 1 else frozenset[int]().union(*parts)
+                for operand in instruction.operands:
+                    joined.join(operand, instruction)
+            if has_side_effect(instruction) or instruction is state.condition.root:
+                held |= reads[instruction]
+    affecting = {index for number, value in enumerate(root.operands) for index in reads[value] if index != number}
+    unneeded = every - affecting - used - held
+    groups: dict[HloInstruction, set[int]] = {}
+    for number, value in enumerate(root.operands):
+        groups.setdefault(joined.name(value), set()).add(number)
+    for computation in (state.body, state.condition):
+        for element in computation.parameters[0].users:
+            groups.setdefault(joined.name(element), set()).add(element.tuple_index)
+    stay = held | used.difference(state.unchanged)
+    for group in groups.values():
+        if not group & stay:
+            unneeded |= group
+    return sorted(every - unneeded)
+
+
+class _Joined:
+    """Sets of instructions that grow together."""
+
+    def __init__(self) -> None:
+        self._above: dict[HloInstruction, HloInstruction] = {}
+
+    def name(self, one: HloInstruction) -> HloInstruction:
+        """Return the instruction that stands for the set of one."""
+        while (above := self._above.get(one, one)) is not one:
+            self._above[one] = self._above.get(above, above)
+            one = above
+        return one
+
+    def join(self, one: HloInstruction, other: HloInstruction) -> None:
+        """Unite the sets of two instructions."""
+        self._above[self.name(other)] = self.name(one)

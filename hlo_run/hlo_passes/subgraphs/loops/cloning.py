@@ -1,0 +1,135 @@
+"""Copies a computation with some of its instructions replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_replaced
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.values.shape import Shape
+
+
+class Loose(InstructionMaker):
+    """Makes instructions outside of any computation, named after their opcodes."""
+
+    def add(
+        self,
+        opcode: str,
+        shape: Shape,
+        operands: Sequence[HloInstruction] = (),
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
+        **attributes: AttributeValue,
+    ) -> HloInstruction:
+        """Return a new instruction."""
+        groups = {key: tuple(group) for key, group in (called or {}).items()}
+        return HloInstruction(name or opcode, opcode, shape, operands, attributes, groups)
+
+    def element(self, whole: HloInstruction, number: int) -> HloInstruction:
+        """Return a get-tuple-element, even of a `tuple`."""
+        return self.add("get-tuple-element", whole.shape.tuple_shapes[number], [whole], index=number)
+
+    def parameter(self, old: HloInstruction, shape: Shape) -> HloInstruction:
+        """Return a first parameter with another shape and the name of `old`."""
+        return self.add("parameter", shape, name=old.name, parameter_number=0)
+
+    def again(self, old: HloInstruction) -> HloInstruction:
+        """Return a copy with XLA's name for one."""
+        return copy_instruction(old, old.operands, name=f"{old.name}.clone")
+
+
+LOOSE = Loose()
+
+
+def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruction | None]) -> HloComputation:
+    """Return a copy, in no module, where other instructions replace some, with their operands that no computation has.
+
+    None replaces an instruction that goes with all its users. An operand of a replacement may be an instruction of `old`. As in
+    XLA, what replaces nothing comes last in the copy, and a parameter after the last one. The replacements are used up.
+    """
+    new = HloComputation(f"{old.name}.clone", old.where)
+    new.execution_thread = old.execution_thread
+    kept = [r for i in old.instructions if (r := replacements.get(i, i)) is not None]
+    order = _copying_order(kept, replacements)
+    copies: dict[HloInstruction, HloInstruction] = {}
+    for instruction in order:
+        operands = [copies[replacements.get(o, o) or o] for o in instruction.operands]
+        copies[instruction] = copy_instruction(instruction, operands)
+    listed = list(dict.fromkeys(kept))
+    mapped = set(listed)
+    rest = [i for i in order if i not in mapped]
+    stood = [listed.index(replacements.get(parameter) or parameter) + 1 for parameter in old.parameters]
+    last = max(stood, default=0)
+    listed[last:last] = [i for i in rest if i.opcode == "parameter"]
+    listed += [i for i in rest if i.opcode != "parameter"]
+    for instruction in listed:
+        new.add(copies[instruction])
+    new.root = copies[replacements.get(old.root) or old.root]
+    for instruction in old.instructions:
+        copy = copies.get(replacements.get(instruction, instruction) or instruction)
+        if copy is not None:
+            # The users of a copy have the order of those of its original.
+            users = [copies.get(replacements.get(user, user) or user) for user in instruction.users]
+            places = {user: place for place, user in reversed([*enumerate(users)])}
+            copy.users.sort(key=lambda user, places=places: places.get(user, len(places)))
+    for instruction in order:
+        if instruction.parent is None:
+            instruction.operands = ()
+    return new
+
+
+def _copying_order(
+    starts: list[HloInstruction], replacements: Mapping[HloInstruction, HloInstruction | None]
+) -> list[HloInstruction]:
+    """Return the instructions, operands before users, in the order in which XLA copies a computation: last operands first."""
+    order: dict[HloInstruction, None] = {}
+    met: set[HloInstruction] = set()
+    for start in starts:
+        stack = [start]
+        while stack:
+            top = stack[-1]
+            if top in met:
+                order.setdefault(stack.pop())
+                continue
+            met.add(top)
+            stack += [r for o in top.operands if (r := replacements.get(o, o)) is not None]
+    return list(order)
+
+
+def replace_by_form(
+    module: HloModule,
+    loop: HloInstruction,
+    condition: HloComputation,
+    body: HloComputation,
+    init: HloInstruction,
+    old_form: Callable[[HloInstruction], HloInstruction],
+) -> HloInstruction:
+    """Replace the loop by `old_form(new)` where `new`, which is returned, has another state; all are in no module before.
+
+    As in XLA, the loop comes first, then what replaces the old one, then their operands in the order in which they were made.
+    """
+    computation = loop.parent
+    assert computation is not None, "the loop is in a computation"
+    made = copy_instruction(loop, [init], init.shape, loop.opcode)
+    made.called = {"condition": (module.add_computation(condition),), "body": (module.add_computation(body),)}
+    result = old_form(made)
+    for instruction in (made, result, *_unplaced(init), *_unplaced(result)):
+        if instruction.parent is None:
+            computation.add(instruction)
+    module.replace(loop, result)
+    remove_replaced(loop)
+    return made
+
+
+def _unplaced(root: HloInstruction) -> list[HloInstruction]:
+    """Return the operands, direct or not, that no computation has, first operands first, each before its users."""
+    order: dict[HloInstruction, None] = {}
+    stack = [(root, False)]
+    while stack:
+        one, is_done = stack.pop()
+        if is_done:
+            order.setdefault(one)
+        elif one.parent is None and one not in order:
+            stack += [(one, True), *((operand, False) for operand in reversed(one.operands))]
+    return list(order)
