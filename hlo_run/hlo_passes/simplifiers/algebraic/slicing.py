@@ -331,7 +331,7 @@ def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction 
     if not any(low < 0 or high < 0 for low, high, _ in edges):
         return None
     wider = tuple((max(low, 0), max(high, 0), interior) for low, high, interior in edges)
-    padded = rw.pad(i.operands[0], i.operands[1], wider)
+    padded = rw.bare.pad(i.operands[0], i.operands[1], wider)
     ranges = tuple((max(-low, 0), max(-low, 0) + size, 1) for (low, _, _), size in zip(edges, i.shape.dims, strict=True))
     return rw.add("slice", i.shape, [padded], slice=ranges)
 
