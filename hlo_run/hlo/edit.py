@@ -288,6 +288,21 @@ def remove_unused(candidates: Iterable[HloInstruction]) -> None:
         computation.remove_all(instructions)
 
 
+def has_order(instruction: HloInstruction) -> bool:
+    """True if control dependencies order the instruction before or after others."""
+    computation = instruction.parent
+    others = () if computation is None else computation.instructions
+    return bool(instruction.control_predecessors) or any(instruction in other.control_predecessors for other in others)
+
+
+def remove_replaced(old: HloInstruction) -> None:
+    """Remove an instruction without users, though it may have an effect, then instructions that only it used."""
+    computation, operands = old.parent, dict.fromkeys(old.operands)
+    assert computation is not None, "the instruction is in a computation"
+    computation.remove(old)
+    remove_unused(operands)
+
+
 class Leftovers:
     """Unused instructions of one or more computations that no longer use their operands, to be removed together.
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -283,9 +283,9 @@ ENTRY e {
 """
 
 
-def _overlapping(module: HloModule, separates_temps: bool = False) -> BufferAssignment:
+def _overlapping(module: HloModule, *options: Any) -> BufferAssignment:
     """Give the exponential the memory of the negation, which is still live."""
-    made = assign_buffers(module, separates_temps)
+    made = assign_buffers(module, *options)
     slices: dict[object, BufferSlice] = {}
     places = {instruction.name: made.slices[instruction, ()] for instruction, index in made.slices if index == ()}
     for (instruction, index), piece in made.slices.items():

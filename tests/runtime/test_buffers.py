@@ -194,3 +194,22 @@ ENTRY e {
     buffers = assign_buffers(module)
     (allocation,) = buffers.allocations
     assert (allocation.parameter_number, allocation.alias, allocation.is_output) == (0, "must-alias", True)
+
+
+_PARAMETER_AFTER_ITS_TURN = """
+HloModule m, is_scheduled=true, input_output_alias={ {3}: (0, {}, may-alias), {2}: (1, {}, may-alias) }
+f { p = f32[4] parameter(0)
+  q = f32[4] parameter(1)
+  ROOT r = f32[4] add(p, q) }
+ENTRY e {
+  p = f32[4] parameter(0)
+  q = f32[4] parameter(1)
+  v = f32[4] fusion(p, q), kind=kLoop, calls=f
+  ROOT r = (f32[4], f32[4], f32[4], f32[4]) tuple(p, v, v, v)
+}
+"""
+
+
+def test_parameters_are_there_from_the_start_in_any_schedule() -> None:
+    module = _compiled(_PARAMETER_AFTER_ITS_TURN)
+    check_buffers(module, assign_buffers(module))

@@ -108,7 +108,9 @@ class ExecutionOrder:
         return self.compare(source, target) in _FIRST
 
     def are_read_before(self, uses: Iterable[HloUse], value: HloValue) -> bool:
-        """Return True if all uses read their operands before `value` is written."""
+        """Return True if all uses read their operands before `value` is written. The entry has its parameters from the start."""
+        if value.instruction.opcode == "parameter" and value.instruction.parent is self._entry:
+            return not list(uses)
         escapes = False
         for use in uses:
             order = self.compare(use.instruction, value.instruction)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
-from hlo_run.hlo.edit import remove_uncalled, remove_unused
+from hlo_run.hlo.edit import remove_replaced, remove_uncalled
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
@@ -64,5 +64,5 @@ def _inline_scalars(module: HloModule, loop: HloInstruction) -> bool:
     ]
     for call in calls:
         inline_call(module, call)
-        remove_unused([call])
+        remove_replaced(call)
     return bool(calls)

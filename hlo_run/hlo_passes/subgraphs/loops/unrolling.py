@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import LoopCounter, find_counter
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, has_side_effect, remove_replaced, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
@@ -82,7 +82,7 @@ def _unrolled(module: HloModule, loop: HloInstruction, counter: LoopCounter, wra
         state = _copy(body, once, state, counter, number, reads_through=not wraps)
     if not wraps:
         module.replace(loop, state)
-        remove_unused([loop])
+        remove_replaced(loop)
         _read_elements(module, state)
         return
     once.root = state

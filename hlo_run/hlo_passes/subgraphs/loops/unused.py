@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
@@ -16,7 +16,7 @@ def drop_unused_elements(state: LoopState, in_place: bool = False) -> None:
     loop, body = state.loop, state.body
     if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.backend_config:
         return
-    if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
+    if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions) or has_order(loop):
         return
     needed = needed_elements(state, {user.tuple_index for user in loop.users})
     if len(needed) < len(state.init.operands):
@@ -65,7 +65,7 @@ def _replace_loop(state: LoopState, needed: list[int]) -> None:
         for n, old in enumerate(state.init.operands)
     ]
     module.replace(loop, plain.tuple(elements))
-    remove_unused([loop])
+    remove_replaced(loop)
 
 
 def _narrowed(old: HloComputation, shape: Shape, numbers: dict[int, int]) -> HloComputation:
