@@ -34,8 +34,9 @@ class TopkDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        calls = [call for call in module.in_post_order("custom-call") if self.takes_calls and is_topk_call(call)]
-        _sort_values_alone(module, [*module.in_post_order("topk"), *calls])
+        _sort_values_alone(module, module.in_post_order("topk"))
+        if self.takes_calls:
+            _sort_values_alone(module, [call for call in module.in_post_order("custom-call") if is_topk_call(call)])
         expand(module, ("topk",), _sorted_slices, described=True)
         if self.takes_calls:
             expand(module, ("custom-call",), _sorted_slices, is_topk_call, described=True)
