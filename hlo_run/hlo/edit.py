@@ -385,8 +385,12 @@ def _drop_results(module: HloModule, fusion: HloInstruction) -> None:
         for user in list(fusion.users):
             _read_whole(module, fusion, user)
     else:
-        root.operands = [olds[n] for n in kept]
-        root.shape = fusion.shape = Shape.make_tuple(tuple(olds[n].shape for n in kept))
+        fusion.shape = Shape.make_tuple(tuple(olds[n].shape for n in kept))
+        # A new root, as in XLA: it has no metadata of the schedule.
+        new = body.add(HloInstruction(root.name, "tuple", fusion.shape, [olds[n] for n in kept], where=root.where))
+        module.replace(root, new)
+        root.operands = ()
+        body.remove(root)
         for user in fusion.users:
             user.attrs["index"] = kept.index(user.tuple_index)
     remove_unused([value for value in dict.fromkeys(olds) if not value.users and not value.is_root])

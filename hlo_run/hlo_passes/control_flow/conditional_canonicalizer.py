@@ -41,19 +41,12 @@ def _make_own(module: HloModule, conditional: HloInstruction) -> None:
 
 
 def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
-    editor = Editor(conditional)
-    branches = list(dict.fromkeys(conditional.called_computations))
-    wrapped: list[HloInstruction] = []
-    for branch, argument in zip(conditional.called_computations, conditional.operands[1:], strict=True):
-        if argument.shape.is_tuple:
-            wrapped.append(argument)
-            continue
-        wrapped.append(editor.tuple([argument]))
-        if branch in branches:
-            _take_tuple(branch)
-            branches.remove(branch)
+    editor = Editor(conditional, derives=False)
     for branch in dict.fromkeys(conditional.called_computations):
-        branch.root = Editor(branch.root).tuple([branch.root])
+        if not branch.parameters[0].shape.is_tuple:
+            _take_tuple(module, branch)
+        branch.root = Editor(branch.root, derives=False).tuple([branch.root])
+    wrapped = [value if value.shape.is_tuple else editor.tuple([value]) for value in conditional.operands[1:]]
     shape = Shape.make_tuple((conditional.shape,))
     new = copy_instruction(conditional, [conditional.operands[0], *wrapped], shape, f"{conditional.name}.clone")
     editor.computation.add(new)
@@ -66,12 +59,10 @@ def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
     editor.computation.remove(conditional)
 
 
-def _take_tuple(branch: HloComputation) -> None:
-    """Wrap the type of the parameter into a tuple."""
+def _take_tuple(module: HloModule, branch: HloComputation) -> None:
+    """Wrap the type of the parameter into a tuple. What is new has no metadata, as in XLA."""
     (parameter,) = branch.parameters
-    editor = Editor(parameter)
+    editor = Editor(parameter, derives=False)
     outer = editor.add("parameter", Shape.make_tuple((parameter.shape,)), name=parameter.name, parameter_number=0)
-    element = editor.element(outer, 0)
-    assert branch.module is not None
-    branch.module.replace(parameter, element)
+    module.replace_uses(parameter, editor.element(outer, 0))
     branch.remove(parameter)

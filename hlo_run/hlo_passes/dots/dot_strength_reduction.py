@@ -42,7 +42,7 @@ class DotStrengthReduction(Struct, frozen=True):
 
 def _is_reduced(dot: HloInstruction) -> bool:
     lhs, rhs = dot_side(dot, 0), dot_side(dot, 1)
-    if dot.control_predecessors or not lhs.contracting or size_of(dot, 0, lhs.contracting) < 2:
+    if dot.control_predecessors:
         return False
     if dot.shape.dtype.bits < 16 and dot.shape.dtype.is_float:
         return False
@@ -82,7 +82,10 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     lhs, rhs = factors
     wide = _with_dims(editor, lhs, batch + lhs_free, rhs.shape.dims[batch : batch + rhs_free])
     factors = [wide, _with_dims(editor, rhs, batch, lhs.shape.dims[batch : batch + lhs_free])]
-    product = editor.convert(editor.binary("multiply", *factors), sum_type)
+    product = editor.binary("multiply", *factors)
+    if not sides[0].contracting:
+        return product
+    product = editor.convert(product, sum_type)
     zero, adder = replace(editor, derives=False).constant(0, sum_type), _adder(module, sum_type)
     kept = batch + lhs_free + rhs_free
     shape = Shape.array(sum_type, product.shape.dims[:kept])

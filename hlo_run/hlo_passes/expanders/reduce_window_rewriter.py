@@ -60,14 +60,16 @@ def _window_dim(size: int, padding: int, is_backward: bool) -> WindowDim:
 
 
 def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
-    shape = Shape.array(x.shape.element_type, tuple(x.shape.dims[d] for d in order))
+    """Swap dimensions in the layout in which no byte moves; `order` is its own inverse."""
+    layout = tuple(order[d] for d in x.shape.minor_to_major)
+    shape = Shape.array(x.shape.element_type, tuple(x.shape.dims[d] for d in order), layout)
     return b.instruction("transpose", [x], shape, dimensions=order)
 
 
-def _appended(value: HloValue) -> HloValue:
-    """Give a new value XLA's layout for an array whose last dimension was appended: that one is the major one."""
-    shape, last = value.shape, value.shape.rank - 1
-    value.instruction.shape = Shape.array(shape.element_type, shape.dims, (*reversed(range(last)), last))
+def _like(value: HloValue, x: HloValue) -> HloValue:
+    """Give a new value the layout of `x`; if it has one dimension more, that is the major one, as in XLA."""
+    shape, rank = value.shape, x.shape.rank
+    value.instruction.shape = Shape.array(shape.element_type, shape.dims, (*x.shape.minor_to_major, *range(rank, shape.rank)))
     return value
 
 
@@ -105,7 +107,7 @@ class _Scan(Struct, frozen=True):
 
     def inclusive(self, x: HloValue) -> HloValue:
         """Return the inclusive running reduction; the last dimension must be larger than a block."""
-        return _cut(self.b, self.padded(x), -1, 0, x.shape.dims[-1])
+        return _like(_cut(self.b, self.padded(x), -1, 0, x.shape.dims[-1]), x)
 
     def padded(self, x: HloValue) -> HloValue:
         """Return the inclusive running reduction of whole blocks, the last of which may have values behind the others."""
@@ -114,26 +116,26 @@ class _Scan(Struct, frozen=True):
         blocks = -(-size // self.block)
         missing = blocks * self.block - size
         if missing:
-            x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
+            x = _like(b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)]), x)
         split = (*dims[:-1], blocks, self.block)
-        local = _appended(self._window(_appended(b.reshape(x, split)), self.block - 1))
+        local = _like(self._window(_like(b.reshape(x, split), x), self.block - 1), x)
         last = 0 if self.is_backward else self.block - 1
-        totals = b.reshape(_appended(_cut(b, local, -1, last, last + 1)), split[:-1])
-        spread = _appended(b.broadcast(self._exclusive(totals), split, range(len(dims))))
+        totals = _like(b.reshape(_like(_cut(b, local, -1, last, last + 1), x), split[:-1]), x)
+        spread = _like(b.broadcast(self._exclusive(totals), split, range(len(dims))), x)
         # As in XLA. Only a reducer that is not commutative needs the values in their order.
         pair = [local, spread] if self.is_backward or is_symmetric(self.reducer) else [spread, local]
-        return b.reshape(_appended(b.map(pair, self.reducer)), x.shape.dims)
+        return _like(b.reshape(_like(b.map(pair, self.reducer), x), x.shape.dims), x)
 
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return the exclusive running reduction."""
         size = x.shape.dims[-1]
         # Blocks of one element would not make the array shorter.
         if size <= self.block or self.block == 1:
-            late = self._window(x, size)
+            late = _like(self._window(x, size), x)
         else:
             edge = (0, 1) if self.is_backward else (1, 0)
-            late = self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge])
-        return _cut(self.b, late, -1, *((1, size + 1) if self.is_backward else (0, size)))
+            late = _like(self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge]), x)
+        return _like(_cut(self.b, late, -1, *((1, size + 1) if self.is_backward else (0, size))), x)
 
     def _window(self, x: HloValue, padding: int) -> HloValue:
         """Reduce windows as long as the last dimension, with padding before it (after it if backward)."""

@@ -71,7 +71,8 @@ def _moved(instruction: HloInstruction, arrays: int) -> HloInstruction:
     assert computation is not None, "the instruction is in a computation"
     if instruction.opcode == "reduce":
         return computation.add(copy_instruction(instruction, operands))
-    new = computation.add(copy_instruction(instruction, operands, _with_order_of(instruction.shape, sources[0].shape)))
+    shape = _with_order_of(instruction.shape, sources[0].shape)
+    new = computation.add(copy_instruction(instruction, operands, shape, instruction.opcode))
     return Editor(instruction).add("copy", instruction.shape, [new])
 
 

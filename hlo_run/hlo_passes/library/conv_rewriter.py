@@ -99,6 +99,10 @@ def _forward_call(convolution: HloInstruction) -> HloInstruction | None:
     labels = convolution.dim_labels
     if groups > 1:
         source = _groups_to_features(Editor(convolution, derives=False), source, labels, groups)
+        # XLA makes the call from a convolution with feature groups, which stays without users and takes a name.
+        others = {key: value for key, value in convolution.attrs.items() if key not in ("batch_group_count", "metadata")}
+        others["feature_group_count"] = groups
+        Editor(convolution).add("convolution", convolution.shape, [source, weights], name=convolution.name, **others)
     else:
         groups = convolution.feature_group_count
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)

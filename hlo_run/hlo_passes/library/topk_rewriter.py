@@ -5,7 +5,8 @@
     slice(get-tuple-element(s), index=1), ..                        get-tuple-element(c), index=0 and 1
 
 For f32 and bf16, along the first or last dimension, if the sort has no other users. The call gets one row or a batch of rows:
-the other dimensions are reshaped to one, and rows along the first dimension are transposed. XLA's `TopkRewriter`.
+the other dimensions are reshaped to one, and rows along the first dimension are transposed. Leaves the sort and its slices behind
+without users; `dce` removes them. XLA's `TopkRewriter`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -30,23 +31,22 @@ class TopkRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        for sort in list(module.instructions_of("sort")):
+        for sort in module.in_post_order("sort"):
             slices = _first_slices(sort) if _sorts_down(sort) else None
             if not slices:
                 continue
             largest = _largest(sort, slices[0][1].shape.dims[sort.dimensions[0]])
             for number, slice_ in slices:
                 module.replace_uses(slice_, largest[number])
-            remove_unused([slice_ for _, slice_ in slices])
 
 
 def _sorts_down(sort: HloInstruction) -> bool:
-    """Return True for a stable descending sort along the first or last dimension, alone or with the positions."""
+    """Return True for a descending sort along the first or last dimension, alone or with the positions."""
     keys, *others = sort.operands
     shape, root = keys.shape, sort.to_apply.root
     if shape.element_type not in _TYPES or shape.rank < 1 or sort.dimensions[0] not in (0, shape.rank - 1):
         return False
-    if not sort.is_stable or root.opcode != "compare" or root.comparison_direction != "GT":
+    if root.opcode != "compare" or root.comparison_direction != "GT":
         return False
     if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
         return False
@@ -54,6 +54,9 @@ def _sorts_down(sort: HloInstruction) -> bool:
 
 
 def _counts(operand: HloInstruction, dim: int) -> bool:
+    """Return True for positions along `dim`: an iota, or a vector that counts, broadcast to the other dimensions."""
+    if operand.opcode == "broadcast" and operand.dimensions == (dim,):
+        operand, dim = operand.operands[0], 0
     return operand.opcode == "iota" and operand.iota_dimension == dim and operand.shape.element_type == "s32"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
+from hlo_run.hlo.values.shape import Shape
 
 
 def index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
@@ -57,13 +60,64 @@ def depends_on_order(scatter: HloInstruction) -> bool:
     return not (is_one_op and is_exact and body.root.opcode in ASSOCIATIVE)
 
 
-def scalar_indices(editor: Editor, rows: HloInstruction, mapped: Sequence[int], rank: int) -> list[HloInstruction]:
-    """Return a scalar index for each of the operand's `rank` dimensions from the only row; 0 for dimensions not in `mapped`."""
-    indices: list[HloInstruction] = [editor.constant(0, rows.shape.element_type)] * rank if len(mapped) < rank else [rows] * rank
-    for column, dim in enumerate(mapped):
-        one = rows if len(mapped) == 1 else editor.slice(rows, (0, column), (1, column + 1))
-        indices[dim] = editor.reshape(one, ())
-    return indices
+def reshaped(editor: Editor, value: HloInstruction, dims: Sequence[int]) -> HloInstruction:
+    """Reshape to `dims` in the default layout, even if the dimensions stay."""
+    return editor.add("reshape", Shape.array(value.shape.element_type, tuple(dims)), [value])
+
+
+def padded_row(editor: Editor, row: HloInstruction, zeros: int) -> HloInstruction:
+    """Return a vector with `zeros` zeros behind its elements, a pad even if there are none."""
+    return editor.pad(row, editor.constant(0, row.shape.element_type), [(0, zeros, 0)])
+
+
+def scalar_starts(editor: Editor, start: HloInstruction) -> list[HloInstruction]:
+    """Return the elements of a vector as scalars."""
+    return [
+        reshaped(editor, editor.slice(start, [number], [number + 1]), ())  # one after the other
+        for number in range(start.shape.dims[0])
+    ]
+
+
+def dynamic_window(editor: Editor, value: HloInstruction, start: HloInstruction, sizes: Sequence[int]) -> HloInstruction:
+    """Return the window of `sizes` of a value; `start` is a vector with an element per dimension."""
+    shape, starts = Shape.array(value.shape.element_type, tuple(sizes)), scalar_starts(editor, start)
+    return editor.add("dynamic-slice", shape, [value, *starts], dynamic_slice_sizes=tuple(sizes))
+
+
+def index_vector(editor: Editor, indices: HloInstruction, row: HloInstruction) -> HloInstruction:
+    """Return a row of indices, a vector, from [rows, components] or [rows]; `row` is its number, of shape [1]."""
+    if indices.shape.rank == 1:
+        return dynamic_window(editor, indices, row, (1,))
+    size = indices.shape.dims[1]
+    return reshaped(editor, dynamic_window(editor, indices, padded_row(editor, row, 1), (1, size)), (size,))
+
+
+def window_start(
+    editor: Editor,
+    index: HloInstruction,
+    row: HloInstruction,
+    mapped: Sequence[int],
+    rank: int,
+    batch: Callable[[HloInstruction], Mapping[int, HloInstruction]] = lambda row: {},
+) -> HloInstruction:
+    """Return the start of a window, a vector with an element for each of the operand's `rank` dimensions.
+
+    Element i of the index vector is for dimension `mapped[i]`. `batch` gives the scalars of batching dimensions, from the number
+    of the row. The other elements are 0. XLA's `ExpandIndexVectorIntoOperandSpace`.
+    """
+    element_type = index.shape.element_type
+    if not rank:
+        return editor.constant(np.zeros(0), element_type)
+    zero = editor.constant([0], element_type)
+    given = batch(editor.convert(row, element_type))
+    parts: list[HloInstruction] = []
+    for dim in range(rank):
+        if dim in mapped:
+            column = list(mapped).index(dim)
+            parts.append(editor.slice(index, [column], [column + 1]))
+        else:
+            parts.append(editor.broadcast(given[dim], (1,)) if dim in given else zero)
+    return editor.add("concatenate", Shape.array(element_type, (rank,)), parts, dimensions=(0,))
 
 
 def simple_scatter(scatter: HloInstruction) -> HloInstruction:

@@ -20,6 +20,14 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
+from hlo_run.hlo_passes.subgraphs.gather_scatter import (
+    dynamic_window,
+    index_vector,
+    padded_row,
+    reshaped,
+    scalar_starts,
+    window_start,
+)
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 
 
@@ -60,10 +68,10 @@ def _index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstructio
         moved = editor.transpose_view(indices, [*(d for d in range(rank) if d != index_vector_dim), index_vector_dim])
     is_scalar = index_vector_dim == rank
     if rank == index_vector_dim + 1 and dims[-1] == 1:
-        _reshape(editor, indices, dims[:-1])  # without users, as in XLA
+        reshaped(editor, indices, dims[:-1])  # without users, as in XLA
         is_scalar = True
     last = moved.shape.rank - (not is_scalar)
-    return _reshape(Editor(moved), moved, (math.prod(moved.shape.dims[:last]), *moved.shape.dims[last:]))
+    return reshaped(Editor(moved), moved, (math.prod(moved.shape.dims[:last]), *moved.shape.dims[last:]))
 
 
 def _update_rows(scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
@@ -72,7 +80,7 @@ def _update_rows(scatter: HloInstruction, update: HloInstruction) -> HloInstruct
     order = (*(d for d in range(update.shape.rank) if d not in window), *window)
     moved = _transpose(Editor(update), update, order)
     rows = len(order) - len(window)
-    return _reshape(Editor(moved), moved, (math.prod(moved.shape.dims[:rows]), *moved.shape.dims[rows:]))
+    return reshaped(Editor(moved), moved, (math.prod(moved.shape.dims[:rows]), *moved.shape.dims[rows:]))
 
 
 def _transpose(editor: Editor, value: HloInstruction, order: Sequence[int]) -> HloInstruction:
@@ -82,11 +90,6 @@ def _transpose(editor: Editor, value: HloInstruction, order: Sequence[int]) -> H
     return editor.transpose_view(value, order)
 
 
-def _reshape(editor: Editor, value: HloInstruction, dims: Sequence[int]) -> HloInstruction:
-    """Reshape even if the dimensions stay."""
-    return editor.add("reshape", Shape.array(value.shape.element_type, tuple(dims)), [value])
-
-
 def _one_update(
     module: HloModule, editor: Editor, scatter: HloInstruction, row: HloInstruction, state: list[HloInstruction]
 ) -> Sequence[HloInstruction]:
@@ -94,19 +97,15 @@ def _one_update(
     count = len(scatter.operands) // 2
     inputs, indices, updates = state[:count], state[count], state[count + 1 :]
     row_vector = editor.broadcast(row, (1,))
-    if indices.shape.rank == 1:
-        index = _slice(editor, indices, row_vector, (1,))
-    else:
-        size = indices.shape.dims[1]
-        index = _reshape(editor, _slice(editor, indices, _padded(editor, row_vector, 1), (1, size)), (size,))
-    start = _start(editor, scatter, index, row)
-    place = _padded(editor, row_vector, updates[0].shape.rank - 1)
+    index = index_vector(editor, indices, row_vector)
+    start = window_start(editor, index, row, scatter.scatter_dims_to_operand_dims, inputs[0].shape.rank)
+    place = padded_row(editor, row_vector, updates[0].shape.rank - 1)
     old, new = list[HloInstruction](), list[HloInstruction]()
     for value, update in zip(inputs, updates, strict=True):
-        part = _slice(editor, update, place, (1, *update.shape.dims[1:]))
-        part = _reshape(editor, part, part.shape.dims[1:])
-        new.append(_reshape(editor, part, _with_inserted(part.shape.dims, scatter.inserted_window_dims)))
-        old.append(_slice(editor, value, start, new[-1].shape.dims))
+        part = dynamic_window(editor, update, place, (1, *update.shape.dims[1:]))
+        part = reshaped(editor, part, part.shape.dims[1:])
+        new.append(reshaped(editor, part, _with_inserted(part.shape.dims, scatter.inserted_window_dims)))
+        old.append(dynamic_window(editor, value, start, new[-1].shape.dims))
     window = new[0].shape.dims
     limits = [size - taken for size, taken in zip(inputs[0].shape.dims, window, strict=True)]
     flag = editor.broadcast(_is_valid(module, editor, start, limits), window)
@@ -117,37 +116,9 @@ def _one_update(
         dimensions = tuple(range(len(window)))
         combined = editor.add("map", shape, [*old, *new], {"to_apply": [combiner]}, dimensions=dimensions)
         chosen = editor.select(flag, combined, old[number])
-        scalars = _scalars(editor, start)
+        scalars = scalar_starts(editor, start)
         results.append(editor.add("dynamic-update-slice", value.shape, [value, chosen, *scalars]))
     return [*results, indices, *updates]
-
-
-def _padded(editor: Editor, vector: HloInstruction, zeros: int) -> HloInstruction:
-    return editor.pad(vector, editor.constant(0, vector.shape.element_type), [(0, zeros, 0)])
-
-
-def _scalars(editor: Editor, vector: HloInstruction) -> list[HloInstruction]:
-    return [
-        _reshape(editor, editor.slice(vector, [number], [number + 1]), ())  # one after the other
-        for number in range(vector.shape.dims[0])
-    ]
-
-
-def _slice(editor: Editor, value: HloInstruction, start: HloInstruction, sizes: Sequence[int]) -> HloInstruction:
-    shape, starts = Shape.array(value.shape.element_type, tuple(sizes)), _scalars(editor, start)
-    return editor.add("dynamic-slice", shape, [value, *starts], dynamic_slice_sizes=tuple(sizes))
-
-
-def _start(editor: Editor, scatter: HloInstruction, index: HloInstruction, row: HloInstruction) -> HloInstruction:
-    """Return the start of the window, a vector with an element for each dimension of the input."""
-    rank, element_type = scatter.operands[0].shape.rank, index.shape.element_type
-    if not rank:
-        return editor.constant(np.zeros(0), element_type)
-    zero = editor.constant([0], element_type)
-    editor.convert(row, element_type)  # without users, as in XLA
-    mapped = scatter.scatter_dims_to_operand_dims
-    parts = [editor.slice(index, [mapped.index(d)], [mapped.index(d) + 1]) if d in mapped else zero for d in range(rank)]
-    return editor.add("concatenate", Shape.array(element_type, (rank,)), parts, dimensions=(0,))
 
 
 def _with_inserted(dims: Sequence[int], inserted: Sequence[int]) -> tuple[int, ...]:

@@ -1,24 +1,32 @@
-"""Replace a gather of one slice by a dynamic-slice with scalar indices.
+"""Replace a gather of one slice by a loop of one iteration, which takes a dynamic-slice.
 
     g = f32[1,3,128] gather(f32[64,128] p, s32[1,1] i), offset_dims={1,2}, slice_sizes={3,128}
-        =>   reshape f32[1,3,128] (dynamic-slice f32[3,128] (p, reshape s32[] (i), 0), dynamic_slice_sizes={3,128})
+        =>   while (n < 1): start = row n of i;  result = result with slice of p at start, f32[3,128], as row n
 
-Both clamp start indices so that the slice is in bounds. A gather of slices as large as the operand is a broadcast. XLA's
-`GatherExpander`, in its mode for simple gathers.
+Both clamp start indices so that the slice is in bounds. Leaves the loop to `simplify-while-loops`, which inlines it. A gather of
+slices as large as the operand is a broadcast. XLA's `GatherExpander`, in its mode for simple gathers.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, scalar_indices
+from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
+from hlo_run.hlo_passes.subgraphs.gather_scatter import (
+    dynamic_window,
+    index_vector,
+    padded_row,
+    reshaped,
+    scalar_starts,
+    window_start,
+)
 
 
 class GatherExpander(Struct, frozen=True):
@@ -29,9 +37,9 @@ class GatherExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        gathers = [gather for gather in module.in_post_order("gather") if not gather.control_predecessors]
-        replaced = [gather for gather in gathers if _takes_all(gather) or _takes_one_slice(gather)]
-        replace_each(module, replaced, lambda gather: _repeated(gather) if _takes_all(gather) else _sliced(gather))
+        gathers = [g for g in module.in_post_order("gather") if not g.control_predecessors and 0 not in g.shape.dims]
+        replaced = [gather for gather in gathers if _takes_all(gather) or math.prod(_rows(gather)) == 1]
+        replace_each(module, replaced, lambda gather: _repeated(gather) if _takes_all(gather) else _looped(module, gather))
 
 
 def _takes_all(gather: HloInstruction) -> bool:
@@ -39,26 +47,77 @@ def _takes_all(gather: HloInstruction) -> bool:
     return gather.gather_slice_sizes == dims and 0 not in dims
 
 
+def _dropped(gather: HloInstruction) -> tuple[int, ...]:
+    return (*gather.collapsed_slice_dims, *gather.operand_batching_dims)
+
+
 def _repeated(gather: HloInstruction) -> HloInstruction:
-    operand = gather.operands[0]
-    dropped = (*gather.collapsed_slice_dims, *gather.operand_batching_dims)
-    editor, kept = Editor(gather), [size for dim, size in enumerate(operand.shape.dims) if dim not in dropped]
+    operand, editor = gather.operands[0], Editor(gather)
+    kept = [size for dim, size in enumerate(operand.shape.dims) if dim not in _dropped(gather)]
     # A reshape also where the dimensions are the same, as in XLA; algsimp removes it.
-    reshape = editor.add("reshape", Shape.array(operand.shape.element_type, tuple(kept)), [operand])
-    return editor.add("broadcast", gather.shape, [reshape], dimensions=gather.offset_dims)
+    return editor.add("broadcast", gather.shape, [reshaped(editor, operand, kept)], dimensions=gather.offset_dims)
 
 
-def _takes_one_slice(gather: HloInstruction) -> bool:
-    dims = gather.operands[1].shape.dims
-    return all(size == 1 for dim, size in enumerate(dims) if dim != gather.index_vector_dim) and 0 not in dims
+def _rows(gather: HloInstruction) -> tuple[int, ...]:
+    """Return the sizes of the dimensions that number the rows of indices."""
+    return tuple(size for dim, size in enumerate(gather.operands[1].shape.dims) if dim != gather.index_vector_dim)
 
 
-def _sliced(gather: HloInstruction) -> HloInstruction:
-    editor, (operand, rows) = Editor(gather), gather.operands
-    if not has_simple_gather_form(gather):
-        rows = editor.reshape(rows, (1, len(gather.start_index_map)))
-    sizes = gather.gather_slice_sizes
-    starts = scalar_indices(editor, rows, gather.start_index_map, operand.shape.rank)
-    shape = replace(operand.shape, dims=sizes)
-    part = editor.add("dynamic-slice", shape, [operand, *starts], dynamic_slice_sizes=sizes)
-    return editor.reshape(part, gather.shape.dims)
+def _looped(module: HloModule, gather: HloInstruction) -> HloInstruction:
+    bare, rows, (operand, indices) = Editor(gather, derives=False), _rows(gather), gather.operands
+    count, kept = math.prod(rows), [s for d, s in enumerate(gather.gather_slice_sizes) if d not in _dropped(gather)]
+    listed = _index_rows(indices, gather.index_vector_dim)
+    zeros = bare.broadcast(bare.constant(0, gather.shape.element_type), (count, *kept))
+
+    def step(editor: Editor, row: HloInstruction, state: list[HloInstruction]) -> Sequence[HloInstruction]:
+        return _one_slice(editor, gather, row, state)
+
+    taken = counted_loop(module, gather, count, [operand, listed, zeros], step)[-1]
+    slices = reshaped(Editor(taken), taken, (*rows, *kept))
+    offsets, batches = iter(range(len(rows), slices.shape.rank)), iter(range(len(rows)))
+    order = [next(offsets) if dim in gather.offset_dims else next(batches) for dim in range(slices.shape.rank)]
+    return Editor(slices).transpose_view(slices, order)
+
+
+def _index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
+    """Return the indices as [rows, components], or as [rows] if a row is a scalar."""
+    rank, moved = indices.shape.rank, indices
+    if index_vector_dim < rank:
+        order = [*(dim for dim in range(rank) if dim != index_vector_dim), index_vector_dim]
+        moved = Editor(indices).transpose_view(indices, order)
+    rows = rank - (index_vector_dim < rank)
+    return reshaped(Editor(moved), moved, (math.prod(moved.shape.dims[:rows]), *moved.shape.dims[rows:]))
+
+
+def _one_slice(
+    editor: Editor, gather: HloInstruction, row: HloInstruction, state: list[HloInstruction]
+) -> Sequence[HloInstruction]:
+    """Add the body of the loop; return the next state."""
+    operand, indices, taken = state
+    row_vector = editor.broadcast(row, (1,))
+    index = index_vector(editor, indices, row_vector)
+    start = window_start(
+        editor, index, row, gather.start_index_map, operand.shape.rank, lambda number: _batch_starts(editor, gather, number)
+    )
+    part = dynamic_window(editor, operand, start, gather.gather_slice_sizes)
+    kept = [size for dim, size in enumerate(part.shape.dims) if dim not in _dropped(gather)]
+    part = reshaped(editor, reshaped(editor, part, kept), (1, *kept))
+    place = scalar_starts(editor, padded_row(editor, row_vector, len(kept)))
+    return [operand, indices, editor.add("dynamic-update-slice", taken.shape, [taken, part, *place])]
+
+
+def _batch_starts(editor: Editor, gather: HloInstruction, row: HloInstruction) -> Mapping[int, HloInstruction]:
+    """Return the place of row number `row` in each batching dimension of the operand."""
+    sizes, batching = gather.operands[1].shape.dims, gather.start_indices_batching_dims
+    if not batching:
+        return {}
+    places: dict[int, HloInstruction] = {}
+    major, *minor = [dim for dim in range(len(sizes)) if dim != gather.index_vector_dim]
+    rest = row
+    for dim in reversed(minor):
+        size = editor.constant(sizes[dim], row.shape.element_type)
+        if dim in batching:
+            places[dim] = editor.binary("remainder", rest, size)
+        rest = editor.binary("divide", rest, size)
+    places[major] = rest
+    return {of_operand: places[dim] for of_operand, dim in zip(gather.operand_batching_dims, batching, strict=True)}

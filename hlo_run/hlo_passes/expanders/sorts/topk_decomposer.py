@@ -34,21 +34,25 @@ class TopkDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        _sort_values_alone(module)
+        _sort_values_alone(module, module.in_post_order("topk"))
+        if self.takes_calls:
+            _sort_values_alone(module, [call for call in module.in_post_order("custom-call") if is_topk_call(call)])
         expand(module, ("topk",), _sorted_slices, described=True)
         if self.takes_calls:
             expand(module, ("custom-call",), _sorted_slices, is_topk_call, described=True)
 
 
-def _sort_values_alone(module: HloModule) -> None:
-    """Sort without positions where only the values are read, by one get-tuple-element."""
-    for topk in module.in_post_order("topk"):
+def _sort_values_alone(module: HloModule, choices: Sequence[HloInstruction]) -> None:
+    """Sort without positions where only the values are read, by one get-tuple-element, and no comparator reads positions."""
+    for topk in choices:
         if len(topk.users) != 1 or topk.is_root or topk.users[0].opcode != "get-tuple-element" or topk.users[0].tuple_index:
             continue
-        values, (x,) = topk.users[0], topk.operands
-        editor, comparator = Editor(topk), _comparator((x.shape.element_type,), topk.largest)
-        ordered = editor.add("sort", x.shape, [x], {"to_apply": [comparator]}, dimensions=(x.shape.rank - 1,), is_stable=True)
-        module.add_computation(comparator)
+        values, (x,), given = topk.users[0], topk.operands, topk.called_computations
+        if given and len(given[0].parameters) != 2:
+            continue
+        comparator = given[0] if given else module.add_computation(_comparator((x.shape.element_type,), topk.largest))
+        editor, order = Editor(topk), x.shape.rank - 1
+        ordered = editor.add("sort", x.shape, [x], {"to_apply": [comparator]}, dimensions=(order,), is_stable=True)
         ranges = tuple((0, size, 1) for size in values.shape.dims)
         module.replace(values, editor.add("slice", values.shape, [ordered], slice=ranges))
         remove_unused([values])

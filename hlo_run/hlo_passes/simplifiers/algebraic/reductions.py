@@ -175,16 +175,19 @@ def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sum(concatenate(A, B)) => sum(A) + sum(B) if the concatenated dimension is reduced and the shapes are equal."""
-    inner, opcode = i.operands[0], neutral_reduction(i)
-    if inner.opcode != "concatenate" or not opcode or inner.dimensions[0] not in i.dimensions:
+    """sum(concatenate(A, B)) => map(sum(A), sum(B)) by add if the concatenated dimension is reduced and the shapes are equal."""
+    inner = i.operands[0]
+    if inner.opcode != "concatenate" or not neutral_reduction(i) or inner.dimensions[0] not in i.dimensions:
         return None
     if i.shape.dims and len({operand.shape.dims for operand in inner.operands}) > 1:
         return None
-    parts = [rw.reduce_again(i, [operand], i.dimensions, [i.shape])[0] for operand in inner.operands]
-    total = parts[0]
-    for part in parts[1:]:
-        total = rw.binary(opcode, total, part)
+    total: HloInstruction | None = None
+    for operand in inner.operands:
+        (part,) = rw.reduce_again(i, [operand], i.dimensions, [i.shape])
+        if total is not None:
+            dimensions, called = tuple(range(i.shape.rank)), {"to_apply": [i.to_apply]}
+            part = rw.add("map", i.shape, [total, part], called, dimensions=dimensions)
+        total = part
     return total
 
 

@@ -139,7 +139,7 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def _joined(rw: Rewriter, one: HloInstruction, two: HloInstruction, dim: int) -> HloInstruction:
     """Concatenate two values to an array in the default layout, whatever theirs are."""
     dims = [*one.shape.dims[:dim], one.shape.dims[dim] + two.shape.dims[dim], *one.shape.dims[dim + 1 :]]
-    return rw.add("concatenate", Shape.array(one.shape.element_type, tuple(dims)), [one, two], dimensions=(dim,))
+    return rw.bare.add("concatenate", Shape.array(one.shape.element_type, tuple(dims)), [one, two], dimensions=(dim,))
 
 
 def _is_like(one: HloInstruction, two: HloInstruction) -> bool:

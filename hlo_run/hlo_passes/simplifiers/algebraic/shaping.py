@@ -299,7 +299,7 @@ _BROADCAST = (
     broadcast_twice,
 )
 RULES: Rules = {
-    "bitcast": (bitcast_twice_to_own_shape, to_own_shape, reshape_twice, bitcast_of_broadcast, bitcast_of_ordered_broadcast),
+    "bitcast": (bitcast_twice_to_own_shape, reshape_twice, to_own_shape, bitcast_of_broadcast, bitcast_of_ordered_broadcast),
     "broadcast": _BROADCAST,
     "constant": (constant_of_one_value, constant_that_counts),
     "copy": (reshape_twice, to_own_shape),

@@ -110,11 +110,12 @@ def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruc
     indices = list(i.operands[first:])
     if not indices or any(index.shape.dims for index in indices):
         return None
-    changed = False
-    for dim, (whole, taken) in enumerate(zip(i.operands[0].shape.dims, part, strict=True)):
-        if whole == taken and not is_all(indices[dim], 0):
-            indices[dim], changed = rw.constant(0, indices[dim].shape.element_type), True
-    return rw.like(i, [*i.operands[:first], *indices]) if changed else None
+    sizes = enumerate(zip(i.operands[0].shape.dims, part, strict=True))
+    whole = [dim for dim, (size, taken) in sizes if size == taken and not is_all(indices[dim], 0)]
+    if not whole:
+        return None
+    zero = rw.at(indices[0]).constant(0, indices[0].shape.element_type)
+    return rw.like(i, [*i.operands[:first], *(zero if dim in whole else index for dim, index in enumerate(indices))])
 
 
 def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -330,7 +331,7 @@ def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction 
     if not any(low < 0 or high < 0 for low, high, _ in edges):
         return None
     wider = tuple((max(low, 0), max(high, 0), interior) for low, high, interior in edges)
-    padded = rw.pad(i.operands[0], i.operands[1], wider)
+    padded = rw.bare.pad(i.operands[0], i.operands[1], wider)
     ranges = tuple((max(-low, 0), max(-low, 0) + size, 1) for (low, _, _), size in zip(edges, i.shape.dims, strict=True))
     return rw.add("slice", i.shape, [padded], slice=ranges)
 
