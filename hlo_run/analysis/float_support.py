@@ -1,6 +1,7 @@
 """Decides which instructions a GPU computes in a narrow type, and the wider type for the others.
 
 XLA's `GpuFloatSupport`. An op on the bits of a 4-bit integer is never widened: -1 has fewer ones in 4 bits than in 8 bits.
+Collectives are: NCCL sends whole bytes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
 def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     """True if a GPU of architecture `sm` (90 for 9.0) computes the instruction in the `narrow` type itself."""
     opcode = instruction.opcode
+    if opcode in COLLECTIVE and any(leaf.is_array and leaf.dtype.bits < 8 for _, leaf in instruction.shape.leaves()):
+        return False
     if narrow == "f8e4m3b11fnuz":
         # XLA even moves values of this type in the wide one, to which the bits of a reduce-precision do not refer.
         keeps = opcode in ("convert", "bitcast-convert", "reduce-precision")

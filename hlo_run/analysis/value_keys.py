@@ -25,11 +25,12 @@ class ValueKeys:
         self._computations: dict[HloComputation, Hashable] = {}
         self._shapes: dict[Shape, Shape] = {}
 
-    def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...]) -> Hashable:
-        """Return the key of an instruction whose operands have the given keys."""
+    def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...], without: str = "") -> Hashable:
+        """Return the key of an instruction whose operands have the given keys; the attribute `without` does not count."""
         if instruction.opcode in COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
-        attributes = tuple((name, freeze(value)) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT)
+        counted = ((name, value) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT and name != without)
+        attributes = tuple((name, freeze(value)) for name, value in counted)
         called = tuple((name, *map(self.of_computation, group)) for name, group in instruction.called.items())
         return instruction.opcode, self._shape(instruction.shape), operands, attributes, called
 

@@ -105,9 +105,9 @@ class CompilationObservers:
         from hlo_run.pipeline.xla_pipelines import order_of_passes, xla_order
 
         def write_proto(module: HloModule) -> bytes:
-            from hlo_run.formats.write import module_to_bytes  # imports jaxlib
+            from hlo_run.formats.write import module_proto  # imports jaxlib
 
-            return module_to_bytes(module, "pb")
+            return module_proto(module)
 
         order = order_of_passes(passes) if passes else xla_order(PassContext(target, options.compile), module)
         return DumpObserver(

@@ -322,9 +322,18 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         flag = "enable_mock_nccl" if options.enable_mock_nccl else "run_single_shard_id"
         reason = "mock NCCL returns whatever the memory holds; hlo-run simulates all devices and their collectives"
         raise UsageError(f"--{flag}: {reason}", hint="--num_replicas=N and --num_partitions=N set the devices")
-    if options.num_nodes != 1:
+    if options.num_nodes != 1 or options.task_id:
+        flag = f"--num_nodes={options.num_nodes}" if options.num_nodes != 1 else f"--task_id={options.task_id}"
         reason = "hlo-run simulates all devices of a run on one host"
-        raise UsageError(f"--num_nodes={options.num_nodes}: {reason}", hint="--num_replicas=N and --num_partitions=N add devices")
+        raise UsageError(f"{flag}: {reason}", hint="--num_replicas=N and --num_partitions=N add devices")
+    if not 0 < options.gpu_client_mem_fraction < 1:
+        raise UsageError(f"--gpu_client_mem_fraction={options.gpu_client_mem_fraction} must be between 0 and 1")
+    if options.force_auto_layout:
+        reason = "arguments and results have the layouts of entry_computation_layout"
+        raise UsageError(f"--force_auto_layout: {reason}", hint="change them in the module's header")
+    if options.execution_options_path:
+        hint = "--num_replicas, --num_partitions, --seed and --debug_options_file set the same"
+        raise UsageError("--execution_options_path: hlo-run does not read an ExecutionOptions message", hint=hint)
     modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions", "compile_only")
     shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:

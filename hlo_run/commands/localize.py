@@ -21,11 +21,10 @@ from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.replacements import file_name
-from hlo_run.pipeline.compile import compile_module, optimize
+from hlo_run.pipeline.compile import compile_module, optimize, planned_buffers
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
-from hlo_run.runtime.buffers import assign_buffers
 from hlo_run.triage.localize.found import Localized, open_host, reproducer_of, unscheduled, verdicts_of
 from hlo_run.triage.localize.kernel_rows import row_of_kernel
 from hlo_run.triage.localize.replay import Event, Kind, Replay
@@ -76,7 +75,7 @@ def find(task: Task, module: HloModule) -> Localized:
     except DeviceError as error:
         console.err(f"the run fails: {error.message}")
         run = None
-    buffers = assign_buffers(working)
+    buffers = planned_buffers(ctx.options, working)
     replay = Replay(working, buffers, executable, backend, verdicts, feeds, options.timeout)
     with busy("replaying"):
         replay.replay(values)

@@ -99,6 +99,15 @@ def proto_to_text(module: bytes, file: str) -> str:
     return text_format.MessageToString(message)
 
 
+def module_ids(module: bytes) -> dict[str, tuple[int, dict[str, int]]]:
+    """Return the id of each computation of a serialized HloModuleProto and the ids of its instructions, all by name.
+
+    Raises UsageError if jaxlib or protobuf is missing.
+    """
+    message = message_types("the module")("xla.HloModuleProto").FromString(module)
+    return {c.name: (c.id, {i.name: i.id for i in c.instructions}) for c in message.computations}
+
+
 def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
     """Return the contents of a message, or None if it has no instructions: protobuf accepts other data as any type."""
     module = functools.reduce(getattr, path, message)

@@ -28,7 +28,7 @@ def module_to_bytes(module: HloModule, output_format: str) -> bytes:
     text = module_to_string(module, FULL)
     match output_format:
         case "pb":
-            return hlo_proto(xla.text_to_proto(text, module.name))
+            return hlo_proto(module_proto(module))
         case "pbtxt":
             return protos.proto_to_text(xla.text_to_proto(text, module.name), module.name).encode()
         case "stablehlo":
@@ -43,7 +43,7 @@ def snapshot(module: HloModule, arguments: Values, result: tuple[Literal, Shape]
     Raises UsageError if a package is missing, Unsupported for a module or an element type that XLA's protos do not hold.
     """
     message = protos.message_types("a snapshot")("xla.HloSnapshot")()
-    message.hlo.hlo_module.ParseFromString(xla.text_to_proto(module_to_string(module, FULL), module.name))
+    message.hlo.hlo_module.ParseFromString(module_proto(module))
     for value, shape in arguments:
         fill_proto(message.arguments.add(), value, shape)
     fill_proto(message.result, *result)
@@ -57,7 +57,7 @@ def unoptimized_snapshot(module: HloModule, devices: Sequence[Values], kind: str
     `kind`: `message`, `text` (the message in protobuf's text format) or `stream` (XLA's format of `snapshot_stream`).
     """
     message = protos.message_types("a snapshot")("xla.HloUnoptimizedSnapshot")()
-    message.hlo_module.ParseFromString(xla.text_to_proto(module_to_string(module, FULL), module.name))
+    message.hlo_module.ParseFromString(module_proto(module))
     for arguments in devices:
         inputs = message.partitions.add()
         for value, shape in arguments:
@@ -69,6 +69,11 @@ def unoptimized_snapshot(module: HloModule, devices: Sequence[Values], kind: str
     from google.protobuf import text_format
 
     return text_format.MessageToString(message).encode()
+
+
+def module_proto(module: HloModule) -> bytes:
+    """Return `module` as a serialized HloModuleProto. Raises the errors of `module_to_bytes`."""
+    return xla.text_to_proto(module_to_string(module, FULL), module.name)
 
 
 def hlo_proto(module: bytes) -> bytes:

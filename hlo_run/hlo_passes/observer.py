@@ -44,6 +44,8 @@ CONSTANTS = ("constants", "constants-with-opt", "constants-ptx")
 PRIORITY_FUSION_DUMP = "priority-fusion-dump"
 # The frames of the fusion passes, as JSON (`analysis.fusion.fusion_frames`).
 FUSION_FRAMES = "fusion-frames"
+# The orders of the latency-hiding scheduler with their times, as JSON (`analysis.latency.schedule_trace`).
+LATENCY_SCHEDULE = "latency-schedule"
 THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
 # The launches as IR, with their kernels.
 GPU_DIALECT = "gpu-dialect"

@@ -44,6 +44,11 @@ class DumpOptions:
     dump_kernel_rows: bool = flag(
         False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
     )
+    xla_dump_latency_hiding_schedule: bool = flag(
+        False,
+        "Write MODULE.schedule.txt (.pb without texts): the module before the latency-hiding scheduler, and when each "
+        "instruction runs by its estimate, with the memory in use.",
+    )
     xla_gpu_experimental_dump_fdo_profiles: bool = flag(
         False, "Write NAME.fdo_profile beside every dump of a module: the module's profile, which is empty here."
     )

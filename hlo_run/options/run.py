@@ -80,6 +80,21 @@ class RunOptions:
         False, "Convert the module to StableHLO and back before anything else, as XLA's runner hands it to PjRt.", acts="file"
     )
     num_nodes: int = flag(1, "Number of hosts. Only 1: all devices of a run are on this machine.", "N", acts="")
+    task_id: int = flag(0, "Number of this host. Only 0: all devices of a run are on this machine.", "N", acts="", least=0)
+    address: str = flag("", "Accepted: the hosts of a run find each other there, and there is one.", "HOST:PORT", acts="")
+    gpu_client_initialization_timeout_sec: int = flag(
+        300, "Accepted: the seconds in which the hosts of a run must find each other, and there is one.", "N", acts=""
+    )
+    gpu_client_mem_fraction: float = flag(
+        0.75, "Accepted: the part of the memory that XLA's allocator may reserve. hlo-run reserves none.", "PART", acts=""
+    )
+    use_layouts_from_hlo_module: bool = flag(
+        False, "Accepted: arguments and results always have the layouts of the module's header.", acts=""
+    )
+    force_auto_layout: bool = flag(
+        False, "Let the compiler choose the layouts of arguments and results. Refused: they are those of the header.", acts=""
+    )
+    execution_options_path: str = flag("", "Read an ExecutionOptions message. Refused: its parts have flags.", "FILE", acts="")
     enable_mock_nccl: bool = flag(
         False, "Simulate other hosts by collectives that do nothing. Refused: results would be meaningless.", acts=""
     )

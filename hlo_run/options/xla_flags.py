@@ -15,6 +15,7 @@ _LIBRARY_ROWS = (
 ).split()
 
 _UNROLLING = "WHILE_LOOP_UNROLLING_"
+_ORDERINGS = {"SERIALIZE": "schedule", "CONCURRENT": "dependencies", "LHS": "schedule", "CONCURRENT_REGIONS": "regions"}
 _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
@@ -136,6 +137,15 @@ class XlaFlags(CollectiveFlags):
     xla_early_exit_with_layouts: bool = flag(
         False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
     )
+    xla_gpu_command_buffer_scheduling_mode: str = flag(
+        "LHS",
+        "CONCURRENT: values share memory only where the dependencies of instructions allow it, so that thunks could run at the "
+        "same time. CONCURRENT_REGIONS: so that neighbouring small thunks could. SERIALIZE and LHS plan memory by the schedule.",
+        "MODE",
+    )
+    xla_gpu_graph_enable_concurrent_region: bool = flag(
+        False, "The same as --xla_gpu_command_buffer_scheduling_mode=CONCURRENT, an older name."
+    )
     xla_multiheap_size_constraint_per_heap: int = flag(
         -1, "Put temporary buffers into blocks of at most N bytes (-1: into one). A larger buffer has a block of its own.", "N"
     )
@@ -176,6 +186,19 @@ class XlaFlags(CollectiveFlags):
         if self.xla_gpu_force_conv_nchw:
             return False
         return True if self.xla_gpu_force_conv_nhwc else None
+
+    @property
+    def thunk_ordering(self) -> str:
+        """What orders thunks where memory is planned: schedule, dependencies, or regions of thunks that may run at once.
+
+        Raises UsageError for an unknown mode.
+        """
+        mode = self.xla_gpu_command_buffer_scheduling_mode.upper()
+        if mode not in _ORDERINGS:
+            raise UsageError(
+                f"--xla_gpu_command_buffer_scheduling_mode: unknown mode '{mode}'", hint=f"choose from {', '.join(_ORDERINGS)}"
+            )
+        return "dependencies" if self.xla_gpu_graph_enable_concurrent_region else _ORDERINGS[mode]
 
     @property
     def orders_scatters(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
@@ -34,6 +35,7 @@ from hlo_run.hlo_passes.observer import (
     StopAtStage,
 )
 from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.options import CompileOptions
 from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
@@ -89,15 +91,23 @@ class ModulePlan(Struct, frozen=True):
     requests: list[KernelRequest]
 
 
+def planned_buffers(options: CompileOptions, module: HloModule) -> BufferAssignment:
+    """Return the buffers of a module with a schedule, as the options ask for them."""
+    return assign_buffers(
+        module,
+        options.xla_gpu_temp_buffer_use_separate_color,
+        options.xla_multiheap_size_constraint_per_heap,
+        options.thunk_ordering,
+    )
+
+
 def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     """Optimise `module` in place and return the plan of its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
-        options = ctx.options
-        most_bytes = options.xla_multiheap_size_constraint_per_heap
-        buffers = assign_buffers(module, options.xla_gpu_temp_buffer_use_separate_color, most_bytes)
+        buffers = planned_buffers(ctx.options, module)
     if ctx.options.verify == "every":
         from hlo_run.runtime.buffer_check import check_buffers
 
@@ -136,10 +146,12 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     if ctx.observers and ctx.show.checks_floats:
         checks = _texts().float_checks(program.thunks, module, buffers)
         shown = _with_command_buffers(ctx, program, frozenset(checks))
+    has_regions = bool(ctx.observers) and ctx.options.thunk_ordering == "regions"
+    regions = {i.name: number for i, number in concurrent_regions(module).items()} if has_regions else None
     for observer in ctx.observers:
         observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks))
-        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks))
-        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks).decode("latin-1"))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks, regions))
+        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks, regions).decode("latin-1"))
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final

@@ -19,6 +19,7 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.verify.config import aliases
+from hlo_run.runtime.concurrent_lives import ConcurrentOccupancy
 from hlo_run.runtime.interference import Occupancy
 from hlo_run.runtime.planned_allocation import PlannedAllocation
 
@@ -27,16 +28,20 @@ _ANY_SIZE = (1 << 63) - 1
 
 
 class Blocks(Struct, frozen=True):
-    """How temporaries are packed: the memory space of those of the default space, and the most bytes of a block (-1: any)."""
+    """How temporaries are packed: the memory space of those of the default space, and the most bytes of a block (-1: any).
+
+    `ordering`: of thunks, as in `CompileOptions.thunk_ordering`; values share memory only where it allows it.
+    """
 
     color: int = 0
     most_bytes: int = -1
+    ordering: str = "schedule"
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, blocks: Blocks | None = None) -> list[PlannedAllocation]:
     """Return the allocations of a module in their final order, with the blocks of temporaries last."""
     blocks = blocks or Blocks()
-    planned = _Assigner(analysis, live, blocks.most_bytes if blocks.most_bytes >= 0 else _ANY_SIZE).run()
+    planned = _Assigner(analysis, live, blocks).run()
     for allocation in planned:
         if allocation.is_temp and not allocation.color:
             allocation.color = blocks.color
@@ -44,17 +49,22 @@ def plan_allocations(analysis: AliasAnalysis, live: LiveRanges, blocks: Blocks |
 
 
 class _Assigner:
-    def __init__(self, analysis: AliasAnalysis, live: LiveRanges, most_bytes: int) -> None:
+    def __init__(self, analysis: AliasAnalysis, live: LiveRanges, blocks: Blocks) -> None:
         self._analysis = analysis
         self._live = live
-        self._most_bytes = most_bytes
+        self._most_bytes = blocks.most_bytes if blocks.most_bytes >= 0 else _ANY_SIZE
+        self._is_concurrent = blocks.ordering != "schedule"
         self._module = analysis.dataflow.module
         self._sharing = BufferSharing()
         self._live_out = analysis.live_out()
         self._aliased = {(number, index) for _, number, index, _ in aliases(self._module)}
         self._allocations: list[PlannedAllocation] = []
         self._home: dict[HloBuffer, PlannedAllocation] = {}
-        self._occupancy = Occupancy(live, self._sharing)
+        self._occupancy = (
+            ConcurrentOccupancy(analysis.dataflow, has_regions=blocks.ordering == "regions")
+            if self._is_concurrent
+            else Occupancy(live, self._sharing)
+        )
         self._packed: list[HloValue] = []
 
     def run(self) -> list[PlannedAllocation]:
@@ -96,7 +106,7 @@ class _Assigner:
         elif any(value.shape.is_tuple for value in buffer.values):
             self._new(buffer, is_tuple=True)
         elif not self._reuse(buffer):
-            if buffer in self._live_out:
+            if buffer in self._live_out or self._is_concurrent:
                 self._occupancy.add_allocation(self._new(buffer), buffer.values)
             else:
                 self._packed += buffer.values

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from hlo_run.analysis.buffers.dataflow_values import POINTER_BYTES, HloPosition, HloUse, HloValue, buffer_size_bytes
+from hlo_run.analysis.buffers.live_range import FlatSchedule, LiveRanges
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import instruction_to_string
@@ -88,18 +89,21 @@ def _use(use: HloUse) -> str:
 def live_range_text(buffers: BufferAssignment, module: HloModule) -> str:
     """Return `*-live-range.txt`: the flat schedule, the live range of each value, and the values live at the peak."""
     live = buffers.live
+    if not buffers.is_timed:
+        live = LiveRanges(FlatSchedule([], {}, {}, {}), {})
     lines = [f"HloLiveRange (max {live.schedule.end}):", "  InstructionSequence:"]
     lines += [f"    {time}:{instruction.name}" for time, instruction in enumerate(live.schedule.order)]
     lines.append("  BufferLiveRange:")
     by_id = sorted(live.ranges.items(), key=lambda item: item[0].id)
     lines += [f"    {_full_name(value)}:{bound.start}-{bound.end}" for value, bound in by_id]
-    peak = _peak_time(buffers)
+    peak = _peak_time(live)
     lines.append(f"  Live ranges at {peak} (peak):")
     alive = [value for value, bound in by_id if bound.start <= peak <= bound.end]
     alive.sort(key=lambda value: (-buffer_size_bytes(value), value.instruction.name, value.index))
     for value, total in zip(alive, accumulate(map(buffer_size_bytes, alive)), strict=True):
         lines.append(f"    {_full_name(value)}: {buffer_size_bytes(value)} bytes (cumulative: {total} bytes)")
-    lines += [f"  {line}" for line in peak_breakdown(module, alive)]
+    if alive:
+        lines += [f"  {line}" for line in peak_breakdown(module, alive)]
     return "\n".join(lines) + "\n"
 
 
@@ -107,14 +111,14 @@ def _full_name(value: HloValue) -> str:
     return value.instruction.name + braces(value.index)
 
 
-def _peak_time(buffers: BufferAssignment) -> int:
+def _peak_time(live: LiveRanges) -> int:
     """Return the first time of peak memory. A value still counts at the time after its end, when the next values begin.
 
     As in XLA, a value in a tuple-shaped result counts the bytes of the tuple's pointer table.
     """
-    begins = [0] * (buffers.live.schedule.end + 2)
+    begins = [0] * (live.schedule.end + 2)
     ends = list(begins)
-    for value, bound in buffers.live.ranges.items():
+    for value, bound in live.ranges.items():
         shape = value.instruction.shape
         size = POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
         begins[bound.start] += size

@@ -31,13 +31,15 @@ _TEMP_SPACE = 2
 class BufferAssignment(Struct, frozen=True):
     """The memory of every value: allocations in order, and the slice of each (instruction, shape index).
 
-    `planned` holds the values of each allocation, `live` the live ranges of values.
+    `planned` holds the values of each allocation, `live` the live ranges of values. If it is not `is_timed`, the live ranges did
+    not decide, since instructions may run at the same time.
     """
 
     allocations: tuple[BufferAllocation, ...]
     slices: dict[tuple[HloInstruction, ShapeIndex], BufferSlice]
     planned: list[PlannedAllocation]
     live: LiveRanges
+    is_timed: bool = True
 
     def slice(self, instruction: HloInstruction, index: ShapeIndex = ()) -> BufferSlice:
         """Return the slice of the value at `index` in an instruction of any executed computation."""
@@ -61,17 +63,20 @@ class BufferAssignment(Struct, frozen=True):
         return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
 
 
-def assign_buffers(module: HloModule, separates_temps: bool = False, most_bytes: int = -1) -> BufferAssignment:
+def assign_buffers(
+    module: HloModule, separates_temps: bool = False, most_bytes: int = -1, ordering: str = "schedule"
+) -> BufferAssignment:
     """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule.
 
     With `separates_temps` the temporaries are in a memory space of their own. Their blocks have at most `most_bytes`, unless one
-    value is larger (-1: any size).
+    value is larger (-1: any size). `ordering`: of thunks, as in
+    `CompileOptions.thunk_ordering`.
     """
     schedule = module.schedule
     assert schedule is not None, "buffers are assigned to scheduled modules"
     analysis = analyze_aliases(analyze_dataflow(module))
     live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
-    planned = plan_allocations(analysis, live, Blocks(_TEMP_SPACE if separates_temps else 0, most_bytes))
+    planned = plan_allocations(analysis, live, Blocks(_TEMP_SPACE if separates_temps else 0, most_bytes, ordering))
     kinds = {(number, index): must for _, number, index, must in aliases(module)}
     allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
     places = {
@@ -85,7 +90,7 @@ def assign_buffers(module: HloModule, separates_temps: bool = False, most_bytes:
         if instruction in live.schedule.times
         for index, value in tree.walk()
     }
-    return BufferAssignment(allocations, slices, planned, live)
+    return BufferAssignment(allocations, slices, planned, live, is_timed=ordering == "schedule")
 
 
 def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, ShapeIndex], bool]) -> BufferAllocation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hlo_run.artifact import Executable
 from hlo_run.formats.wire import delimited, double, varint
 from hlo_run.runtime.buffer_dumps import UsageSpace, position_text, usage_spaces
@@ -31,12 +33,18 @@ def _space(space: UsageSpace) -> bytes:
     return total + varint(2, space.color) + entries
 
 
-def thunk_metadata_proto(program: Executable, checks: Checks | None = None) -> bytes:
-    """Return a serialized ThunkMetadataListProto, with the records of the `checks` of floats if any."""
-    return b"".join(delimited(1, _metadata(record)) for record in thunk_records(program, checks))
+def thunk_metadata_proto(program: Executable, checks: Checks | None = None, regions: Mapping[str, int] | None = None) -> bytes:
+    """Return a serialized ThunkMetadataListProto, with the records of the `checks` of floats if any.
+
+    `regions`: those of instructions that may run at the same time, by name.
+    """
+    return b"".join(
+        delimited(1, _metadata(record, (regions or {}).get(record.name))) for record in thunk_records(program, checks)
+    )
 
 
-def _metadata(record: ThunkRecord) -> bytes:
+def _metadata(record: ThunkRecord, region: int | None) -> bytes:
     info = delimited(1, record.name) if record.name else b""
     info += varint(3, record.number) if record.number else b""
+    info += varint(4, region) if region is not None else b""
     return delimited(1, info) + delimited(2, record.kind)

@@ -36,7 +36,7 @@ def sort_fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     results = _results(context, fusion)
     operands = [_operand(context, fusion, operand) for operand in sort.operands]
     if not _sorts_in_place(sort):
-        return _launches(context, fusion, sort, fusion_arguments(fusion, context.buffers), operands, results)
+        return _launches(context, fusion.name, fusion, sort, fusion_arguments(fusion, context.buffers), operands, results)
     copies: list[Thunk] = []
     moved: dict[int, BufferSlice] = {}
     for operand, given, result in zip(sort.operands, operands, results, strict=True):
@@ -47,7 +47,7 @@ def sort_fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     read = [moved.get(number, context.buffers.slice(operand)) for number, operand in enumerate(fusion.operands)]
     arguments = kernel_arguments(read, [result.slice for result in results])
     sorted_in_place = [result if isinstance(given, ArraySpec) else given for given, result in zip(operands, results, strict=True)]
-    return [*copies, *_launches(context, fusion, sort, arguments, sorted_in_place, results)]
+    return [*copies, *_launches(context, fusion.name, fusion, sort, arguments, sorted_in_place, results)]
 
 
 def _sorts_in_place(sort: HloInstruction) -> bool:
@@ -64,7 +64,7 @@ def _sort(context: ThunkContext, sort: HloInstruction) -> list[Thunk]:
     written = [context.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
     fusion = fusion_of_entry(isolate_instruction(sort), sort.name, "kCustom")
     operands = [context.array(operand) for operand in sort.operands]
-    return _launches(context, fusion, sort, kernel_arguments(read, written), operands, _results(context, sort))
+    return _launches(context, sort.name, fusion, sort, kernel_arguments(read, written), operands, _results(context, sort))
 
 
 def _operand(context: ThunkContext, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:
@@ -84,6 +84,7 @@ def _results(context: ThunkContext, sort: HloInstruction) -> tuple[ArraySpec, ..
 
 def _launches(
     context: ThunkContext,
+    name: str,
     fusion: HloInstruction,
     sort: HloInstruction,
     arguments: tuple[KernelArgument, ...],
@@ -92,7 +93,7 @@ def _launches(
 ) -> list[Thunk]:
     steps = sort_steps(sort_sizes(sort, context.target))
     kernels = context.kernels.of_parts(fusion, sort.name, arguments, steps)
-    launches = [KernelThunk(fusion.name, kernel, arguments) for kernel in kernels]
+    launches = [KernelThunk(name, kernel, arguments) for kernel in kernels]
     known = tuple(operand for operand in operands if operand is not None)
     keys = sort_keys(sort.to_apply)
     if keys and launches and len(known) == len(operands) and not any(any(result.dynamic) for result in results):

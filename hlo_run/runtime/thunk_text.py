@@ -9,7 +9,7 @@ writes memory that the other accesses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, assert_never, get_args
 
 from msgspec import Struct, structs
@@ -57,9 +57,12 @@ def thunk_sequence_text(program: Executable, checks: Checks | None = None) -> st
     return _Printer(program, checks or {}).sequence(program.thunks, 0, has_ends=checks is not None)
 
 
-def thunk_metadata_text(program: Executable, checks: Checks | None = None) -> str:
-    """Return a text proto with the number, instruction and kind of every thunk, and of the `checks` of floats if any."""
-    return "".join(map(_metadata, thunk_records(program, checks)))
+def thunk_metadata_text(program: Executable, checks: Checks | None = None, regions: Mapping[str, int] | None = None) -> str:
+    """Return a text proto with the number, instruction and kind of every thunk, and of the `checks` of floats if any.
+
+    `regions`: those of instructions that may run at the same time, by name.
+    """
+    return "".join(_metadata(record, (regions or {}).get(record.name)) for record in thunk_records(program, checks))
 
 
 class ThunkRecord(NamedTuple):
@@ -101,9 +104,11 @@ _CHECK, _END = "kBuffersDebugFloatCheck", "kCustomCall"
 _END_RECORD = ThunkRecord("", NO_NUMBER, _END)
 
 
-def _metadata(record: ThunkRecord) -> str:
+def _metadata(record: ThunkRecord, region: int | None) -> str:
     annotation = f'    profile_annotation: "{record.name}"\n' if record.name else ""
     identifier = f"    thunk_id: {record.number}\n" if record.number else ""
+    if region is not None:
+        identifier += f"    concurrent_region_id: {region}\n"
     return f'thunk_metadata {{\n  thunk_info {{\n{annotation}{identifier}  }}\n  thunk_kind: "{record.kind}"\n}}\n'
 
 

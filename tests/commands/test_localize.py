@@ -297,7 +297,6 @@ def _overlapping(module: HloModule, *options: Any) -> BufferAssignment:
 @pytest.mark.parametrize("flag", ["--localize", "--check_each_pass"])
 def test_a_value_that_is_overwritten_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
     monkeypatch.setattr("hlo_run.pipeline.compile.assign_buffers", _overlapping)
-    monkeypatch.setattr("hlo_run.commands.localize.assign_buffers", _overlapping)
     code, _, err = tool.run(flag, text=CHAIN)
     assert code == 1
     assert "--verify=every" in err

@@ -234,3 +234,23 @@ def test_a_compilation_may_end_with_the_layouts(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert run(["--stage=ptx", *early]) == 0
     assert "stops m before ptx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--task_id=1", "on one host"),
+        ("--gpu_client_mem_fraction=1.5", "between 0 and 1"),
+        ("--force_auto_layout", "entry_computation_layout"),
+        ("--execution_options_path=x.pbtxt", "does not read an ExecutionOptions message"),
+    ],
+)
+def test_flags_of_the_runner_that_cannot_act_say_why(
+    flag: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text("HloModule m ENTRY e { ROOT p = f32[2] parameter(0) }")
+    assert run([flag, str(file)]) == 2
+    assert message in capsys.readouterr().err
+    accepted = ["--task_id=0", "--address=h:1", "--gpu_client_mem_fraction=0.5", "--gpu_client_initialization_timeout_sec=9"]
+    assert run([*accepted, "--use_layouts_from_hlo_module", "--stage=hlo-input", str(file)]) == 0

@@ -97,14 +97,14 @@ def test_refusals(flag: str, message: str) -> None:
 
 
 def test_a_refused_flag_in_xla_flags_is_a_warning_for_other_programs_read_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_latency_hiding_schedule=true --xla_gpu_autotune_level=1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_host_memory_offloading=true --xla_gpu_autotune_level=1")
     options, _, warnings = parse_arguments(["x.hlo"])
     assert dict(options.other_xla_flags) == {"xla_gpu_autotune_level": "1"}
     assert len(warnings) == 1
     assert "is not supported" in warnings[0]
     with pytest.raises(UsageError, match="is not supported"):
         parse_arguments(["--strict_flags", "x.hlo"])
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_latency_hiding_schedule=false")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_host_memory_offloading=false")
     assert parse_arguments(["--strict_flags", "x.hlo"])[2] == ()
 
 

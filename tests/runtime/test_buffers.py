@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hlo_run
+from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.runner import run_hlo_groups
@@ -73,6 +74,54 @@ def test_temporaries_in_blocks_of_limited_size() -> None:
     one, several = (assign_buffers(module, most_bytes=most) for most in (-1, 0))
     assert sum(block.is_temp for block in one.planned) == 1
     assert sum(block.is_temp for block in several.planned) > 1
+
+
+def _shuffled(module: HloModule, seed: int) -> None:
+    """Give every computation another order that its dependencies allow."""
+    assert module.schedule is not None
+    choose = random.Random(seed)
+    for computation, order in module.schedule.items():
+        left, placed = list(order), dict[HloInstruction, None]()
+        while left:
+            ready = [i for i in left if all(o in placed for o in (*i.operands, *i.control_predecessors))]
+            placed[chosen := choose.choice(ready)] = None
+            left.remove(chosen)
+        module.schedule[computation] = list(placed)
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_concurrent_thunks_keep_their_operands_in_every_order(name: str) -> None:
+    module = hlo_run.parse((_RECORDED / f"{name}.hlo").read_text())
+    planned = assign_buffers(module, ordering="dependencies")
+    check_buffers(module, assign_buffers(module, ordering="regions"))
+    for seed in range(3):
+        _shuffled(module, seed)
+        check_buffers(module, planned)
+
+
+_REGIONS = """HloModule m, is_scheduled=true
+f1 { a = f32[64] parameter(0)  ROOT r = f32[64] sine(a) }
+f2 { b = f32[64] parameter(0)  ROOT s = f32[64] cosine(b) }
+ENTRY e {
+  p = f32[64] parameter(0)
+  f = f32[64] fusion(p), kind=kLoop, calls=f1
+  g = f32[64] fusion(f), kind=kLoop, calls=f2
+  c = f32[64] custom-call(g), custom_call_target="x"
+  h = f32[64] negate(c)
+  big = f32[99999,64] broadcast(h), dimensions={1}
+  ROOT t = (f32[64], f32[99999,64]) tuple(h, big)
+}"""
+
+
+def test_calls_and_large_values_are_regions_of_their_own() -> None:
+    regions = {i.name: number for i, number in concurrent_regions(hlo_run.parse(_REGIONS)).items()}
+    assert regions == {"p": 0, "f": 0, "g": 0, "c": 1, "h": 2, "big": 3, "t": 4}
+
+
+def test_concurrent_thunks_have_no_live_ranges() -> None:
+    module = _compiled("HloModule m ENTRY e { p = f32[9] parameter(0) ROOT c = f32[9] sine(p) }")
+    text = buffer_texts(assign_buffers(module, ordering="dependencies"), module)["live-range"]()
+    assert text == "HloLiveRange (max 0):\n  InstructionSequence:\n  BufferLiveRange:\n  Live ranges at 0 (peak):\n"
 
 
 @pytest.mark.parametrize(("size", "text"), [(1023, "1023B"), (1700, "1.7KiB"), (35782928, "34.12MiB"), (3 << 30, "3.00GiB")])

@@ -9,7 +9,7 @@ Instructions of one computation are ordered by its schedule, or by its dependenc
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
@@ -59,10 +59,19 @@ def by_schedule(order: Sequence[HloInstruction]) -> RunsBefore:
     return lambda one, two: places[one] < places[two]
 
 
-class ExecutionOrder:
-    """The order of the executed instructions of a module, as it is when this object is made."""
+def by_regions(computation: HloComputation, regions: Mapping[HloInstruction, int]) -> RunsBefore:
+    """Return the relation: dependencies order the instructions, or their regions do, which run in turn."""
+    depends = by_dependencies(computation)
+    return lambda one, two: depends(one, two) or regions[one] < regions[two]
 
-    def __init__(self, dataflow: Dataflow) -> None:
+
+class ExecutionOrder:
+    """The order of the executed instructions of a module, as it is when this object is made.
+
+    `relation` orders the instructions of a computation; by default the schedule does, or the dependencies if there is none.
+    """
+
+    def __init__(self, dataflow: Dataflow, relation: Callable[[HloComputation], RunsBefore] | None = None) -> None:
         module = dataflow.module
         schedule = module.schedule or {}
         self._dataflow = dataflow
@@ -73,7 +82,11 @@ class ExecutionOrder:
         self._runs_before: dict[HloComputation, RunsBefore] = {}
         for computation in executed_computations(module):
             known = schedule.get(computation)
-            self._runs_before[computation] = by_dependencies(computation) if known is None else by_schedule(known)
+            if relation is not None:
+                runs_before = relation(computation)
+            else:
+                runs_before = by_dependencies(computation) if known is None else by_schedule(known)
+            self._runs_before[computation] = runs_before
             for caller in computation.instructions:
                 for inner in nested_computations(caller):
                     self._callers[inner] = (*self._callers[computation], caller)
@@ -99,11 +112,11 @@ class ExecutionOrder:
             return False
         if source.opcode == "parameter" and source.parent is self._entry:
             return True
-        if _is_state(one) and not _is_state(two) and self._is_in(target, source.parent):
+        if _is_state(one) and not _is_state(two) and self.is_inside(target, source.parent):
             return True
-        if _is_state(two) and self._is_in(source, target.parent):
+        if _is_state(two) and self.is_inside(source, target.parent):
             return False
-        if two.is_phi and any(self._is_in(source, inner) for inner in nested_computations(target)):
+        if two.is_phi and any(self.is_inside(source, inner) for inner in nested_computations(target)):
             return True
         return self.compare(source, target) in _FIRST
 
@@ -130,9 +143,9 @@ class ExecutionOrder:
         """Return True for an operand of control flow that is read before the callee's values, and for a result after them."""
         match reader.opcode:
             case "while":
-                if self._is_in(writer, reader.while_condition):
+                if self.is_inside(writer, reader.while_condition):
                     return writer is reader.while_condition.parameters[0]
-                if self._is_in(writer, reader.while_body):
+                if self.is_inside(writer, reader.while_body):
                     return True
             case "call":
                 if self._is_nested(writer, reader):
@@ -171,7 +184,8 @@ class ExecutionOrder:
         assert instruction.parent is not None, "an executed instruction is in a computation"
         return self._callers[instruction.parent]
 
-    def _is_in(self, instruction: HloInstruction, computation: HloComputation | None) -> bool:
+    def is_inside(self, instruction: HloInstruction, computation: HloComputation | None) -> bool:
+        """Return True if the instruction is in a computation, or in one that runs there."""
         return instruction.parent is computation or any(caller.parent is computation for caller in self._path(instruction))
 
     def _is_nested(self, instruction: HloInstruction, caller: HloInstruction | None) -> bool:

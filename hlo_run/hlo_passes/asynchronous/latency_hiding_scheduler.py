@@ -19,14 +19,16 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.latency.async_kinds import attribute, overlaps_from, overlaps_until
 from hlo_run.analysis.latency.choice import hides_latency, latency_estimator
 from hlo_run.analysis.latency.latency_order import latency_order
-from hlo_run.analysis.latency.memory_pressure import MemoryPressure
+from hlo_run.analysis.latency.memory_pressure import MemoryPressure, buffer_origins, pressure_states
 from hlo_run.analysis.latency.resources import Streams
 from hlo_run.analysis.latency.schedule_graph import build_graph
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.analysis.latency.schedule_trace import ScheduleTrace, schedule_trace, traces_to_json
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, ASYNC_START
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import LATENCY_SCHEDULE
 
 _USABLE_PERCENT = 80
 
@@ -59,16 +61,26 @@ class LatencyHidingScheduler(Struct, frozen=True):
         analysis = analyze_aliases(analyze_dataflow(module))
         limit = _limit_bytes(ctx, module)
         follows_memory = sum(buffer_size_bytes(buffer.values[0]) for buffer in analysis.buffers) > limit // 2
-        peaks: dict[HloComputation, int] = {}
+        askers = [observer for observer in ctx.observers if observer.wants_note(LATENCY_SCHEDULE)]
+        origins = buffer_origins(analysis) if follows_memory or askers else None
+        states = pressure_states(origins) if origins is not None else {}
+        peaks = {computation: state.peak_bytes for computation, state in states.items()}
+        traces: list[ScheduleTrace] = []
         for computation in computations:
-            pressure = MemoryPressure(analysis, limit, peaks) if follows_memory else None
+            pressure = None
+            if origins is not None and computation in states:
+                pressure = MemoryPressure(origins, limit, peaks, states[computation].live_after)
             nodes = build_graph(schedule[computation], estimator, streams, analysis)
             order = latency_order(nodes, streams.limits, pressure, starts_early)
+            if askers and pressure is not None:
+                traces.append(schedule_trace(computation, order, nodes, pressure, estimator))
             if pressure is not None:
                 peaks[computation] = pressure.peak_bytes
             streams.forget(computation)
             schedule[computation] = order
         module.version += 1  # XLA reports a change even if the order is the same
+        for observer in askers:
+            observer.note("", LATENCY_SCHEDULE, lambda: traces_to_json(traces))
 
 
 def _asks_for_it(instruction: HloInstruction) -> bool:

@@ -198,6 +198,7 @@ class _Normalizer(Struct):
         value = self._input(instruction.operands[0])
         made = editor.transpose(value, dimensions)
         if made is not value:
+            made.shape = _normal(instruction.shape)
             made.attrs.pop("sharding", None)  # as in XLA, which derives it from the bitcast
         return made
 

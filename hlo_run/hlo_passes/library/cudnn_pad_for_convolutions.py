@@ -5,7 +5,8 @@
 
 Only if no array grows by a factor above 1.35. Three input features become four if the output has 32 or 64. Features of integers
 become multiples of 32 if the result is an integer too, otherwise of four, also those that are in vectors already (dimension `?`
-of the labels). Their input and result must not become twice as large. XLA's `CudnnPadForConvolutions`.
+of the labels). Their input and result must not become twice as large. Convolutions in groups stay. XLA's
+`CudnnPadForConvolutions`.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def _padded_shapes(call: HloInstruction) -> dict[int, Shape] | None:
 def _padded_integer_shapes(call: HloInstruction, target: TargetSpec) -> dict[int, Shape] | None:
     """Return the padded shapes of all operands and of the result (key -1) of a convolution of integers, or None."""
     if call.custom_call_target not in _FORWARD or not call.shape.is_tuple or not call.operands[0].shape.dtype.is_integer:
+        return None
+    if call.feature_group_count > 1:  # XLA pads them, and the groups no longer have their features
         return None
     found = (_at_multiples(call, m) for m, first in _INTEGER_MULTIPLES if target.compute_capability >= first)
     return next((shapes for shapes in found if shapes is not None), None)

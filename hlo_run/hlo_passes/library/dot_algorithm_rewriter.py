@@ -5,7 +5,8 @@
       =>   number(low(a) . high(b) + high(a) . low(b)) + high(a) . high(b)
 
 The high part of a number is its leading bits, the low part is the rest; x6 and x9 also have a middle part. `number` replaces
-NaN by 0: the low part of an infinity is a NaN, and so is the sum of the small products. XLA's `DotAlgorithmRewriter`.
+NaN by 0: the low part of an infinity is a NaN, and so is the sum of the small products. A part is divided as its operand is;
+the products have no sharding of their own, as in XLA. XLA's `DotAlgorithmRewriter`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class DotAlgorithmRewriter(Struct, frozen=True):
             if ctx.options.xla_gpu_default_to_alg_dot_bf16_bf16_f32 and _may_round(dot):
                 algorithm = "dot_bf16_bf16_f32"
             if algorithm == "dot_bf16_bf16_f32":
-                editor = Editor(dot)
-                dot.operands = [editor.convert(operand, "bf16") for operand in dot.operands]
+                dot.operands = [Editor(operand).convert(operand, "bf16") for operand in dot.operands]
+                dot.attrs.pop("sharding", None)
             elif algorithm in _PLANS:
                 module.replace(dot, _in_parts(dot, _PLANS[algorithm]))
                 replaced.append(dot)
@@ -72,11 +73,12 @@ def _may_round(dot: HloInstruction) -> bool:
 
 
 def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
-    editor = Editor(dot)
-    left, right = (_split(editor, operand, plan) for operand in dot.operands)
+    editor = Editor(dot, keeps_sharding=False)
+    left, right = (_split(operand, plan) for operand in dot.operands)
 
     def product(one: int, two: int) -> HloInstruction:
         made = copy_instruction(dot, [left[one], right[two]])
+        made.attrs.pop("sharding", None)
         made.attrs["algorithm"] = f"dot_{plan.part_type}_{plan.part_type}_f32"
         return editor.computation.add(made)
 
@@ -86,8 +88,9 @@ def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
     return editor.binary("add", _number(editor, small), product(_HIGH, _HIGH))
 
 
-def _split(editor: Editor, value: HloInstruction, plan: _Plan) -> list[HloInstruction]:
+def _split(value: HloInstruction, plan: _Plan) -> list[HloInstruction]:
     """Return the parts of a value, the leading bits first, in the type of the products."""
+    editor = Editor(value)
     parts: list[HloInstruction] = []
     for _ in range(plan.parts - 1):
         bits = editor.add("bitcast-convert", value.shape.with_element_type("u32"), [value])

@@ -37,6 +37,7 @@ _RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
     "reshape": rules_shapes.reshape,
     "reverse": rules_shapes.reverse,
     "rng-bit-generator": rules_shapes.rng_bit_generator,
+    "scan": rules_shapes.scan,
     "scatter": rules_indexed.scatter,
     "select-and-scatter": rules_shapes.select_and_scatter,
     "slice": rules_shapes.slice_or_pad,

@@ -208,6 +208,30 @@ def sort(instruction: HloInstruction) -> Rule:
     return builder.build()
 
 
+def scan(instruction: HloInstruction) -> Rule:
+    """The scanned dimension of inputs and outputs, whose steps need each other; inits and carries have the other ones.
+
+    If the body changes shapes, its other dimensions are no factors.
+    """
+    builder = builder_for(instruction)
+    shapes, results = [operand.shape.dims for operand in instruction.operands], result_dims(instruction)
+    carried = instruction.num_carries
+    inputs, outputs = len(shapes) - carried, len(results) - carried
+    (scanned,) = instruction.dimensions
+    whole = (shapes[:inputs] or results)[0]
+    part = (*whole[:scanned], *whole[scanned + 1 :])
+    keeps_shapes = [*shapes, *results] == [*[whole] * inputs, *[part] * carried] * 2
+    none: list[Dim] = [None] * carried
+    for dim, size in enumerate(whole):
+        if dim == scanned:
+            kind = Kind.PERMUTE if instruction.is_associative and keeps_shapes else Kind.REPLICATE
+            builder.factor([dim] * inputs + none, [dim] * outputs + none, size, kind)
+        elif keeps_shapes:
+            inner = [dim - (dim > scanned)] * carried
+            builder.factor([dim] * inputs + inner, [dim] * outputs + inner, size)
+    return builder.build()
+
+
 def bitcast_convert(instruction: HloInstruction) -> Rule:
     """All dimensions except the one that elements of fewer bits have in addition."""
     builder = builder_for(instruction)

@@ -194,11 +194,11 @@ class _Walk(Struct):
 # Opcodes whose rules move whole values.
 _ON_ANY_SHAPE = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
 
-_ON_BITS = ("bitcast", "bitcast-convert")
+_ON_BITS = ("bitcast", "bitcast-convert", "reshape", "transpose")
 
 
 def _is_static(shape: Shape) -> bool:
-    """True also for elements of a few bits, of which a bitcast-convert makes bytes."""
+    """True also for elements of a few bits: a bitcast-convert makes bytes of them, a reshape or transpose moves them."""
     return shape.is_array and not shape.dynamic_dims
 
 

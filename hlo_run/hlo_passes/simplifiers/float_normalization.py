@@ -21,6 +21,9 @@ from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# The library knows the reducers of collectives by their form.
+_KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | {"select-and-scatter"}
+
 
 class FloatNormalization(Struct, frozen=True):
     """The pass for one narrow type; see the module's docstring. With `opcodes`, it edits only these."""
@@ -102,7 +105,7 @@ class _Normalizer(Struct, frozen=True):
         editor, shape, users = Editor(instruction, derives=False), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
         instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
-        if instruction.called_computations and instruction.opcode != "select-and-scatter":
+        if instruction.called_computations and instruction.opcode not in _KEEPS_COMPUTATIONS:
             instruction.called = {key: tuple(map(self._wide_clone, group)) for key, group in instruction.called.items()}
         if not self._has_narrow(shape):
             return

@@ -56,7 +56,7 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
     """Merge equal instructions of a computation; return True if something was merged."""
     changed = _merge_constants(module, computation, keys, fuel, only_scalars)
     # Keys have the numbers of operands, not the operands' keys, so they stay short. Equal iotas have one number.
-    first: dict[Hashable, HloInstruction] = {}
+    first: dict[Hashable, list[HloInstruction]] = {}
     iotas: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
     ordered = {p for i in computation.instructions for p in i.control_predecessors}
@@ -73,8 +73,11 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
         if not _may_merge(instruction) or (only_scalars and not _is_scalar(instruction)):
             changed = _merge_iotas(instruction, numbers, unused) or changed
             continue
-        same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
-        if same is instruction:
+        key = keys.of(instruction, tuple(numbers[o] for o in instruction.operands), without="sharding")
+        alike = first.setdefault(key, [])
+        same = next((other for other in alike if _may_share_sharding(instruction, other)), None)
+        if same is None:
+            alike.append(instruction)
             changed = _merge_iotas(instruction, numbers, unused) or changed
         elif fuel.take("cse"):
             module.replace_uses(instruction, same)
@@ -112,6 +115,11 @@ def _read_first_results(body: HloComputation) -> None:
                 if first != user.tuple_index:
                     user.attrs["index"] = first
                     user.touch()
+
+
+def _may_share_sharding(one: HloInstruction, other: HloInstruction) -> bool:
+    """True for two instructions of one sharding, or if one has none, as in XLA."""
+    return one.sharding is None or other.sharding is None or one.sharding == other.sharding
 
 
 def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int], unused: Leftovers) -> bool:

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.fusion.fusion_frames import Frame, frames_from_json
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused
+from hlo_run.analysis.latency.schedule_trace import traces_from_json
 from hlo_run.errors import HloRunError, UsageError
+from hlo_run.formats.wire import delimited
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.observer import (
@@ -19,6 +21,7 @@ from hlo_run.hlo_passes.observer import (
     CONSTANTS,
     FIRST_AFTER_PARTITIONER,
     FUSION_FRAMES,
+    LATENCY_SCHEDULE,
     LLVM_BEFORE_OPTIMIZATIONS,
     MEMORY_USAGE_PROTO,
     OPTIMIZED_HLO,
@@ -40,6 +43,7 @@ from hlo_run.pipeline.observers.dump_files import DumpFiles
 from hlo_run.pipeline.observers.fusion_page import page
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
+from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
 from hlo_run.pipeline.observers.xla_order import SILENT, TELLING, PassDump, XlaOrder
 from hlo_run.target import TargetSpec, to_text_proto
 
@@ -54,6 +58,7 @@ _AHEAD_OF_TIME = (THUNKS_AFTER_PASSES, THUNK_METADATA, THUNK_METADATA_PROTO)
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
 _NO_URL = "Error rendering graph: UNAVAILABLE: Can't render as URL; no URL renderer was registered."
+_LATENCY_ROW = "latency-hiding-scheduler"
 # XLA's results of autotuning without any.
 _NO_AUTOTUNING = "version: 3\n"
 
@@ -100,6 +105,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._has_unused_bodies = False
+        self._unscheduled = b""  # the module before the latency-hiding scheduler, as a proto
         self._frames: dict[str, list[Frame]] = {}
         self._is_scheduled = module.schedule is not None
         self._of_passes = of_passes
@@ -109,7 +115,9 @@ class DumpObserver(Observer):
         return level is Level.HLO or self._dumps_rows or self._dumps_logs
 
     def wants_note(self, title: str) -> bool:
-        """Return True for the frames of the fusion passes, if the flag asks for them."""
+        """Return True for the frames of the fusion passes and the times of a schedule, if their flags ask for them."""
+        if title == LATENCY_SCHEDULE:
+            return self._options.xla_dump_latency_hiding_schedule
         return title == FUSION_FRAMES and self._dumps_hlo and self._options.xla_dump_fusion_visualization
 
     @property
@@ -135,6 +143,8 @@ class DumpObserver(Observer):
         """Dump the HLO before a row, or add the kernel's IR to its log."""
         if step.level is Level.HLO:
             self._pass_dumps(self._order.before_row(step))
+            if step.row == _LATENCY_ROW and self.wants_note(LATENCY_SCHEDULE):
+                self._unscheduled = self._write_proto(self._module)
         elif step.level is Level.KERNEL and self._dumps_logs:
             log = self._logs.setdefault(step.kernel, [])
             log.append(f"// -----// IR Dump Before {step.row} ({step.kernel}) //----- //\n{step.text().rstrip()}\n")
@@ -171,7 +181,9 @@ class DumpObserver(Observer):
         self._flush_log(kernel)
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        """Write the texts about buffers, thunks and constants, and the dump of priority fusion. Other notes are not dumped."""
+        """Write the texts about buffers, thunks and constants, and those of some passes. Other notes are not dumped."""
+        if title == LATENCY_SCHEDULE:
+            self._schedule(text())
         if not self._dumps_hlo:
             return
         if title in BUFFER_TEXTS and self._options.dumps_text:
@@ -293,7 +305,7 @@ class DumpObserver(Observer):
         if options.dumps_text:
             paths.append(files.text(f"{name}.txt", self._module_text(), timed=True))
         if options.xla_dump_hlo_as_proto:
-            paths.append(self._proto(f"{name}.hlo.pb", self._write_proto(module)))
+            paths.append(self._proto(f"{name}.hlo.pb", delimited(1, self._write_proto(module))))
         if options.xla_gpu_experimental_dump_fdo_profiles:
             paths.append(files.file(f"{name}.fdo_profile", "", timed=True))
         if options.xla_dump_hlo_as_url:
@@ -305,6 +317,14 @@ class DumpObserver(Observer):
             if name == self._optimized_name:
                 paths.append(files.file(f"{name}.top_level.html", html_text(module, name, with_fusions=False), timed=True))
         return [path for path in paths if path]
+
+    def _schedule(self, traces: str) -> None:
+        """Write the times of the latency-hiding scheduler, as XLA's file that has no number."""
+        found, name = traces_from_json(traces), f"{self._module.name}.schedule"
+        if self._options.dumps_text:
+            self._files.named_file(f"{name}.txt", schedule_to_text(self._unscheduled, found).encode())
+        else:
+            self._files.named_file(f"{name}.pb", schedule_to_bytes(self._unscheduled, found))
 
     def _dump_fusions(self) -> None:
         """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""

@@ -11,7 +11,7 @@ from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.latency.early_and_late import early_and_late
 from hlo_run.analysis.latency.estimator import TShirtSizes
 from hlo_run.analysis.latency.latency_order import latency_order
-from hlo_run.analysis.latency.memory_pressure import MemoryPressure
+from hlo_run.analysis.latency.memory_pressure import MemoryPressure, buffer_origins
 from hlo_run.analysis.latency.resources import Streams
 from hlo_run.analysis.latency.schedule_graph import build_graph
 
@@ -37,7 +37,7 @@ def _order(text: str, collectives: int = 1, limit_bytes: int | None = None, star
     aliases = analyze_aliases(analyze_dataflow(module))
     streams = Streams(collectives)
     nodes = build_graph(module.schedule[module.entry], TShirtSizes(), streams, aliases)
-    pressure = MemoryPressure(aliases, limit_bytes, {}) if limit_bytes is not None else None
+    pressure = MemoryPressure(buffer_origins(aliases), limit_bytes, {}) if limit_bytes is not None else None
     return [instruction.name for instruction in latency_order(nodes, streams.limits, pressure, starts_early)]
 
 

@@ -11,6 +11,10 @@ from hlo_run.hlo_passes.shardy.rules import rule_of
 
 _LETTERS = "ijklmnopqrstuvwxyz"
 _ADD = "a { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = f32[] add(x, y) }\n"
+_SCANS = """step { x = f32[8] parameter(0) c = f32[8] parameter(1) s = f32[8] add(x, c) ROOT t = (f32[8], f32[8]) tuple(s, s) }
+fold { x = f32[8] parameter(0) c = f32[] parameter(1) s = f32[] reduce(x, c), dimensions={0}, to_apply=a
+  ROOT t = (f32[], f32[]) tuple(s, s) }
+"""
 
 
 def _text(rule: Rule) -> str:
@@ -106,6 +110,16 @@ CASES = {
         "f32[2,8,5] convolution(p0, p1), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
         "([i, j, k], [m, k, l])->([i, j, l]) {i=2, j=8, k=3, l=5, m=1} reduction={k} permutation={j}",
     ),
+    "scan": (
+        "f32[4,8] f32[8]",
+        "(f32[4,8], f32[8]) scan(p0, p1), dimensions={0}, num_carries=1, is_associative=true, to_apply=step",
+        "([i, j], [j])->([i, j], [j]) {i=4, j=8} permutation={i}",
+    ),
+    "scan-that-sums": (
+        "f32[4,8] f32[]",
+        "(f32[4], f32[]) scan(p0, p1), dimensions={0}, num_carries=1, to_apply=fold",
+        "([i, j], [])->([i], []) {i=4, j=1} need_replication={i}",
+    ),
     "sort": (
         "f32[4,8]",
         "f32[4,8] sort(p0), dimensions={1}, to_apply=less",
@@ -135,7 +149,7 @@ def test_the_rule_is_that_of_shardy(name: str) -> None:
     parameters, made, expected = CASES[name]
     lines = [f" p{number} = {shape} parameter({number})" for number, shape in enumerate(parameters.split())]
     less = "less { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = pred[] compare(x, y), direction=LT }\n"
-    text = f"HloModule m\n{_ADD}{less}ENTRY e {{\n" + "\n".join(lines) + f"\n ROOT r = {made}\n}}"
+    text = f"HloModule m\n{_ADD}{_SCANS}{less}ENTRY e {{\n" + "\n".join(lines) + f"\n ROOT r = {made}\n}}"
     rule = rule_of(hlo_run.parse(text).entry.root)
     assert rule is not None
     assert _text(rule) == expected

@@ -4,7 +4,8 @@
         less.clone(a, b, i, j) = select(less(a, b) == less(b, a), i < j, less(a, b))
 
 The kernels then need not be stable. The new instructions have no metadata, as in XLA. If an operand is an iota along the
-sorted dimension, no new iota is added. XLA's `stable_sort_expander.cc`.
+sorted dimension, in the type of the new one (s32 unless the dimension needs s64), no new iota is added. XLA's
+`stable_sort_expander.cc`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class StableSortExpander(Struct, frozen=True):
 def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
     (dimension,) = sort.dimensions
     count = len(sort.operands)
-    place = next((n for n, operand in enumerate(sort.operands) if _counts_along(operand, dimension)), count)
+    counter = "s32" if sort.operands[0].shape.dims[dimension] <= _MOST_S32 else "s64"
+    place = next((n for n, operand in enumerate(sort.operands) if _counts_along(operand, dimension, counter)), count)
     comparator = sort.to_apply
     if place < count:
         if len(comparator.callers) > 1:
@@ -49,7 +51,6 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
         sort.attrs["is_stable"] = False
         return
     editor, shape = Editor(sort, derives=False), sort.operands[0].shape
-    counter = "s32" if shape.dims[dimension] <= _MOST_S32 else "s64"
     iota = editor.add("iota", replace(shape, element_type=counter), iota_dimension=dimension)
     comparator = _with_two_parameters(module, comparator, counter, count)
     _break_ties(comparator, place)
@@ -65,15 +66,10 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
     editor.computation.remove(sort)
 
 
-def _counts_along(operand: HloInstruction, dimension: int) -> bool:
-    shape = operand.shape
-    return (
-        operand.opcode == "iota"
-        and operand.iota_dimension == dimension
-        and shape.dtype.is_integer
-        # An iota that overflows has equal elements.
-        and shape.dims[dimension] <= 1 << (shape.dtype.bits - int(shape.dtype.is_signed))
-    )
+def _counts_along(operand: HloInstruction, dimension: int, element_type: str) -> bool:
+    """True for an iota of a type that has as many numbers as the dimension has elements. XLA looks for no other type."""
+    is_iota = operand.opcode == "iota" and operand.iota_dimension == dimension
+    return is_iota and operand.shape.element_type == element_type
 
 
 def _with_two_parameters(module: HloModule, old: HloComputation, element_type: str, operand: int) -> HloComputation:

@@ -48,6 +48,8 @@ from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.offsets import in_group_id, partition_offsets
 from hlo_run.hlo_passes.partitioning.state import Part
 
+# An index that a scatter skips.
+_SKIPPED = -1
 _MOVES = frozenset("all-gather all-to-all collective-permute copy dynamic-slice pad reshape slice transpose".split())
 
 
@@ -82,7 +84,7 @@ def _copied(part: Part) -> Part:
 def _without_excess(indices: Part) -> Part:
     """Return the indices with -1 beyond the whole ones: a scatter skips those."""
     b, sharding = indices.builder, indices.leaf
-    padded = pad_to_tiles(b, indices.replicate().hlo, sharding, fill=-1)
+    padded = pad_to_tiles(b, indices.replicate().hlo, sharding, fill=_SKIPPED)
     offsets = partition_offsets(b, indices.base, sharding, indices.state.partition_id)
     return indices.having(b.dynamic_slice(padded, offsets, indices.hlo.shape.dims), sharding)
 
@@ -250,7 +252,7 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
     # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
     own = updates[0].reshard(ungroup(by_update))
-    if identity or not _ends_in_zeros(own.hlo):
+    if not _ends_in_skips(indices.hlo) and (identity or not _ends_in_zeros(own.hlo)):
         own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
     inner = replace(
         s,
@@ -263,6 +265,14 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     made = _partition(inner, recurses)
     total = all_reduce_dims(s.operand.state, made, indices.leaf, dims.indices, s.hlo.to_apply)
     return s.resharded(total, ungroup(by_operand))
+
+
+def _ends_in_skips(indices: HloInstruction) -> bool:
+    """True for indices of `_without_excess`: a scatter skips those beyond the whole array, so their updates go nowhere."""
+    pad = indices.operands[0] if indices.opcode == "dynamic-slice" else None
+    if pad is None or pad.opcode != "pad" or pad.operands[1].opcode != "constant":
+        return False
+    return int(pad.operands[1].constant_array) == _SKIPPED
 
 
 def _ends_in_zeros(tile: HloInstruction) -> bool:
