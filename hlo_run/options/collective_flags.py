@@ -77,7 +77,8 @@ class CollectiveFlags:
         True, "collective-pipeliner-forward: run reduce-scatters of a loop an iteration later."
     )
     xla_gpu_enable_pipelined_p2p: bool = flag(
-        False, "Rows collective-permute-cycle-decomposer and collective-permute-decomposer: messages instead of large permutes."
+        False,
+        "Rows collective-permute-(cycle-)decomposer, latency-hiding-scheduler-preparation: messages, in order.",
     )
     xla_gpu_experimental_pipeline_parallelism_opt_level: str = flag(
         "PIPELINE_PARALLELISM_OPT_LEVEL_DISABLE",

@@ -219,3 +219,16 @@ GATHER_MAJOR_DIMENSION = HloRow(
 SUB_BYTE_COLLECTIVES = HloRow(
     "sub-byte-collective-normalization", _pass("collectives.sub_byte_collective_normalization"), for_opcodes=_SENT
 )
+
+MESSAGE_ORDER = HloGroup(
+    "p2p-schedule-preparation",
+    (
+        HloRow(
+            "latency-hiding-scheduler-preparation",
+            _pass("asynchronous.latency_hiding_scheduler_preparation"),
+            for_opcodes=("send", "recv"),
+            when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
+        ),
+    ),
+)
+"""What runs before the scheduler: the order of messages."""

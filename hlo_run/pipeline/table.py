@@ -15,6 +15,7 @@ from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
     COMBINERS,
     GATHER_MAJOR_DIMENSION,
+    MESSAGE_ORDER,
     SUB_BYTE_COLLECTIVES,
 )
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
@@ -499,6 +500,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                     c.options.xla_gpu_collect_cost_model_stats and c.options.xla_gpu_enable_analytical_sol_latency_estimator
                 ),
             ),
+            MESSAGE_ORDER,
             HloRow("schedule", _pass("memory.schedule"), required=True),
         ),
     ),
