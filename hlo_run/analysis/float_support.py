@@ -40,12 +40,14 @@ _BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-
 _BF16_FUNCTIONS = frozenset(("exponential", "log"))
 _BF16_SINCE_SM_80 = frozenset(("abs", "maximum", "minimum", "negate"))
 _BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
+# A permute of slices has these: source, result, and the starts of both.
+_OPERANDS_WITH_SLICES = 4
 
 
 def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     """True if a GPU of architecture `sm` (90 for 9.0) computes the instruction in the `narrow` type itself."""
     opcode = instruction.opcode
-    if opcode in COLLECTIVE and any(leaf.is_array and leaf.dtype.bits < 8 for _, leaf in instruction.shape.leaves()):
+    if _sends_parts_of_bytes(instruction):
         return False
     if narrow == "f8e4m3b11fnuz":
         # XLA even moves values of this type in the wide one, to which the bits of a reduce-precision do not refer.
@@ -65,3 +67,12 @@ def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     if opcode in _BF16_FUNCTIONS:
         return True
     return (sm >= 80 and opcode in _BF16_SINCE_SM_80) or (sm >= 90 and opcode in _BF16_SINCE_SM_90)
+
+
+def _sends_parts_of_bytes(instruction: HloInstruction) -> bool:
+    """True for a collective of elements below 8 bits, unless it has started already or sends slices of an array."""
+    if instruction.opcode not in COLLECTIVE - ASYNC_START:
+        return False
+    if instruction.opcode == "collective-permute" and len(instruction.operands) == _OPERANDS_WITH_SLICES:
+        return False
+    return any(leaf.is_array and leaf.dtype.bits < 8 for _, leaf in instruction.shape.leaves())
