@@ -15,7 +15,7 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 _MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
-# A scalar that these compute, or that others compute in a computation that they call, is no function of its operands here.
+# The search does not evaluate these, nor what a computation that they call computes.
 _OPAQUE = COLLECTIVE | {"send", "send-done", "recv", "recv-done", "custom-call", "parameter", "fusion", "call"}
 
 

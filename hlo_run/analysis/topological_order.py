@@ -53,3 +53,17 @@ class TopologicalOrder:
             fresh = {i for i in edges[instruction] if low <= self._place[i] <= high} - seen
             seen |= fresh
             waiting += fresh
+
+
+def runs_before(first: HloInstruction, then: HloInstruction) -> bool:
+    """Return True if `then` runs after `first` in every order."""
+    seen: set[HloInstruction] = set()
+    waiting = [then]
+    while waiting:
+        current = waiting.pop()
+        if current is first:
+            return True
+        if current not in seen:
+            seen.add(current)
+            waiting += (*current.operands, *current.control_predecessors)
+    return False

@@ -3,7 +3,7 @@
     t = (f32[8], f32[4]) tuple(a, b)       t makes its table, and holds the buffers of a and b
 
 Calls count as they look from outside: a loop makes its whole result, an `async-start` its output. Other starts of collectives
-and their dones make their results anew, and so do custom calls that write into an operand. XLA's `TuplePointsToAnalysis`.
+and their dones make new results, as do custom calls that write into an operand. XLA's `TuplePointsToAnalysis`.
 """
 
 from __future__ import annotations

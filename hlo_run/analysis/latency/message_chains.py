@@ -183,17 +183,3 @@ def start_of(done: HloInstruction) -> HloInstruction:
     """Return the start of a done; another instruction itself."""
     named = ("all-reduce-done", "all-gather-done", "collective-permute-done", "send-done", "recv-done")
     return done.operands[0] if done.opcode in named else done
-
-
-def runs_before(first: HloInstruction, then: HloInstruction) -> bool:
-    """Return True if `then` runs after `first` in every order."""
-    seen: set[HloInstruction] = set()
-    waiting = [then]
-    while waiting:
-        current = waiting.pop()
-        if current is first:
-            return True
-        if current not in seen:
-            seen.add(current)
-            waiting += (*current.operands, *current.control_predecessors)
-    return False

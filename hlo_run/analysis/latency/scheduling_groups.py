@@ -27,7 +27,7 @@ class SchedulingGroup(NamedTuple):
 
 
 def scheduling_group(instruction: HloInstruction) -> SchedulingGroup | None:
-    """Return the group of an instruction, if it names one. Raises Unsupported if the attribute is no group."""
+    """Return the group of an instruction, if it names one. Raises Unsupported if the attribute is not a group."""
     text = attribute(instruction, GROUP_ATTRIBUTE)
     if text == _NO_WORK or not has_group(instruction):
         return None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.latency.async_kinds import is_collective_start
-from hlo_run.analysis.topological_order import TopologicalOrder
+from hlo_run.analysis.topological_order import TopologicalOrder, runs_before
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -37,21 +37,7 @@ def _keep_order(computation: HloComputation) -> None:
     for collective in computation.post_order():
         if collective.opcode not in COLLECTIVE and not is_collective_start(collective):
             continue
-        if last is not None and not _depends(collective, last) and TopologicalOrder(computation).add_edge(last, collective):
+        if last is not None and not runs_before(last, collective) and TopologicalOrder(computation).add_edge(last, collective):
             collective.control_predecessors = [*collective.control_predecessors, last]
             collective.touch()
         last = collective.users[0] if is_collective_start(collective) else collective
-
-
-def _depends(instruction: HloInstruction, other: HloInstruction) -> bool:
-    """Return True if an instruction runs after the other one in every order."""
-    seen: set[HloInstruction] = set()
-    waiting = [instruction]
-    while waiting:
-        current = waiting.pop()
-        if current is other:
-            return True
-        if current not in seen:
-            seen.add(current)
-            waiting += (*current.operands, *current.control_predecessors)
-    return False

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.latency.async_kinds import async_kind
-from hlo_run.analysis.latency.message_chains import Chain, Chains, Message, is_message, runs_before, start_of
+from hlo_run.analysis.latency.message_chains import Chain, Chains, Message, is_message, start_of
+from hlo_run.analysis.topological_order import runs_before
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
@@ -32,7 +33,7 @@ class LatencyHidingSchedulerPreparation(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Add control dependencies. Raises InternalError if a loop carries messages in a way that XLA never makes,
-        Unsupported if messages depend on each other so that there is no order, which XLA refuses too."""
+        Unsupported if messages wait for each other in a cycle. XLA refuses those, too."""
         del ctx
         if not module.instructions_of("send", "recv"):
             return

@@ -5,7 +5,7 @@
 
 Where the counter is read after the loop, its last value replaces it. The counter is an integer of the state that grows by a
 constant and is compared with one. An element that alone decides when the loop ends is named without a count. An existing config
-may be wrong: it is replaced, or removed if there is no such element. XLA's `WhileLoopTripCountAnnotator`, which also evaluates
+may be wrong: the pass replaces it, or removes it if it finds no such element. XLA's `WhileLoopTripCountAnnotator` also evaluates
 other loops by brute force, and keeps the config of a loop without a counter.
 """
 

@@ -26,7 +26,7 @@ class ReductionLayoutNormalizer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place; several inputs must all have the same layout.
 
-        A reduction of several inputs is made anew even if they lie in the default layout, so its computation is printed last.
+        The pass copies a reduction of several inputs even in the default layout, so its computation is printed last.
         """
         del ctx
         replaced = [r for r in module.in_post_order("reduce") if _lies_otherwise(r)]

@@ -46,7 +46,7 @@ def read_rule(text: str) -> Rule:
     """Return the rule that Shardy prints as `text`. Raises ValueError for other text."""
     found = _RULE.fullmatch(text.replace('\\"', '"').strip())
     if found is None:
-        raise ValueError(f"this is no sharding rule: {text}")
+        raise ValueError(f"this is not a sharding rule: {text}")
     operands, results, sizes, groups, _ = found.groups()
     listed = [entry.partition("=") for entry in (sizes or "").split(",") if entry.strip()]
     names = [_factors(name) for name, _, _ in listed]

@@ -167,7 +167,7 @@ def test_unknown_custom_calls_and_maps_have_no_rule() -> None:
         ("([i, j])->([i, j]) {i=8, j=4} sum={j}", "cannot have sum"),
         ("([i, a])->([i, j]) {i=8, j=4}", "'a' are no factors"),
         ("([i, j])->([i, j]) {j=8, i=4}", "not in order"),
-        ("[i, j]->[i, j]", "is no sharding rule"),
+        ("[i, j]->[i, j]", "is not a sharding rule"),
     ],
 )
 def test_a_given_rule_that_does_not_fit_is_refused(rule: str, message: str) -> None:
