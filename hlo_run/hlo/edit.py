@@ -237,6 +237,17 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 
+def scalar_adder(element_type: str) -> HloComputation:
+    """Return a computation that adds two scalars, with XLA's names; it is in no module yet."""
+    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
+    sides = [
+        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
+        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
+    ]
+    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
+    return made
+
+
 def next_channel_id(module: HloModule) -> int:
     """Return the channel after the largest one of the module; 1 without channels."""
     return 1 + max((instruction.channel_id or 0 for instruction in module.instructions), default=0)
