@@ -5,7 +5,8 @@
 This is Monte Carlo arithmetic (Parker, 1997). The distance between such a result and the plain float64 result is the
 rounding that any evaluation in the module's own types may have: it grows with the number of ops on the path and with
 cancellation. A sum of n terms gets errors of sqrt(n) roundings on each term and on its result, since its order and the
-type that it is kept in are open.
+type that it is kept in are open. The sums of products and convolutions are kept in f32 at least, so only the result is
+rounded to a narrower type.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ _SUMS = frozenset(
     custom-call cholesky triangular-solve""".split()
 )
 _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
+# They keep their sums in f32 or a wider type: XLA:GPU's libraries and kernels, XLA:CPU and the reference do.
+_SUMS_OF_PRODUCTS = frozenset(("dot", "ragged-dot", "convolution"))
+_F32_ROUNDING = 2.0**-24
 # Even the last op is computed with such errors, in f32, before its result is rounded.
 _LAST_ROUNDING = 2.0**-22
 # GPUs may multiply f32 matrices in TF32, which has 11 digits.
@@ -99,7 +103,7 @@ def term_count(instruction: HloInstruction) -> int:
 
 
 def operand_rounding(instruction: HloInstruction) -> float:
-    """Return the least relative error of an operand of a dot or convolution; 0 for other ops.
+    """Return the least relative error of an operand of a dot or convolution that has more digits; 0 for other ops.
 
     Each operand is rounded once. The sum of the products adds their errors with random signs.
     """
@@ -137,12 +141,16 @@ class Perturbation:
     ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
         """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
         original = self._originals.get(instruction)
-        if original is None or instruction.opcode in _EXACT or not _rounds(original.shape):
+        if original is None or _is_exact(instruction) or not _rounds(original.shape):
             return evaluate, program
         shape = original.shape
         terms = term_count(instruction)
         before = math.sqrt(terms) if instruction.opcode in _SUMS else 0.0
+        is_wide_sum = instruction.opcode in _SUMS_OF_PRODUCTS and rounding(shape.dtype) > _F32_ROUNDING
         after = before or (_ROUNDINGS_OF_APPROXIMATION if instruction.opcode in _APPROXIMATED else 1.0)
+        if is_wide_sum:
+            after = 1.0
+        term = _F32_ROUNDING if instruction.opcode in _SUMS_OF_PRODUCTS else math.inf
         floor = operand_rounding(original)
         # Both sides of a comparison round the result to its type once.
         last = _LAST_ROUNDING if instruction in self._last else math.inf
@@ -151,7 +159,7 @@ class Perturbation:
         def operands_of(operands: Sequence[Value]) -> list[Value]:
             if not before:
                 return list(operands)
-            return [self._round(value, was, before, floor) for value, was in zip(operands, own, strict=True)]
+            return [self._round(value, was, before, floor, term) for value, was in zip(operands, own, strict=True)]
 
         def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             assert evaluate is not None, "only an op with an evaluator is evaluated"
@@ -185,12 +193,22 @@ class Perturbation:
         return self._rounded(value, shape.dtype, count, least, most)
 
     def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
-        relative = max(count * min(rounding(dtype), most), least)
+        own = rounding(dtype)
+        # An operand that has few digits is exact in the type that it is multiplied in.
+        relative = max(count * min(own, most), least if own < least else 0.0)
         step = smallest_step(dtype) if most == math.inf else 0.0
         size = np.maximum(np.abs(value) * relative, np.where(value == 0, 0.0, step))
         words = self._engine.words((value.size + 63) // 64)
         signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
-        return np.asarray(value + size * signs.reshape(value.shape))
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isfinite(value), value + size * signs.reshape(value.shape), value)
+
+
+def _is_exact(instruction: HloInstruction) -> bool:
+    """True for an op whose results are elements of its operands, or exact: also for the largest or smallest of many."""
+    if instruction.opcode in ("reduce", "reduce-window", "all-reduce", "reduce-scatter", "scatter"):
+        return instruction.called_computations[0].root.opcode in ("maximum", "minimum", "and", "or")
+    return instruction.opcode in _EXACT
 
 
 def _last_ops(module: HloModule) -> set[HloInstruction]:

@@ -189,3 +189,37 @@ def test_in_a_lost_array_a_value_is_right_that_is_off_by_the_rounding_of_the_res
     wrong = _judged(module, [p], np.full(9, 260, ml_dtypes.bfloat16))
     assert wrong.is_lost
     assert not wrong.ok
+
+
+def test_the_start_of_a_maximum_stays_infinite() -> None:
+    """Softmax in bf16: the samples round neither -inf nor the largest element."""
+    module = hlo_run.parse(
+        "HloModule s add { a = bf16[] parameter(0) b = bf16[] parameter(1) ROOT c = bf16[] add(a, b) }"
+        " max { a = bf16[] parameter(0) b = bf16[] parameter(1) ROOT c = bf16[] maximum(a, b) }"
+        " ENTRY e { p = bf16[8,64] parameter(0) l = bf16[] constant(-inf) m = bf16[8] reduce(p, l), dimensions={1}, to_apply=max"
+        " b = bf16[8,64] broadcast(m), dimensions={0} d = bf16[8,64] subtract(p, b) x = bf16[8,64] exponential(d)"
+        " z = bf16[] constant(0) s = bf16[8] reduce(x, z), dimensions={1}, to_apply=add"
+        " t = bf16[8,64] broadcast(s), dimensions={0} ROOT q = bf16[8,64] divide(x, t) }"
+    )
+    p = (4 * np.random.default_rng(3).normal(size=(8, 64))).astype(ml_dtypes.bfloat16)
+    values = [p]
+    x = np.exp(np.asarray(p, np.float64) - np.max(np.asarray(p, np.float64), axis=1, keepdims=True))
+    softmax = x / x.sum(axis=1, keepdims=True)
+    found = _judged(module, values, softmax.astype(ml_dtypes.bfloat16))
+    assert found.ok
+    assert found.leaves[0].rounding is not None  # the bounds alone refuse it
+    assert not _judged(module, values, (1.1 * softmax).astype(ml_dtypes.bfloat16)).ok
+
+
+def test_a_product_in_bf16_keeps_its_sum_in_f32() -> None:
+    """One term of 1,024 is missing: more than the rounding of the result."""
+    module = hlo_run.parse(
+        "HloModule d ENTRY e { p = bf16[8,1024] parameter(0) q = bf16[1024,8] parameter(1)"
+        " ROOT d = bf16[8,8] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
+    )
+    random = np.random.default_rng(5)
+    p, q = (random.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in ((8, 1024), (1024, 8)))
+    whole = np.asarray(p, np.float64) @ np.asarray(q, np.float64)
+    assert _judged(module, [p, q], whole.astype(ml_dtypes.bfloat16)).ok
+    part = np.asarray(p[:, 1:], np.float64) @ np.asarray(q[1:], np.float64)
+    assert not _judged(module, [p, q], part.astype(ml_dtypes.bfloat16)).ok
