@@ -27,6 +27,7 @@ from hlo_run.hlo_passes.observer import (
     OPTIMIZED_HLO,
     PIPELINE_START,
     PRIORITY_FUSION_DUMP,
+    SPMD_CLEANUP,
     THUNK_METADATA,
     THUNK_METADATA_PROTO,
     THUNKS,
@@ -115,9 +116,11 @@ class DumpObserver(Observer):
         return level is Level.HLO or self._dumps_rows or self._dumps_logs
 
     def wants_note(self, title: str) -> bool:
-        """Return True for the frames of the fusion passes and the times of a schedule, if their flags ask for them."""
+        """Return True for steps inside a pass, frames of fusion passes and times of a schedule, if flags ask for them."""
         if title == LATENCY_SCHEDULE:
             return self._options.xla_dump_latency_hiding_schedule
+        if title == SPMD_CLEANUP:
+            return self._pass_re is not None or self._metadata is not None
         return title == FUSION_FRAMES and self._dumps_hlo and self._options.xla_dump_fusion_visualization
 
     @property
@@ -238,6 +241,8 @@ class DumpObserver(Observer):
 
     def _hlo(self, step: Step) -> None:
         if step.row == PIPELINE_START:
+            if step.changed:  # by the pass that runs the pipeline
+                self._text = self._module_text()
             self._texts.setdefault(step.pipeline, self._text)
         elif step.changed is not None:
             changes_text = self._changes_text(step) and step.row not in SILENT
@@ -269,8 +274,6 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
-            case "rename-instructions":
-                return opcodes != {"parameter"}
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
                 from hlo_run.hlo_passes.control_flow.computation_deduplicator import alike  # few dumps need it
 

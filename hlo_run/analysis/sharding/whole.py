@@ -1,0 +1,33 @@
+"""Whether a module computes whole values, which the partitioner divides, or is what each partition runs."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.shardy_annotations import is_annotated
+
+_ALLOWED = ("rng-get-and-update-state", "custom-call", "infeed", "outfeed")
+
+
+def is_for_partitioner(module: HloModule) -> bool:
+    """True if the module is for several partitions, and the partitioner can divide it.
+
+    Without any sharding, it cannot replicate an instruction with an effect, nor one that reads the number of the partition. Such
+    a module was divided before.
+    """
+    if int(module.attrs.get("num_partitions", 1)) == 1:
+        return False
+    if any(has_sharding(i) for i in module.instructions) or is_annotated(module):
+        return True
+    return not any(i.opcode == "partition-id" or is_refused(i) for i in module.instructions if i.opcode not in CONTROL_FLOW)
+
+
+def has_sharding(instruction: HloInstruction) -> bool:
+    """True for an instruction with a sharding, and for a border between whole values and those of one partition."""
+    return instruction.sharding is not None or instruction.custom_call_target.startswith("SPMD")
+
+
+def is_refused(instruction: HloInstruction) -> bool:
+    """True for an instruction with an effect that the partitioner cannot replicate."""
+    return has_side_effect(instruction) and instruction.opcode not in _ALLOWED and instruction.channel_id is None
