@@ -12,7 +12,7 @@ modules whose optimised HLO is XLA's, byte for byte. Of dumps of kernels it comp
 flags, all lines but paths and the lines that jaxlib adds. XLA weighs the producers between two steps of priority fusion in
 threads, so that their order is free. `--show KIND` prints the first lines that differ in files of one kind.
 
-XLA compiles for an H100, without Triton and without autotuning, and runs no HLO passes on modules with fusions. `--cache`
+XLA compiles for an H100, without Triton, without autotuning and without CUB's sorts, and runs no HLO passes on modules with fusions. `--cache`
 keeps its dumps. Needs `hlo-run[xla-gpu]`.
 """
 
@@ -42,6 +42,8 @@ _PASSES = ("--xla_dump_hlo_pass_re=.*", "--xla_dump_emitter_re=.*")
 _MODES = {"default": (), "passes": _PASSES}
 # So that both compilers are given the same flags.
 _FLAGS = (*EMITTERS_ONLY, "--xla_gpu_autotune_level=0")
+# Without a device XLA does not know CUB's scratch sizes, and sorts in kernels.
+_NO_CUB = "--xla_gpu_enable_cub_radix_sort=false"
 _AS_IS = "--xla_disable_all_hlo_passes"
 _NUMBERED = re.compile(r"\.\d+\.(ir-no-opt\.ll|ir-with-opt\.ll|ptx)$")
 _PASS_DUMP = re.compile(r"\.\d{4}\..*after_")
@@ -72,7 +74,8 @@ class Kind:
 def flags_of(file: Path, mode: Sequence[str]) -> list[str]:
     """Return the flags for a module."""
     text = file.read_text(encoding="utf-8")
-    return [*_FLAGS, *mode, *([_AS_IS] if "is_scheduled=true" in text.split("\n", 1)[0] or " fusion(" in text else [])]
+    is_optimized = "is_scheduled=true" in text.split("\n", 1)[0] or " fusion(" in text
+    return [*_FLAGS, *mode, *([_AS_IS] if is_optimized else []), *([_NO_CUB] if " sort(" in text else [])]
 
 
 def dumps_of_xla(file: Path, flags: tuple[str, ...], cache: Path | None) -> dict[str, str] | str:
