@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.whole import is_for_partitioner
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
 from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipelines
@@ -59,7 +59,7 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
             runs[key] = runs.get(key, False) or (not off_by_flag(row) and selects(ctx.rows, row.name, names))
 
     is_divided = is_for_partitioner(module)
-    by_shardy = ctx.options.use_shardy_partitioner and is_annotated(module)
+    by_shardy = ctx.options.use_shardy_partitioner and has_shardy_attributes(module)
 
     def is_off(pipeline: str, name: str) -> bool:
         if (by_shardy and pipeline in _PARTITIONER and name in _GSPMD) or (not by_shardy and name == _SHARDY):

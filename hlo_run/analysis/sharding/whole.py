@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
-from hlo_run.hlo.shardy_annotations import is_annotated
 
 _ALLOWED = ("rng-get-and-update-state", "custom-call", "infeed", "outfeed")
 
@@ -18,7 +18,7 @@ def is_for_partitioner(module: HloModule) -> bool:
     """
     if int(module.attrs.get("num_partitions", 1)) == 1:
         return False
-    if any(has_sharding(i) for i in module.instructions) or is_annotated(module):
+    if any(has_sharding(i) for i in module.instructions) or has_shardy_attributes(module):
         return True
     return not any(i.opcode == "partition-id" or is_refused(i) for i in module.instructions if i.opcode not in CONTROL_FLOW)
 

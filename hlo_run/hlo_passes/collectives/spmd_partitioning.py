@@ -21,6 +21,7 @@ from hlo_run.analysis.sharding.division import division_of
 from hlo_run.analysis.sharding.whole import has_sharding, is_for_partitioner
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
@@ -69,7 +70,7 @@ class SpmdPartitioning(Struct, frozen=True):
         flatten_call_graph(module)
         _complete(module, partitions)
         prepare(module)
-        channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
+        channels = Channels(next_channel_id(module))
         whole = module.entry
         kept = [parameter.sharding for parameter in whole.parameters]
         divided = DividedEntry(

@@ -96,6 +96,7 @@ def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction,
 
 
 def _remove_unreached(computation: HloComputation) -> None:
+    """Remove what neither the root nor an instruction with an effect needs."""
     reached: dict[HloInstruction, None] = {}
     waiting = [computation.root, *computation.parameters]
     waiting += [i for i in computation.instructions if i.opcode in SIDE_EFFECT]

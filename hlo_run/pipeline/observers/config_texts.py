@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from hlo_run.analysis.sharding.whole import is_for_partitioner
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.options.debug_options import DebugOption, debug_options, differing
@@ -52,7 +52,7 @@ def config_text(module: HloModule, given: Mapping[str, str]) -> str:
     lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
     lines += [f"{_INDENT}{line}" for line in _debug_option_lines(given)]
     lines += ["}", *_device_lines(replicas, partitions), *_ABOUT_SHARDINGS]
-    lines += ["use_shardy_partitioner: true"] if is_annotated(module) else []
+    lines += ["use_shardy_partitioner: true"] if has_shardy_attributes(module) else []
     lines += ["sharding_config {", "}", "schedule_config {", "}"]
     return "\n".join(lines) + "\n"
 

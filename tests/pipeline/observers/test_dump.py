@@ -212,9 +212,7 @@ def test_the_partitioner_runs_a_pipeline(tmp_path: Path) -> None:
     before, after = (next(folder.glob(f"*.spmd-cleanup.{place}.txt")).read_text() for place in ("after_p*", "after_dce*"))
     config = (folder / "module_0000.small.config.pbtxt").read_text()
     assert "num_partitions: 2\nuse_spmd_partitioning: true\n" in config
-    assert re.search(
-        r"(?s)computation_count: 2\n.*\{\n    replica_device_ids: 0\n  \}\n.*\{\n    replica_device_ids: 1\n", config
-    )
+    assert re.search(r"(?s)computation_count: 2\n.* replica_device_ids: 0\n.* replica_device_ids: 1\n", config)
     assert "%partition-id" in before
     assert "%partition-id" not in after
 
