@@ -13,14 +13,19 @@ _ALLOWED = ("rng-get-and-update-state", "custom-call", "infeed", "outfeed")
 def is_for_partitioner(module: HloModule) -> bool:
     """True if the module is for several partitions, and the partitioner can divide it.
 
-    Without any sharding, it cannot replicate an instruction with an effect, nor one that reads the number of the partition. Such
-    a module was divided before.
+    Without any sharding, it cannot replicate an instruction with an effect, nor one that reads the number of the partition, nor
+    a permute into given places. Such a module was divided before.
     """
     if int(module.attrs.get("num_partitions", 1)) == 1:
         return False
     if any(has_sharding(i) for i in module.instructions) or has_shardy_attributes(module):
         return True
-    return not any(i.opcode == "partition-id" or is_refused(i) for i in module.instructions if i.opcode not in CONTROL_FLOW)
+    return not any(_is_of_one_partition(i) for i in module.instructions if i.opcode not in CONTROL_FLOW)
+
+
+def _is_of_one_partition(instruction: HloInstruction) -> bool:
+    has_places = instruction.opcode == "collective-permute" and any(operand.shape.is_tuple for operand in instruction.operands)
+    return instruction.opcode == "partition-id" or has_places or is_refused(instruction)
 
 
 def has_sharding(instruction: HloInstruction) -> bool:
