@@ -12,8 +12,8 @@ modules whose optimised HLO is XLA's, byte for byte. Of dumps of kernels it comp
 flags, all lines but paths and the lines that jaxlib adds. XLA weighs the producers between two steps of priority fusion in
 threads, so that their order is free. `--show KIND` prints the first lines that differ in files of one kind.
 
-XLA compiles for an H100, without Triton and without autotuning, and runs no HLO passes on modules with fusions. `--cache`
-keeps its dumps. Needs `hlo-run[xla-gpu]`.
+XLA compiles for an H100, without Triton, autotuning and CUB's sorts, and runs no HLO passes on modules with fusions. In modules
+for several devices, small all-reduces are not done by Triton's kernels. `--cache` keeps its dumps. Needs `hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ _PASSES = ("--xla_dump_hlo_pass_re=.*", "--xla_dump_emitter_re=.*")
 _MODES = {"default": (), "passes": _PASSES}
 # So that both compilers are given the same flags.
 _FLAGS = (*EMITTERS_ONLY, "--xla_gpu_autotune_level=0")
+# Without a device XLA does not know CUB's scratch sizes, and sorts in kernels.
+_NO_CUB = "--xla_gpu_enable_cub_radix_sort=false"
+# Triton's, although Triton is off.
+_NO_ALL_REDUCE_KERNEL = "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false"
 _AS_IS = "--xla_disable_all_hlo_passes"
 _NUMBERED = re.compile(r"\.\d+\.(ir-no-opt\.ll|ir-with-opt\.ll|ptx)$")
 _PASS_DUMP = re.compile(r"\.\d{4}\..*after_")
@@ -72,7 +76,13 @@ class Kind:
 def flags_of(file: Path, mode: Sequence[str]) -> list[str]:
     """Return the flags for a module."""
     text = file.read_text(encoding="utf-8")
-    return [*_FLAGS, *mode, *([_AS_IS] if "is_scheduled=true" in text.split("\n", 1)[0] or " fusion(" in text else [])]
+    header = text.split("\n", 1)[0]
+    given = {
+        _AS_IS: "is_scheduled=true" in header or " fusion(" in text,
+        _NO_CUB: " sort(" in text,
+        _NO_ALL_REDUCE_KERNEL: "num_partitions=" in header or "replica_count=" in header,
+    }
+    return [*_FLAGS, *mode, *(flag for flag, is_given in given.items() if is_given)]
 
 
 def dumps_of_xla(file: Path, flags: tuple[str, ...], cache: Path | None) -> dict[str, str] | str:

@@ -2,9 +2,9 @@
 
 PLUGIN is the shared object of XLA's CUDA plugin. TARGET is a file with an XLA `gpu_target_config`, with which the plugin
 compiles without a GPU. The module is passed as a proto, so that XLA does not change it before compilation. A module that has
-several replicas or partitions in its header is compiled for as many GPUs, and XLA partitions one with shardings. The results
-are the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports no module of hlo_run, and prints refusals to
-stderr with exit code `REFUSED`. XLA aborts the process if one of its checks fails.
+several replicas or partitions in its header is compiled for as many GPUs, and XLA partitions one that was not partitioned
+before. The results are the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports no module of hlo_run, and prints
+refusals to stderr with exit code `REFUSED`. XLA aborts the process if one of its checks fails.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def main() -> int:
         xla = Plugin(plugin)
         replicas, partitions = device_counts(text)
         is_shardy = "xla.sdy." in text
-        is_divided = is_shardy or "sharding={" in text
+        # Without shardings XLA cannot partition these; they say that the module was partitioned.
+        is_whole = not re.search(r"\b(?:partition-id|[a-z-]+-start)\(", text)
+        is_divided = is_shardy or "sharding={" in text or (partitions > 1 and is_whole)
         options = compile_options(hlo.XlaComputation(module).program_shape(), replicas, partitions, is_divided, is_shardy)
         xla.compile(xla.topology(Path(target).read_bytes(), replicas * partitions), module, options)
     except (Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors

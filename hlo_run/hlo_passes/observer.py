@@ -23,6 +23,10 @@ OPTIMIZED_HLO = "hlo"
 # The module before the pipeline that follows the partitioner; XLA's file has this name.
 AFTER_PARTITIONER = "after_spmd_partitioner"
 FIRST_AFTER_PARTITIONER = "optimization"
+# The pipeline that runs inside `spmd-partitioning`.
+SPMD_CLEANUP = "spmd-cleanup"
+# Told by a pass that changed only what XLA's pass does not report as a change.
+UNREPORTED = "unreported"
 EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"

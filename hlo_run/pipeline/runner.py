@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.whole import is_for_partitioner
 from hlo_run.containment.board import at_place, counted
 from hlo_run.errors import HloRunError, InternalError, ParseError
 from hlo_run.hlo.graph import HloModule
@@ -49,7 +50,7 @@ def run_hlo_groups(
     if taken != READING:
         verify_library_calls(module)
     numbers = {id(row): number for number, row in enumerate((row for group in groups for _, row in group.all_rows()), 1)}
-    run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module, numbers)
+    run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module, numbers, is_for_partitioner(module))
     if ctx.options.verify != "off":
         rows = [row for group in groups for names, row in group.all_rows() if row.runs(ctx, names)]
         settles = any(row.settles_layouts or row.mixes_layouts for row in rows)
@@ -86,6 +87,7 @@ class _HloRun(Struct):
     module: HloModule
     numbers: dict[int, int]
     """The places of the rows in the table, from 1, by `id`."""
+    is_for_partitioner: bool
     strictness: Strictness = COMPILING
     settled: Strictness = LAID_OUT
     _verified: tuple[int, int, Strictness] | None = None
@@ -110,9 +112,8 @@ class _HloRun(Struct):
         return any(row.runs(self.ctx, (*names, *inner)) for inner, row in item.all_rows())
 
     def _fits(self, group: Group[PassContext, HloPass]) -> bool:
-        """True if the group is for modules with this number of partitions."""
-        has_several = int(self.module.attrs.get("num_partitions", 1)) > 1
-        return group.for_partitions is None or group.for_partitions is has_several
+        """True if the group is for modules that the partitioner divides, or for others, as this one is."""
+        return group.for_partitions is None or group.for_partitions is self.is_for_partitioner
 
     def _once(self, name: str, items: list[_Item], names: tuple[str, ...]) -> None:
         pass_names = [item.pass_name if isinstance(item, Row) else item.name for item in items]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.whole import is_for_partitioner
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
@@ -25,6 +27,12 @@ _UNROLLING = ("simplify-while-loops", "loop-double-buffer-transformer", "tuple-s
 # Rows that XLA runs only if a flag says so.
 _ON_BY_FLAG = frozenset(("scatter_determinism_expander",))
 _SCHEDULER = "latency-hiding-scheduler"
+# The pipelines that divide a module, and the one in their place for a module that is not divided.
+_PARTITIONER = ("spmd-partitioner", "spmd-simplify")
+_SHARDING_REMOVAL = "sharding-removal"
+# What one of the two propagations of shardings needs, and the other does not.
+_SHARDY = "shardy-xla"
+_GSPMD = ("hlo-constant-splitter", "sharding-propagation", "dce")
 
 
 def xla_pipelines() -> tuple[Pipeline, ...]:
@@ -50,11 +58,16 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
             key = spelling(names[-1]).replace(" ", "-"), spelling(row.pass_name)
             runs[key] = runs.get(key, False) or (not off_by_flag(row) and selects(ctx.rows, row.name, names))
 
+    is_divided = is_for_partitioner(module)
+    by_shardy = ctx.options.use_shardy_partitioner and has_shardy_attributes(module)
+
     def is_off(pipeline: str, name: str) -> bool:
+        if (by_shardy and pipeline in _PARTITIONER and name in _GSPMD) or (not by_shardy and name == _SHARDY):
+            return True
         key = spelling(pipeline).replace(" ", "-"), spelling(name)
         return not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,))
 
-    found = xla_pipelines()
+    found = tuple(p for p in xla_pipelines() if p.name != (_SHARDING_REMOVAL if is_divided else _PARTITIONER[0]))
     if ctx.options.loop_unrolling:
         longer = (replace(p, items=(*p.items, *_UNROLLING)) if p.name == _UNROLLING_PIPELINE else p for p in found)
         found = tuple(longer)

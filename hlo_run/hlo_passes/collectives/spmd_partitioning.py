@@ -18,21 +18,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.division import division_of
+from hlo_run.analysis.sharding.whole import has_sharding, is_for_partitioner
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.partitioning.cleanup import clean_up, remove_unreached
+from hlo_run.hlo_passes.observer import SPMD_CLEANUP, Level, Step
+from hlo_run.hlo_passes.partitioning.cleanup import clean_up
 from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
 from hlo_run.hlo_passes.partitioning.preparation import prepare
 from hlo_run.hlo_passes.partitioning.rings import RingOptions
 from hlo_run.hlo_passes.partitioning.state import Channels
+from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 from hlo_run.options import CompileOptions
 
@@ -52,8 +56,16 @@ class SpmdPartitioning(Struct, frozen=True):
         Raises Unsupported for shardings over other devices than the module's partitions, ParseError for tiles that do not have
         the dimensions of their array.
         """
+
+        def tell(row: str, changed: bool) -> None:
+            step = Step(Level.HLO, SPMD_CLEANUP, row, lambda: module_to_string(module, dump_options(ctx.show)), changed=changed)
+            for observer in observers:
+                observer.after(step)
+
+        observers = [observer for observer in ctx.observers if observer.wants_note(SPMD_CLEANUP)]
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
-        if not _has_shardings(module):
+        is_divided = any(has_sharding(i) for i in module.instructions)
+        if not is_divided and not is_for_partitioner(module):
             return
         flatten_call_graph(module)
         _complete(module, partitions)
@@ -70,7 +82,7 @@ class SpmdPartitioning(Struct, frozen=True):
             if sharding is not None:
                 made = partition_computation(module, computation, sharding, replicas, partitions, channels, rings)
                 _put(module, computation, made)
-        clean_up(module)
+        clean_up(module, tell)
         for instruction in module.instructions:
             if instruction.opcode not in _KEEPS_SHARDING:
                 instruction.attrs.pop("sharding", None)
@@ -78,7 +90,7 @@ class SpmdPartitioning(Struct, frozen=True):
             if sharding is not None:
                 parameter.attrs["sharding"] = sharding
         _fit_layout(module)
-        module.divided = divided
+        module.divided = divided if is_divided else None
 
 
 def _ring_options(options: CompileOptions) -> RingOptions:
@@ -97,10 +109,6 @@ def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None,
     pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
     leaves = [(shape, leaf) for (_, shape), leaf in pairs if shape.element_type != "token"]
     return tuple(division_of(shape, leaf, partitions) if shape.is_array else None for shape, leaf in leaves)
-
-
-def _has_shardings(module: HloModule) -> bool:
-    return any(i.sharding is not None or i.custom_call_target.startswith("SPMD") for i in module.instructions)
 
 
 def _complete(module: HloModule, partitions: int) -> None:
@@ -198,7 +206,6 @@ def _root_sharding(computation: HloComputation) -> Sharding | None:
 
 def _put(module: HloModule, old: HloComputation, new: HloComputation) -> None:
     """Put a partitioned computation in the place of the original one."""
-    remove_unreached(new)
     is_entry = old.is_entry
     module.add_computation(new, is_entry=is_entry)
     for caller in list(old.callers):

@@ -82,6 +82,7 @@ class LayoutAssignment(Struct, frozen=True):
             if not computation.is_entry and not called.is_settled(computation):
                 called.learn(computation, layouts)
             _assign(layouts, instructions)
+        _drop_element_sizes(module, order)
 
 
 def _callees_first(module: HloModule) -> list[HloComputation]:
@@ -122,6 +123,30 @@ def _propagate(
             _pin(layouts, instruction, ctx)
     layouts.run()
     return layouts
+
+
+def _drop_element_sizes(module: HloModule, computations: list[HloComputation]) -> None:
+    """Leave element sizes of packed types to `sub-byte-size-setter`, but for parameters and results of the entry, as in XLA."""
+    kept = set(module.entry.parameters)
+    waiting = [module.entry.root]
+    while waiting:
+        result = waiting.pop()
+        kept.add(result)
+        waiting += result.operands if result.opcode == "tuple" else ()
+    known: dict[Shape, Shape] = {}
+    for instruction in (i for c in computations for i in c.instructions if i not in kept):
+        shape = instruction.shape
+        if shape not in known:
+            known[shape] = shape.map_leaves(_without_element_size)
+        if known[shape] != shape:
+            instruction.shape = known[shape]
+
+
+def _without_element_size(shape: Shape) -> Shape:
+    if not shape.is_array or shape.layout is None or shape.dtype.bits >= _BYTE_BITS:
+        return shape
+    size = f"E({shape.dtype.bits})"
+    return replace(shape, layout=Layout(shape.layout.minor_to_major, shape.layout.extra.replace(size, "")))
 
 
 def _assign(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:

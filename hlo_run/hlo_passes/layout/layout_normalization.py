@@ -25,6 +25,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import UNREPORTED
 
 Changes: TypeAlias = "dict[str, Any]"
 
@@ -36,9 +37,12 @@ class LayoutNormalization(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
-        del ctx
+        version, is_reported = module.version, False
         for computation in executed_computations(module):
-            _Normalizer(module).run(computation)
+            is_reported |= _Normalizer(module).run(computation)
+        for observer in ctx.observers:
+            if module.version != version and not is_reported and observer.wants_note(UNREPORTED):
+                observer.note("", UNREPORTED, lambda: self.name)
 
 
 def _order(shape: Shape) -> list[int]:
@@ -65,9 +69,13 @@ class _Normalizer(Struct):
     module: HloModule
     _normal_of: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
     _done: set[HloInstruction] = field(default_factory=set[HloInstruction])
+    _is_reported: bool = False
 
-    def run(self, computation: HloComputation) -> None:
-        """Replace the instructions to normalise, in XLA's order: also a bitcast that is new when its user asks for operands."""
+    def run(self, computation: HloComputation) -> bool:
+        """Replace the instructions to normalise, in XLA's order: also a bitcast that is new when its user asks for operands.
+
+        Return False if only unused bitcasts were added.
+        """
         ordered = {p for i in computation.instructions for p in i.control_predecessors}
         alone = [i for i in computation.instructions if not i.users and i is not computation.root and i not in ordered]
         unused, entered = Leftovers(), set[HloInstruction]()
@@ -81,11 +89,13 @@ class _Normalizer(Struct):
                     stack.pop()
                     self._done.add(top)
                     for old in self._normalized(top):
+                        self._is_reported = True
                         unused.add(old)
                 else:
                     entered.add(top)
                     stack += [i for i in reversed((*top.operands, *top.control_predecessors)) if i not in self._done]
         unused.remove()
+        return self._is_reported
 
     def _normalized(self, instruction: HloInstruction) -> list[HloInstruction]:
         """Normalise an instruction; return those that it replaced."""
@@ -107,6 +117,7 @@ class _Normalizer(Struct):
         """Let users of a value in another layout read a bitcast of its bitcast to the default layout."""
         if not value.users or not value.shape.is_array or value.shape.has_default_layout:
             return
+        self._is_reported = True
         users = list(value.users)
         normal = _plain(value).bitcast(value, _normal(value.shape))
         back = _plain(value).bitcast(normal, value.shape)

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.sharding import Sharding
+from hlo_run.hlo_passes.observer import PIPELINE_START
 
 _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
 
 
-def clean_up(module: HloModule) -> None:
+def clean_up(module: HloModule, tell: Callable[[str, bool], None]) -> None:
     """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not.
 
-    As in XLA, reducers of instructions that are merged stay in the module.
+    `tell` gets the name of each step, and whether it changed something. As in XLA, reducers of instructions that are merged stay
+    in the module.
     """
     computations = [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]
+
+    def run(name: str, step: Callable[[], None]) -> None:
+        version = module.version
+        step()
+        tell(name, module.version != version)
+
+    def remove_unused() -> None:
+        for computation in computations:
+            _remove_unreached(computation)
+        remove_uncalled(module)
+
+    def merge() -> None:
+        for computation in computations:
+            _merge_equal(module, computation)
+            _remove_unreached(computation)
+
+    tell(PIPELINE_START, True)
+    run("dce", remove_unused)
+    run("tuple-simplifier", lambda: _forward_elements(module, computations))
+    run("dce", remove_unused)
+    run("cse", merge)
+
+
+def _forward_elements(module: HloModule, computations: Sequence[HloComputation]) -> None:
     for computation in computations:
         for element in computation.post_order():
             if element.opcode == "get-tuple-element" and element.operands[0].opcode == "tuple":
                 module.replace_uses(element, element.operands[0].operands[element.tuple_index])
-        remove_unreached(computation)
-    remove_uncalled(module)
-    for computation in computations:
-        _merge_equal(module, computation)
-        remove_unreached(computation)
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
@@ -41,22 +62,29 @@ def _merge_equal(module: HloModule, computation: HloComputation) -> None:
     numbers: dict[HloInstruction, int] = {}
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
-        sharding = instruction.sharding if instruction.opcode != "constant" else None
         if instruction.opcode == "iota":
-            instruction.attrs.pop("sharding", None)
-            numbers[instruction] = iotas.setdefault(keys.of(instruction, ()), numbers[instruction])
+            numbers[instruction] = iotas.setdefault(_key(keys, instruction, ()), numbers[instruction])
             continue
         _read_first_iotas(instruction, numbers)
         is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
-        instruction.attrs.pop("sharding", None)
-        known = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), [])
+        sharding = instruction.sharding if instruction.opcode != "constant" else None
+        known = first.setdefault(_key(keys, instruction, tuple(numbers[o] for o in instruction.operands)), [])
         same = next((old for old, other in known if sharding is None or other is None or other == sharding), None)
         if same is None:
             known.append((instruction, sharding))
         else:
             module.replace_uses(instruction, same)
+
+
+def _key(keys: ValueKeys, instruction: HloInstruction, operands: tuple[int, ...]) -> Hashable:
+    """Return the key of an instruction's value without its sharding."""
+    sharding = instruction.attrs.pop("sharding", None)
+    key = keys.of(instruction, operands)
+    if sharding is not None:
+        instruction.attrs["sharding"] = sharding
+    return key
 
 
 def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]) -> None:
@@ -67,7 +95,7 @@ def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction,
             instruction.replace_operand(operand, first[numbers[operand]])
 
 
-def remove_unreached(computation: HloComputation) -> None:
+def _remove_unreached(computation: HloComputation) -> None:
     """Remove what neither the root nor an instruction with an effect needs."""
     reached: dict[HloInstruction, None] = {}
     waiting = [computation.root, *computation.parameters]

@@ -47,10 +47,10 @@ class Builder(InstructionMaker):
         self._note_broadcast(made)
         return made
 
-    def clone(self, old: HloInstruction, shape: Shape, operands: Sequence[HloInstruction]) -> HloInstruction:
-        """Add a copy of an instruction with another shape and other operands, without its sharding."""
+    def clone(self, old: HloInstruction, shape: Shape, operands: Sequence[HloInstruction], name: str = "") -> HloInstruction:
+        """Add a copy of an instruction with another shape, other operands and perhaps another name, without its sharding."""
         attributes = {name: value for name, value in old.attrs.items() if name != "sharding"}
-        made = HloInstruction(old.name, old.opcode, shape, operands, attributes, dict(old.called), old.where)
+        made = HloInstruction(name or old.name, old.opcode, shape, operands, attributes, dict(old.called), old.where)
         self._note_broadcast(self.computation.add(made))
         return made
 

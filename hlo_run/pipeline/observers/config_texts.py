@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
+from hlo_run.analysis.sharding.whole import is_for_partitioner
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
@@ -44,24 +46,33 @@ def config_text(module: HloModule, given: Mapping[str, str]) -> str:
     lines += [f"{_INDENT}result {{", *_shape_lines(module.entry.root.shape, 2), f"{_INDENT}}}"]
     lines += [f'{_INDENT}parameter_names: "{parameter.name}"' for parameter in module.entry.parameters]
     lines.append("}")
-    lines += [
-        f"replica_count: {module.attrs.get('replica_count', 1)}",
-        f"num_partitions: {module.attrs.get('num_partitions', 1)}",
-    ]
+    replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    lines += [f"replica_count: {replicas}", f"num_partitions: {partitions}"]
+    lines += ["use_spmd_partitioning: true"] if is_for_partitioner(module) else []
     lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
     lines += [f"{_INDENT}{line}" for line in _debug_option_lines(given)]
-    lines += ["}", *_AFTER_DEBUG_OPTIONS]
+    lines += ["}", *_device_lines(replicas, partitions), *_ABOUT_SHARDINGS]
+    lines += ["use_shardy_partitioner: true"] if has_shardy_attributes(module) else []
+    lines += ["sharding_config {", "}", "schedule_config {", "}"]
     return "\n".join(lines) + "\n"
 
 
-_AFTER_DEBUG_OPTIONS = (
+_ABOUT_SHARDINGS = (
     "allow_spmd_sharding_propagation_to_output: false",
     "allow_spmd_sharding_propagation_to_parameters: false",
-    "sharding_config {",
-    "}",
-    "schedule_config {",
-    "}",
 )
+
+
+def _device_lines(replicas: int, partitions: int) -> Iterator[str]:
+    """Yield which device runs which replica of which partition, if there are several devices."""
+    if replicas * partitions == 1:
+        return
+    yield from ("static_device_assignment {", f"{_INDENT}replica_count: {replicas}", f"{_INDENT}computation_count: {partitions}")
+    for partition in range(partitions):
+        yield f"{_INDENT}computation_devices {{"
+        yield from (f"{2 * _INDENT}replica_device_ids: {replica * partitions + partition}" for replica in range(replicas))
+        yield f"{_INDENT}}}"
+    yield "}"
 
 
 def _debug_option_lines(given: Mapping[str, str]) -> Iterator[str]:

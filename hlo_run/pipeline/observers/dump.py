@@ -27,10 +27,12 @@ from hlo_run.hlo_passes.observer import (
     OPTIMIZED_HLO,
     PIPELINE_START,
     PRIORITY_FUSION_DUMP,
+    SPMD_CLEANUP,
     THUNK_METADATA,
     THUNK_METADATA_PROTO,
     THUNKS,
     THUNKS_AFTER_PASSES,
+    UNREPORTED,
     Level,
     Observer,
     Step,
@@ -105,6 +107,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._has_unused_bodies = False
+        self._is_unreported = False  # what the row that runs changes
         self._unscheduled = b""  # the module before the latency-hiding scheduler, as a proto
         self._frames: dict[str, list[Frame]] = {}
         self._is_scheduled = module.schedule is not None
@@ -115,9 +118,11 @@ class DumpObserver(Observer):
         return level is Level.HLO or self._dumps_rows or self._dumps_logs
 
     def wants_note(self, title: str) -> bool:
-        """Return True for the frames of the fusion passes and the times of a schedule, if their flags ask for them."""
+        """Return True for steps inside a pass, frames of fusion passes and times of a schedule, if flags ask for them."""
         if title == LATENCY_SCHEDULE:
             return self._options.xla_dump_latency_hiding_schedule
+        if title in (SPMD_CLEANUP, UNREPORTED):
+            return self._pass_re is not None or self._metadata is not None
         return title == FUSION_FRAMES and self._dumps_hlo and self._options.xla_dump_fusion_visualization
 
     @property
@@ -184,6 +189,8 @@ class DumpObserver(Observer):
         """Write the texts about buffers, thunks and constants, and those of some passes. Other notes are not dumped."""
         if title == LATENCY_SCHEDULE:
             self._schedule(text())
+        elif title == UNREPORTED:
+            self._is_unreported = True
         if not self._dumps_hlo:
             return
         if title in BUFFER_TEXTS and self._options.dumps_text:
@@ -238,9 +245,12 @@ class DumpObserver(Observer):
 
     def _hlo(self, step: Step) -> None:
         if step.row == PIPELINE_START:
+            if step.changed:  # by the pass that runs the pipeline
+                self._text = self._module_text()
             self._texts.setdefault(step.pipeline, self._text)
         elif step.changed is not None:
-            changes_text = self._changes_text(step) and step.row not in SILENT
+            changes_text = self._changes_text(step) and step.row not in SILENT and not self._is_unreported
+            self._is_unreported = False
             step = replace(step, changed=changes_text or (bool(step.changed) and step.row in TELLING))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
@@ -269,8 +279,8 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
-            case "rename-instructions":
-                return opcodes != {"parameter"}
+            case "reduction-layout-normalizer":  # makes every reduction of several arrays anew
+                return any(len(i.operands) > 2 for i in self._module.instructions_of("reduce"))
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
                 from hlo_run.hlo_passes.control_flow.computation_deduplicator import alike  # few dumps need it
 

@@ -10,7 +10,9 @@ from msgspec import Struct
 from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
-_ALWAYS_CHANGE = frozenset("layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split())
+_ALWAYS_CHANGE = frozenset(
+    "spmd-partitioning layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split()
+)
 TELLING = frozenset(("async-collective-annotator", "latency-hiding-scheduler"))
 """XLA's passes that report a change also where the text stays the same."""
 SILENT = frozenset(("collective-pipelining-analyzer",))
@@ -30,15 +32,17 @@ _PART_OF_OTHERS = frozenset(("schedule", "renew-copies"))
 
 
 class Pipeline(Struct, frozen=True):
-    """One of XLA's pipelines: the names of its passes, and the pipelines inside it, in order."""
+    """One of XLA's pipelines: the names of its passes and the pipelines inside it, in order. A pass may be its `runner`."""
 
     name: str
     items: tuple[str | Pipeline, ...]
+    runner: str = ""
 
     def without(self, is_off: Callable[[str, str], bool]) -> Pipeline:
         """Return the pipeline without the passes for which `is_off(pipeline, pass)`, as XLA leaves out disabled passes."""
         kept = (item for item in self.items if not is_off(self.name, _name(item)))
-        return Pipeline(self.name, tuple(item if isinstance(item, str) else item.without(is_off) for item in kept))
+        items = tuple(item if isinstance(item, str) else item.without(is_off) for item in kept)
+        return Pipeline(self.name, items, self.runner)
 
 
 class PassDump(Struct, frozen=True):
@@ -167,7 +171,7 @@ class XlaOrder:
 
 
 def read_pipelines(text: str) -> tuple[Pipeline, ...]:
-    """Return the pipelines that a text lists by indentation; a name with a colon is a pipeline."""
+    """Return the pipelines that a text lists by indentation; a name with a colon is a pipeline (`pass/name`: of a pass)."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return tuple(item for item in _items(lines, 0, 0)[0] if isinstance(item, Pipeline))
 
@@ -184,7 +188,8 @@ def _items(lines: list[str], place: int, depth: int) -> tuple[list[str | Pipelin
             items.append(name)
             continue
         inner, place = _items(lines, place, depth + 1)
-        items.append(Pipeline(name[:-1], tuple(inner)))
+        runner, _, inner_name = name[:-1].rpartition("/")
+        items.append(Pipeline(inner_name, tuple(inner), runner))
     return items, place
 
 
@@ -192,7 +197,8 @@ def _find(inside: _Open, name: str, is_pipeline: bool = False) -> int | None:
     """Return the place of a pass in what is left of a pipeline; None if it is not there."""
     for place in range(inside.place, len(inside.pipeline.items)):
         item = inside.pipeline.items[place]
-        if _same(_name(item), name) and (not is_pipeline or isinstance(item, Pipeline)):
+        found = item.name if is_pipeline and isinstance(item, Pipeline) else _name(item)
+        if _same(found, name) and (not is_pipeline or isinstance(item, Pipeline)):
             return place
     return None
 
@@ -207,7 +213,7 @@ def _pass(step: Step) -> str:
 
 
 def _name(item: str | Pipeline) -> str:
-    return item if isinstance(item, str) else item.name
+    return item if isinstance(item, str) else item.runner or item.name
 
 
 def _same(one: str, two: str) -> bool:

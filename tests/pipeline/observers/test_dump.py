@@ -28,6 +28,35 @@ ENTRY e { a = f32[64,64] parameter(0)
   g = f32[64,64] sort(d), dimensions={1}, to_apply=less
   ROOT h = f32[64,64] sort(g), dimensions={0}, to_apply=less }
 """
+# A library's call, elements of 4 bits and a reduction of two arrays.
+VARIED = """HloModule small
+pick { a = f32[] parameter(0)
+  i = s32[] parameter(1)
+  b = f32[] parameter(2)
+  j = s32[] parameter(3)
+  l = pred[] compare(a, b), direction=LT
+  v = f32[] select(l, b, a)
+  n = s32[] select(l, j, i)
+  ROOT r = (f32[], s32[]) tuple(v, n) }
+ENTRY e { x = f32[1,4,4,3] parameter(0)
+  w = f32[3,3,3,8] parameter(1)
+  q = s4[8,8] parameter(2)
+  n = s32[1,4,4,8] parameter(3)
+  c = f32[1,4,4,8] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  lowest = f32[] constant(-inf)
+  none = s32[] constant(0)
+  t = s4[8,8] add(q, q)
+  f = f32[8,8] convert(t)
+  m = (f32[1,4,8], s32[1,4,8]) reduce(c, n, lowest, none), dimensions={2}, to_apply=pick
+  ROOT r = (f32[8,8], (f32[1,4,8], s32[1,4,8])) tuple(f, m) }
+"""
+DIVIDED = """HloModule small, num_partitions=2
+add { x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT r = f32[] add(x, y) }
+ENTRY e { p = f32[9] parameter(0)
+  ROOT r = f32[9] all-reduce(p), channel_id=3, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add }
+"""
 AFTER = "sm_9.0a_gpu_after_optimizations"
 BUFFERS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment", "memory-usage-report")}
 ANALYSIS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment-values", "live-range")}
@@ -153,6 +182,39 @@ def test_passes_that_change_nothing_are_dumped_unless_all_are(tmp_path: Path) ->
         "0006.hlo_normalization.after_deviceless-estimate-cub-sort-scratch-size.before_estimate-cub-scan-scratch-size.txt",
         "0007.hlo_normalization.after_estimate-cub-scan-scratch-size.before_pipeline-end.txt",
     ]
+
+
+def _changes(folder: Path) -> list[str]:
+    """Return the dumps after passes that changed something, without their numbers."""
+    return [name[5:] for name in sorted(_names(folder)) if re.match(r"\d{4}\.", name) and "pipeline-start" not in name]
+
+
+def test_changes_that_xla_reports(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    passes = "layout_normalization|reduction-layout-normalizer|sub-byte-size-setter"
+    names = _changes(_dump(tmp_path, "--xla_dump_hlo_pass_re=.*", text=VARIED))
+    assert [name for name in names if re.search(rf"after_(?:{passes})\.", name)] == [
+        "optimization.after_sub-byte-size-setter.before_rng-expander.txt",
+        "layout_assignment.after_sub-byte-size-setter.before_optimize_input_output_buffer_alias.txt",
+        "layout_normalization.after_layout_normalization.before_algsimp.txt",
+        "hlo_normalization.after_reduction-layout-normalizer.before_algsimp.txt",
+    ]
+
+
+def test_the_partitioner_runs_a_pipeline(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    folder = _dump(tmp_path, "--xla_dump_hlo_pass_re=.*", text=DIVIDED)
+    assert _changes(folder)[:3] == [
+        "spmd-cleanup.after_dce.before_tuple-simplifier.txt",
+        "spmd-partitioner.after_spmd-partitioning.before_call-inliner.txt",
+        "layout_assignment.after_layout-assignment.before_sub-byte-size-setter.txt",
+    ]
+    before, after = (next(folder.glob(f"*.spmd-cleanup.{place}.txt")).read_text() for place in ("after_p*", "after_dce*"))
+    config = (folder / "module_0000.small.config.pbtxt").read_text()
+    assert "num_partitions: 2\nuse_spmd_partitioning: true\n" in config
+    assert re.search(r"(?s)computation_count: 2\n.* replica_device_ids: 0\n.* replica_device_ids: 1\n", config)
+    assert "%partition-id" in before
+    assert "%partition-id" not in after
 
 
 def test_texts_about_flags(tmp_path: Path) -> None:

@@ -82,6 +82,32 @@ def test_a_repeated_pipeline_starts_again() -> None:
     assert _start(order, "last")[0] == "inner and outer: two > pipeline-end"
 
 
+def test_a_pass_runs_a_pipeline() -> None:
+    order = XlaOrder(read_pipelines("outer:\n  one\n  two/inside:\n    a\n  three\n"))
+    assert _start(order, "outer") == ["outer: pipeline-start > one"]
+    assert _names(order.before_row(_step("outer", "two"))) == ["outer: one > two"]
+    assert _start(order, "inside") == ["inside: pipeline-start > a"]
+    assert _names(order.after_step(_step("inside", "a", changed=True))) == ["inside: a > pipeline-end *"]
+    assert _names(order.after_step(_step("outer", "two", changed=True))) == ["outer: two > three *"]
+
+
+def _of_partitions(text: str, shardy: bool = True) -> list[str]:
+    module = parse(f"HloModule m, num_partitions=2\nENTRY e {{ {text} }}")
+    return _names(xla_order(PassContext(preset("h100"), CompileOptions(use_shardy_partitioner=shardy)), module).finish())
+
+
+def test_a_module_of_partitions_is_divided_once() -> None:
+    divided = _of_partitions("ROOT p = f32[] parameter(0)")
+    assert "spmd-partitioner: sharding-propagation > spmd-partitioning" in divided
+    assert not [name for name in divided if name.startswith("sharding-removal") or "shardy-xla" in name]
+    again = _of_partitions("ROOT p = u32[] partition-id()")
+    assert "sharding-removal: pipeline-start > sharding-remover" in again
+    assert not [name for name in again if name.startswith("spmd")]
+    shardy = _of_partitions('ROOT p = f32[] parameter(0), frontend_attributes={xla.sdy.sharding="x"}')
+    assert "spmd-partitioner: spmd-simplify > shardy-xla" in shardy
+    assert "spmd-partitioner: shardy-xla > spmd-partitioning" in shardy
+
+
 def test_rows_that_xla_lacks_are_dumped_if_they_change_something() -> None:
     order = XlaOrder(read_pipelines(TEXT))
     _start(order, "first")
@@ -97,7 +123,7 @@ def test_the_list_has_every_pipeline_of_the_table() -> None:
         known.add(pipeline.name.replace("_", " "))
         pending += [item for item in pipeline.items if not isinstance(item, str)]
     ours = {group.replace("_", " ") for outer in PIPELINE for names, _ in outer.all_rows() for group in names}
-    assert ours - known == {"spmd-partitioner", "spmd-simplify", "p2p-schedule-preparation"}, "runs for several devices only"
+    assert ours - known == {"p2p-schedule-preparation"}, "runs for several devices only"
 
 
 def _all(options: CompileOptions) -> list[str]:

@@ -54,8 +54,9 @@ def _gather_before_copy(module: HloModule, gather: HloInstruction, value: HloIns
     wanted = replace(split, layout=Layout(_with_dim(after.shape.minor_to_major, major, dim), extra))
     moved = editor.add("copy", wanted, [editor.bitcast(made, by_device)])
     module.replace(after, editor.bitcast(moved, after.shape))
-    for gone in (after, gather):
-        editor.computation.remove(gone)
+    computation, before = editor.computation, gather.operands[0]
+    for gone in (after, gather, before):
+        computation.remove(gone)
 
 
 def _with_dim(minor_to_major: Sequence[int], new_dim: int, inner: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ def dot(v: Visit) -> Part:
             sizes[group.output] = lhs.hlo.shape.dims[group.lhs]
         for group in dims.rhs_free:
             sizes[group.output] = rhs.hlo.shape.dims[group.rhs]
-        return lhs.builder.clone(v.hlo, Shape.array(v.hlo.shape.element_type, tuple(sizes)), [lhs.hlo, rhs.hlo])
+        return lhs.builder.clone(v.hlo, Shape.array(v.hlo.shape.element_type, tuple(sizes)), [lhs.hlo, rhs.hlo], v.hlo.opcode)
 
     lhs, rhs = v.parts
     if lhs.hlo is rhs.hlo:

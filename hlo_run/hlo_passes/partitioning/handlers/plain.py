@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.shardings.groups import group_on_dims
 from hlo_run.hlo.shardings.make import REPLICATED, divides_evenly, elements_of, maximal, part_of, shard_shape
 from hlo_run.hlo.shardings.moves import move_tiles, remove_dims, target_for_tiles
@@ -90,7 +91,7 @@ def constant(v: Visit) -> Part:
     if v.hlo.shape.is_tuple:
         return v.by_default()
     if v.is_whole:
-        return v.made(v.b.clone(v.hlo, v.hlo.shape, []))
+        return v.made(v.b.clone(v.hlo, v.hlo.shape, [], clone_name(v.hlo.name)))
     array = np.asarray(v.hlo.constant_array)
     is_equal = array.size > 0 and bool(np.all(array == array.reshape(-1)[0]))
     if v.leaf.tiles is not None and (not divides_evenly(v.hlo.shape, v.sharding) or not is_equal):

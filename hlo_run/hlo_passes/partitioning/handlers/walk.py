@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from hlo_run.analysis.sharding.whole import is_refused
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings.groups import GroupedSharding, manual_groups
 from hlo_run.hlo.shardings.make import elements_of, for_shape, is_manual, maximal, part_of
@@ -72,8 +72,7 @@ def _visit(state: State, instruction: HloInstruction, parts: dict[HloInstruction
         return _manual(state, instruction, operands, sharding)
     if _has_manual_groups(sharding) and not is_border and opcode != "get-tuple-element":
         return _in_groups(state, instruction, operands, sharding)
-    is_allowed = opcode in ("rng-get-and-update-state", "custom-call", "infeed", "outfeed") or instruction.channel_id is not None
-    if has_side_effect(instruction) and not is_allowed:
+    if is_refused(instruction):
         raise Unsupported(f"'{opcode}' has an effect and cannot be replicated", instruction.where)
     return handler_of(instruction)(plain)
 

@@ -11,7 +11,7 @@ def element_of_tuple(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """get-tuple-element(tuple(A, B)), index=1 => B."""
     del rw
     value = i.operands[0].operands[i.tuple_index] if i.operands[0].opcode == "tuple" else None
-    is_kept = value is not None and "sharding" in i.attrs and i.attrs["sharding"] != value.attrs.get("sharding")
+    is_kept = value is not None and i.sharding is not None and value.sharding not in (None, i.sharding)
     return None if is_kept else value
 
 
