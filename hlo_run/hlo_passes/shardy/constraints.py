@@ -47,11 +47,13 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
     return computation.add(made)
 
 
-def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> None:
+def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> Given:
     """Let the operands of closed constraints have their shardings, if nothing else says how they are divided.
 
-    Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used.
+    Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used. Those
+    of constraints with unreduced axes are returned with the sharding.
     """
+    sums: Given = {}
     done: set[HloComputation] = set()
 
     def visit(computation: HloComputation) -> None:
@@ -66,16 +68,17 @@ def apply_constraints(module: HloModule, given: Given, annotations: Annotations)
                     visit(called)
             if is_call(instruction, CONSTRAINT) and instruction in given:
                 _use_last_of_chain(instruction, given, places)
-                _apply(instruction, instruction.operands[0], given[instruction][0], given)
+                _apply(instruction, instruction.operands[0], given[instruction][0], given, sums)
             elif is_call(instruction, TO_LOCAL):
                 shardings = annotations.shardings(instruction, len(instruction.operands), shardy.IN_SHARDINGS) or ()
                 for operand, sharding in zip(instruction.operands, shardings, strict=False):
-                    _apply(instruction, operand, sharding, given)
+                    _apply(instruction, operand, sharding, given, sums)
 
     visit(module.entry)
+    return sums
 
 
-def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding, given: Given) -> None:
+def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding, given: Given, sums: Given) -> None:
     is_closed = all(dim.is_closed for dim in sharding.dims)
     if value in given or _is_manual_result(value) or not is_closed or _is_constrained_otherwise(value, sharding, given):
         return
@@ -88,6 +91,8 @@ def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding,
         constraint = add_constraint(value.parent, value, sharding, given)
     for other in [other for other in value.users if other is not constraint]:
         other.replace_operand(value, constraint)
+    if sharding.unreduced:
+        sums[value] = (sharding,)
 
 
 def _is_constrained_otherwise(value: HloInstruction, sharding: NamedSharding, given: Given) -> bool:

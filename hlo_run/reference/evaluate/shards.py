@@ -11,6 +11,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.mesh import AxisRef
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.reference.evaluate.collectives import meet
 from hlo_run.reference.evaluate.device import Device, Frame
@@ -130,7 +131,10 @@ def to_local(instruction: HloInstruction, operands: list[Value], device: Device)
             text = f"expected parts {list(shape)} of {list(whole.shape)}, found {list(counts)} parts along the dimensions"
             raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
         ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, shape, strict=True))
-        parts.append(_fill(np.asarray(whole[ranges]), shape))
+        part = _fill(np.asarray(whole[ranges]), shape)
+        # The first device along unreduced axes has the part, and all others have zeros: their sum is the part.
+        is_first = not any(_place_along(instruction, sharding, manual, device.partition))
+        parts.append(part if is_first else np.zeros_like(part))
     return tuple(parts) if instruction.shape.is_tuple else parts[0]
 
 
@@ -157,10 +161,15 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
             part = as_array(operands[number])
             _, counts = _place(instruction, sharding, manual, device.partition)
             whole = np.zeros([n * size for n, size in zip(counts, part.shape, strict=True)], part.dtype)
+            addends: dict[tuple[tuple[int, ...], tuple[int, ...]], Array] = {}
             for partition in partitions:
                 place, _ = _place(instruction, sharding, manual, partition)
+                addends[place, _place_along(instruction, sharding, manual, partition)] = as_array(everyones[partition][number])
+            filled: set[tuple[int, ...]] = set()
+            for (place, _), addend in addends.items():
                 ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, part.shape, strict=True))
-                whole[ranges] = as_array(everyones[partition][number])
+                whole[ranges] = whole[ranges] + addend if place in filled else addend
+                filled.add(place)
             # Indexing an array without dimensions gives a scalar.
             wholes.append(np.asarray(whole[tuple(slice(0, size) for size in shape)]))
         return tuple(wholes) if instruction.shape.is_tuple else wholes[0]
@@ -187,8 +196,6 @@ def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[
         raise Unsupported(str(error), instruction.where, notes=(f"instruction %{instruction.name}",)) from error
     if len(shardings) != count:
         raise Unsupported(f"{name} has {len(shardings)} shardings for {count} arrays", instruction.where)
-    if any(sharding.unreduced for sharding in shardings):
-        raise Unsupported(f"{name} with unreduced axes", instruction.where)
     return manual, shardings
 
 
@@ -207,6 +214,20 @@ def _others(instruction: HloInstruction, sharding: NamedSharding, manual: tuple[
     return tuple(at for at, (name, _) in zip(place, sharding.mesh.axes, strict=True) if name not in manual)
 
 
+def _place_along(
+    instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int
+) -> tuple[int, ...]:
+    """Return the place of a partition along the unreduced axes that are manual."""
+    at = _coordinates(instruction, sharding, partition)
+    own = [ref for ref in sharding.unreduced if sharding.mesh.axes[ref.axis][0] in manual]
+    return tuple(_along(ref, sharding, at) for ref in own)
+
+
+def _along(ref: AxisRef, sharding: NamedSharding, at: tuple[int, ...]) -> int:
+    size = ref.size(sharding.mesh)
+    return at[ref.axis] // (sharding.mesh.axes[ref.axis][1] // (ref.pre_size * size)) % size
+
+
 def _place(
     instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -220,8 +241,7 @@ def _place(
         number, count = 0, 1
         for ref in own:
             size = ref.size(sharding.mesh)
-            minor = axes[ref.axis][1] // (ref.pre_size * size)
-            number, count = number * size + at[ref.axis] // minor % size, count * size
+            number, count = number * size + _along(ref, sharding, at), count * size
         place.append(number)
         counts.append(count)
     return tuple(place), tuple(counts)
