@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -28,7 +30,8 @@ def open_in_loops(module: HloModule, given: Given, changing: dict[HloInstruction
                 continue
             sharding = given[value][0]
             if not is_open(sharding):
-                free = all_dims(sharding.mesh, value.shape.rank, is_closed=False)
+                # XLA leaves the unreduced axes out: a loop that reads a sum adds the whole of it on each device.
+                free = replace(all_dims(sharding.mesh, value.shape.rank, is_closed=False), unreduced=sharding.unreduced)
                 operands[number] = add_constraint(start.parent, value, free, given)
         if any(new is not old for new, old in zip(operands, start.operands, strict=True)):
             own = start.parent.add(HloInstruction(start.name, "tuple", start.shape, operands, dict(start.attrs.items())))

@@ -18,13 +18,18 @@ from hlo_run.reference.evaluate.device import Device, Frame
 from hlo_run.reference.values import Array, Value, as_array
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
+_SUBGROUPS = re.compile(r"last_tile_dims=\{([^}]*)\}")
 
 
 class Tiles(Struct, frozen=True):
-    """The number of tiles per dimension of an array, and the tile (row-major number) of each partition."""
+    """The number of tiles per dimension of an array, and the tile (row-major number) of each partition.
+
+    Where a tile is the sum of what partitions have, `addend_of` numbers their addends.
+    """
 
     counts: tuple[int, ...]
     tile_of: dict[int, int]
+    addend_of: dict[int, int] = {}
 
 
 def read_tiles(sharding: object, rank: int) -> Tiles | None:
@@ -42,7 +47,14 @@ def read_tiles(sharding: object, rank: int) -> Tiles | None:
     counts = dims[:rank]
     # Tile dimensions after the array's rank are copies of a tile.
     copies = devices.size // int(np.prod(counts, dtype=np.int64))
-    return Tiles(tuple(counts), {int(device): place // copies for place, device in enumerate(devices)})
+    tile_of = {int(device): place // copies for place, device in enumerate(devices)}
+    subgroups = _SUBGROUPS.search(str(sharding))
+    kinds = subgroups[1].replace(" ", "").split(",") if subgroups is not None else []
+    if "unreduced" not in kinds:
+        return Tiles(tuple(counts), tile_of)
+    summed = rank + kinds.index("unreduced")
+    addend_of = {int(device): int(np.unravel_index(place, dims)[summed]) for place, device in enumerate(devices)}
+    return Tiles(tuple(counts), tile_of, addend_of)
 
 
 def _ints(text: str) -> list[int]:
@@ -57,10 +69,12 @@ def to_shard(instruction: HloInstruction, operands: list[Value], device: Device)
     yield from ()
     whole = as_array(operands[0])
     dims = instruction.shape.dims
-    if whole.shape == dims:
+    sharding = instruction.operands[0].sharding
+    if whole.shape == dims and "unreduced" not in str(sharding):
         return whole
-    tiles = _tiles(instruction, instruction.operands[0].sharding, whole.shape, dims)
-    return _fill(whole[_ranges(tiles, _tile(instruction, tiles, device), dims)], dims)
+    tiles = _tiles(instruction, sharding, whole.shape, dims, device)
+    part = _fill(whole[_ranges(tiles, _tile(instruction, tiles, device), dims)], dims)
+    return np.zeros_like(part) if tiles.addend_of.get(device.partition) else part
 
 
 def to_whole(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
@@ -70,26 +84,35 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
     """
     shard = as_array(operands[0])
     dims = instruction.shape.dims
-    if shard.shape == dims:
+    if shard.shape == dims and "unreduced" not in str(instruction.sharding):
         return shard
-    tiles = _tiles(instruction, instruction.sharding, dims, shard.shape)
+    tiles = _tiles(instruction, instruction.sharding, dims, shard.shape, device)
     _tile(instruction, tiles, device)
     first = device.replica * device.world.partitions
     members = tuple(range(first, first + device.world.partitions))
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         whole = np.zeros([count * size for count, size in zip(tiles.counts, shard.shape, strict=True)], shard.dtype)
-        for partition, tile in tiles.tile_of.items():
-            whole[_ranges(tiles, tile, shard.shape)] = as_array(everyones[partition][0])
+        addends = {(tile, tiles.addend_of.get(partition, 0)): partition for partition, tile in tiles.tile_of.items()}
+        filled: set[int] = set()
+        for (tile, _), partition in addends.items():
+            ranges, addend = _ranges(tiles, tile, shard.shape), as_array(everyones[partition][0])
+            whole[ranges] = whole[ranges] + addend if tile in filled else addend
+            filled.add(tile)
         result: Value = np.asarray(whole[tuple(slice(0, size) for size in dims)])
         return [result] * len(members)
 
     return (yield meet(instruction, operands, device, members, combine))
 
 
-def _tiles(instruction: HloInstruction, sharding: object, whole: tuple[int, ...], shard: tuple[int, ...]) -> Tiles:
+def _tiles(
+    instruction: HloInstruction, sharding: object, whole: tuple[int, ...], shard: tuple[int, ...], device: Device
+) -> Tiles:
     """Return the tiles of a sharding; raises Unsupported if they do not divide `whole` into `shard`."""
     tiles = read_tiles(sharding, len(whole))
+    if tiles is None and str(sharding) == "{unreduced}":
+        every = range(device.world.partitions)
+        tiles = Tiles((1,) * len(whole), dict.fromkeys(every, 0), dict(zip(every, every, strict=True)))
     if tiles is None or tuple(-(-size // count) for size, count in zip(whole, tiles.counts, strict=True)) != shard:
         text = f"expected a sharding with shards {list(shard)} of {list(whole)}, found {sharding or 'none'}"
         raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))

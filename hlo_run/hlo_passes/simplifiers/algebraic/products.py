@@ -140,8 +140,11 @@ def dot_of_transposes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _is_unreduced(i: HloInstruction) -> bool:
     """Return True if an annotation says that the devices hold parts of a sum."""
-    notes = [user for user in i.users if user.opcode == "custom-call" and user.custom_call_target == "Sharding"]
-    return len(i.users) == 1 and any("unreduced" in str(user.attrs.get("sharding", "")) for user in notes)
+    if len(i.users) != 1 or i.users[0].opcode != "custom-call" or i.users[0].custom_call_target != "Sharding":
+        return False
+    given = i.users[0].frontend_attributes
+    of_shardy = given.get("xla.sdy.sharding") if given is not None else None
+    return "unreduced" in str(i.users[0].sharding) or "unreduced" in (of_shardy or "")
 
 
 def dot_of_rearranged(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
