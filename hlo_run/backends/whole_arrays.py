@@ -64,8 +64,12 @@ def _in_whole_arrays(
 
 
 def _join_equal(division: Division, arrays: Sequence[Array], name: str, first: int) -> Array:
-    """Join tiles, or return the whole array that all partitions have. Raises UsageError if shared pieces differ."""
-    if any(array.shape != division.tile_dims for array in arrays):
+    """Join tiles, or return the whole array that all partitions have. Raises UsageError if shared pieces differ.
+
+    Equal arrays of the size of a sum are the sum, not its addends.
+    """
+    is_whole = division.tile_dims == division.dims and all(array.tobytes() == arrays[0].tobytes() for array in arrays)
+    if is_whole or any(array.shape != division.tile_dims for array in arrays):
         division = Division(arrays[0].shape, (1,) * arrays[0].ndim, (0,) * len(arrays))
     whole, other_holders = _joined(division, arrays)
     for one, other in other_holders:

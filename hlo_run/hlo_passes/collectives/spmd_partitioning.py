@@ -3,7 +3,8 @@
     x = f32[8] parameter(0), sharding={devices=[2]<=[2]}     =>   x = f32[4] parameter(0)
     y = f32[] reduce(x, 0), to_apply=add                          y = f32[] all-reduce(reduce(x, 0)), to_apply=add
 
-Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. Manual regions run as
+Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. What has an unreduced
+sharding stays a sum of the devices' results. Manual regions run as
 written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
 with the options of XLA:GPU. With `--xla_gpu_threshold_for_windowed_einsum_mib`, large products of dots are loops that send tiles
 round a ring of devices.

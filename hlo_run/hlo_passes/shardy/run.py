@@ -6,6 +6,7 @@ from hlo_run.hlo.edit import bypass, remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.hlo_passes.shardy.annotations import GROUP, RESULT, Annotations, all_dims, is_call
+from hlo_run.hlo_passes.shardy.branches import capture_arguments
 from hlo_run.hlo_passes.shardy.constants import merge_constants, split_constants
 from hlo_run.hlo_passes.shardy.constraints import Given, apply_constraints, open_in_loops
 from hlo_run.hlo_passes.shardy.export import Export, close
@@ -43,6 +44,7 @@ def run_shardy(module: HloModule) -> None:
     for computation in _control_flow(module):
         merge_constants(computation)
     remove_dead(module)
+    capture_arguments(module)
     round_trip(module)
 
 
