@@ -5,8 +5,8 @@
 
 Constraints become copies with their sharding, manual computations become regions between `SPMDFullToShardShape` and
 `SPMDShardToFullShape`. Each use of an unreduced value, of which the devices hold addends, completes the sum by an all-reduce in
-such a region, unless the use is unreduced too. Values that no loop changes go to the end of its state, and branches take what they
-use. A module without annotations is for `sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's
+such a region, unless the use is unreduced too. Values that no loop changes go to the end of its state, and branches take what
+they use. A module without annotations is for `sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's
 custom calls. XLA's `ShardyXLA`.
 """
 
