@@ -6,8 +6,8 @@
 Constraints become copies with their sharding, manual computations become regions between `SPMDFullToShardShape` and
 `SPMDShardToFullShape`. Each use of an unreduced value, of which the devices hold addends, completes the sum by an all-reduce in
 such a region, unless the use is unreduced too. Values that no loop changes go to the end of its state, and branches take what
-they use. A module without annotations is for `sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's
-custom calls. XLA's `ShardyXLA`.
+they use. A module without annotations is for `sharding-propagation`, and with `--use_shardy_partitioner=false` one without
+Shardy's custom calls. XLA's `ShardyXLA`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardings.shardy import PREFIX
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.shardy.run import run_shardy
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
@@ -32,7 +32,7 @@ class ShardyXla(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place. Raises Unsupported for annotations that cannot be read, do not fit, or may not be used."""
-        if not is_annotated(module):
+        if not has_shardy_attributes(module):
             return
         if not ctx.options.use_shardy_partitioner:
             _refuse_calls(module)

@@ -60,7 +60,8 @@ class Builder(InstructionMaker):
 
     def keeps_addends(self, value: HloInstruction) -> bool:
         """True if the value is what `origin` computes on a device, and stays an addend."""
-        return self.origin in self._unreduced and self.origin is not None and value.opcode == self.origin.opcode
+        origin = self.origin
+        return origin is not None and origin in self._unreduced and value.opcode == origin.opcode
 
     def copy(self, value: HloInstruction) -> HloInstruction:
         """Add a copy of a value."""

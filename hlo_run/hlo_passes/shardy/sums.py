@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import accumulate
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import InstructionMaker, descending
+from hlo_run.hlo.edit import InstructionMaker, descending, next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.shardings.make import MANUAL
@@ -32,7 +32,7 @@ class Sums:
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
-        self._channel = 1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0)
+        self._channel = next_channel_id(module)
 
     def complete(self, value: HloInstruction, source: NamedSharding, axes: Axes, result: NamedSharding) -> HloInstruction:
         """Add up the addends of the devices along `axes`."""
