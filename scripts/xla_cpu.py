@@ -229,6 +229,7 @@ def _compile_for_devices(tool: Any, text: str, devices: Sequence[Any], replicas:
     options.num_replicas = build.num_replicas = replicas
     options.num_partitions = build.num_partitions = partitions
     build.use_spmd_partitioning = partitions > 1
+    build.use_shardy_partitioner = "xla.sdy." in text
     options.device_assignment = tool.xc.DeviceAssignment.create(np.arange(replicas * partitions).reshape(replicas, partitions))
     options.env_option_overrides = [("xla_allow_excess_precision", False)]
     computation = tool._hlo.XlaComputation(tool.expand_fusions(tool.parse_to_proto(text)))

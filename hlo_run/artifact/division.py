@@ -8,12 +8,14 @@ from msgspec import Struct
 class Division(Struct, frozen=True):
     """The tiles of an array with dimensions `dims`: `counts` per dimension, and the row-major number of each partition's tile.
 
-    All tiles have the size of the first; the last ones of a dimension may reach beyond the array.
+    All tiles have the size of the first; the last ones of a dimension may reach beyond the array. Where the array is the sum of
+    what partitions hold, `addend_of` numbers the addends of each tile, and says which one each partition has; else it is ().
     """
 
     dims: tuple[int, ...]
     counts: tuple[int, ...]
     tile_of: tuple[int, ...]
+    addend_of: tuple[int, ...] = ()
 
     @property
     def tile_dims(self) -> tuple[int, ...]:

@@ -12,7 +12,10 @@ from hlo_run.backends.literals import Literal
 
 
 def split_arguments(divided: DividedEntry, arguments: Sequence[Sequence[Literal]], partitions: int) -> list[list[Literal]]:
-    """Return the arguments of every device: its tile of each whole argument. Tiles that reach beyond the array end in zeros."""
+    """Return the arguments of every device: its tile of each whole argument. Tiles that reach beyond the array end in zeros.
+
+    Where a tile is the sum of several devices' arrays, the first addend is the tile, and the others are zeros.
+    """
     return [
         [
             _mapped(value, iter(divisions), partial(_tile, partition=device % partitions))
@@ -66,12 +69,16 @@ def tile_ranges(division: Division, tile: int) -> tuple[slice, ...]:
 
 def _tile(array: Literal, division: Division, partition: int) -> Literal:
     part = np.asarray(array)[tile_ranges(division, division.tile_of[partition])]
+    if division.addend_of and division.addend_of[partition]:
+        part = np.zeros_like(part)
     missing = [(0, size - own) for size, own in zip(division.tile_dims, part.shape, strict=True)]
     return np.pad(part, missing) if any(more for _, more in missing) else part.copy()
 
 
 def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
     """Return the whole array that each partition's view of the tiles gives: its own tile, and one of each other one."""
+    if division.addend_of:
+        arrays = _summed(arrays, division)
     size = tuple(count * own for count, own in zip(division.counts, division.tile_dims, strict=True))
     if all(count == 1 for count in division.counts):
         return list(arrays)
@@ -83,3 +90,14 @@ def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
             whole[tile_ranges(division, division.tile_of[partition])] = arrays[partition]
         wholes.append(whole[cut].copy())
     return wholes
+
+
+def _summed(arrays: Sequence[Literal], division: Division) -> list[Literal]:
+    """Return each partition's tile as the sum of its addends, of which each is taken once."""
+    sums: dict[int, Literal] = {}
+    seen: set[tuple[int, int]] = set()
+    for tile, addend, array in zip(division.tile_of, division.addend_of, arrays, strict=True):
+        if (tile, addend) not in seen:
+            seen.add((tile, addend))
+            sums[tile] = sums[tile] + array if tile in sums else array
+    return [sums[tile] for tile in division.tile_of]

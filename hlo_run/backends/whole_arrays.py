@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.artifact.division import Division
 from hlo_run.backends.literals import Literal
@@ -63,8 +64,12 @@ def _in_whole_arrays(
 
 
 def _join_equal(division: Division, arrays: Sequence[Array], name: str, first: int) -> Array:
-    """Join tiles, or return the whole array that all partitions have. Raises UsageError if shared pieces differ."""
-    if any(array.shape != division.tile_dims for array in arrays):
+    """Join tiles, or return the whole array that all partitions have. Raises UsageError if shared pieces differ.
+
+    Equal arrays of the size of a sum are the sum, not its addends.
+    """
+    is_whole = division.tile_dims == division.dims and all(array.tobytes() == arrays[0].tobytes() for array in arrays)
+    if is_whole or any(array.shape != division.tile_dims for array in arrays):
         division = Division(arrays[0].shape, (1,) * arrays[0].ndim, (0,) * len(arrays))
     whole, other_holders = _joined(division, arrays)
     for one, other in other_holders:
@@ -80,20 +85,28 @@ def _join_own_tiles(division: Division, arrays: Sequence[Array], name: str, firs
     if any(array.shape != division.dims for array in arrays):
         return arrays[0]  # dynamic dimensions
     tiles = [array[tile_ranges(division, tile)] for array, tile in zip(arrays, division.tile_of, strict=True)]
+    division = replace(division, addend_of=())
     return _joined(division, tiles)[0]
 
 
 def _joined(division: Division, tiles: Sequence[Array]) -> tuple[Array, list[tuple[int, int]]]:
-    """Return the array whose tiles are those of the first partition that holds each, and the pairs of it and another holder."""
+    """Return the array whose tiles are those of the first partition that holds each, and the pairs of it and another holder.
+
+    Addends of a tile are added.
+    """
     whole = np.zeros(division.dims, tiles[0].dtype)
-    first_holders: dict[int, int] = {}
+    first_holders: dict[tuple[int, int], int] = {}
+    filled: set[int] = set()
     others: list[tuple[int, int]] = []
-    for partition, (tile, array) in enumerate(zip(division.tile_of, tiles, strict=True)):
-        holder = first_holders.setdefault(tile, partition)
+    addends = division.addend_of or (0,) * len(tiles)
+    for partition, (tile, addend, array) in enumerate(zip(division.tile_of, addends, tiles, strict=True)):
+        holder = first_holders.setdefault((tile, addend), partition)
         if holder != partition:
             others.append((holder, partition))
             continue
         ranges = tile_ranges(division, tile)
         # What reaches beyond the end of the array is padding.
-        whole[ranges] = array[tuple(slice(0, size) for size in whole[ranges].shape)]
+        part = array[tuple(slice(0, size) for size in whole[ranges].shape)]
+        whole[ranges] = whole[ranges] + part if tile in filled else part
+        filled.add(tile)
     return whole, others

@@ -78,6 +78,12 @@ def test_tiles_by_annotations_of_shardy(tmp_path: Path) -> None:
     assert [np.asarray(values[0]).tolist() for values in found] == [[7, 8, 14, 16]] * 2
 
 
+def test_addends_of_an_unreduced_parameter_are_added_and_equal_arrays_are_the_sum(tmp_path: Path) -> None:
+    text = SHARDY.replace('[{\\"x\\"}]', '[{}], unreduced={\\"x\\"}').replace("f32[4]", "f32[2]")
+    assert [np.asarray(values[0]).tolist() for values in _read(tmp_path, text, [PAIR, PAIR * 2])] == [[21, 24]] * 2
+    assert [np.asarray(values[0]).tolist() for values in _read(tmp_path, text, [PAIR, PAIR])] == [[7, 8]] * 2
+
+
 def test_programs_of_one_partition_keep_the_arrays_of_each_device(tmp_path: Path) -> None:
     assert [np.asarray(values[0]).tolist() for values in _read(tmp_path, REPLICATED, [PAIR, PAIR * 2])] == [[7, 8], [14, 16]]
     assert [np.asarray(values[0]).tolist() for values in _read(tmp_path, REPLICATED, [PAIR])] == [[7, 8]] * 2

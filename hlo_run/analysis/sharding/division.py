@@ -11,10 +11,13 @@ from hlo_run.hlo.values.sharding import SingleSharding
 
 
 def division_of(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array."""
+    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array, or an addend of it."""
     if leaf.kind != "tiled":
-        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions)
-    tile_of = [0] * partitions
+        addends = tuple(range(partitions)) if leaf.kind == "unreduced" else ()
+        return Division(shape.dims, (1,) * shape.rank, (0,) * partitions, addends)
+    tile_of, addend_of = [0] * partitions, [0] * partitions
+    summed = leaf.subgroup_dim("unreduced")
     for place, device in np.ndenumerate(device_array(leaf)):
         tile_of[int(device)] = int(np.ravel_multi_index(place[: leaf.data_rank], leaf.data_dims)) if leaf.data_rank else 0
-    return Division(shape.dims, leaf.data_dims, tuple(tile_of))
+        addend_of[int(device)] = place[summed]
+    return Division(shape.dims, leaf.data_dims, tuple(tile_of), tuple(addend_of) if summed >= 0 else ())

@@ -10,8 +10,6 @@ from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.shardings.make import as_tiles, elements_of
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding
 
-_OWN_DATA = ("manual", "unreduced")
-
 
 def parameter_divisions(module: HloModule, partitions: int) -> list[tuple[Division | None, ...]]:
     """Return the divisions of the leaves of each parameter of the entry, in the order of `Shape.leaves`.
@@ -30,9 +28,9 @@ def _divisions(module: HloModule, parameter: HloInstruction, partitions: int) ->
         parts = parts[:1] * len(leaves)
     found: list[Division | None] = []
     for leaf, part in zip(leaves, parts, strict=True):
-        is_own = part.kind in _OWN_DATA or any(kind in _OWN_DATA for kind in part.subgroups)
+        is_own = part.is_manual or "manual" in part.subgroups
         fits = part.kind == "tiled" and part.device_count == partitions and part.data_rank == leaf.rank
-        used = part if fits else SingleSharding("replicated")
+        used = part if fits or part.kind == "unreduced" else SingleSharding("replicated")
         found.append(None if is_own or not leaf.is_array else division_of(leaf, used, partitions))
     return tuple(found)
 

@@ -4,8 +4,10 @@
         =>   x = f32[8] parameter(0), sharding={devices=[4]<=[4]}; y = f32[8] tanh(x), sharding={devices=[4]<=[4]}
 
 Constraints become copies with their sharding, manual computations become regions between `SPMDFullToShardShape` and
-`SPMDShardToFullShape`. Values that no loop changes go to the end of its state. A module without annotations is for
-`sharding-propagation`, and with `--use_shardy_partitioner=false` one without Shardy's custom calls. XLA's `ShardyXLA`.
+`SPMDShardToFullShape`. Each use of an unreduced value, of which the devices hold addends, completes the sum by an all-reduce in
+such a region, unless the use is unreduced too. Values that no loop changes go to the end of its state, and branches take what
+they use. A module without annotations is for `sharding-propagation`, and with `--use_shardy_partitioner=false` one without
+Shardy's custom calls. XLA's `ShardyXLA`.
 """
 
 from __future__ import annotations

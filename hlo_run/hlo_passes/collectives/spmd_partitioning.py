@@ -3,7 +3,8 @@
     x = f32[8] parameter(0), sharding={devices=[2]<=[2]}     =>   x = f32[4] parameter(0)
     y = f32[] reduce(x, 0), to_apply=add                          y = f32[] all-reduce(reduce(x, 0)), to_apply=add
 
-Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. Manual regions run as
+Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. What has an unreduced
+sharding stays a sum of the devices' results. Manual regions run as
 written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
 with the options of XLA:GPU. With `--xla_gpu_threshold_for_windowed_einsum_mib`, large products of dots are loops that send tiles
 round a ring of devices.
@@ -24,7 +25,7 @@ from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
+from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, partial_tile, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
@@ -76,11 +77,12 @@ class SpmdPartitioning(Struct, frozen=True):
         divided = DividedEntry(
             tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
         )
+        unreduced = _as_copies(module)
         rings = _ring_options(ctx.options)
         for computation in _callees_first(module):
             sharding = _root_sharding(computation)
             if sharding is not None:
-                made = partition_computation(module, computation, sharding, replicas, partitions, channels, rings)
+                made = partition_computation(module, computation, sharding, replicas, partitions, channels, rings, unreduced)
                 _put(module, computation, made)
         clean_up(module, tell)
         for instruction in module.instructions:
@@ -121,7 +123,7 @@ def _complete(module: HloModule, partitions: int) -> None:
             sharding = without_metadata(as_tiles(sharding))
             if instruction.shape.is_tuple and isinstance(sharding, SingleSharding):
                 sharding = same_for_all(instruction.shape, sharding)
-            leaves = [_reduced(leaf) for leaf in elements_of(sharding)]
+            leaves = [_known(leaf) for leaf in elements_of(sharding)]
             instruction.attrs["sharding"] = for_shape(instruction.shape, leaves)
             _check_ranks(instruction, leaves)
             for leaf in leaves:
@@ -153,11 +155,32 @@ def _default_sharding(instruction: HloInstruction) -> Sharding:
     return same_for_all(instruction.shape, REPLICATED)
 
 
-def _reduced(leaf: SingleSharding) -> SingleSharding:
-    """Return a sharding without kinds that count as replicated here."""
-    if leaf.kind in ("unknown", "unreduced"):
+def _known(leaf: SingleSharding) -> SingleSharding:
+    """Return a sharding without groups; an unknown one counts as replicated."""
+    return REPLICATED if leaf.kind == "unknown" else replace(leaf, shard_group=None)
+
+
+def _as_copies(module: HloModule) -> frozenset[HloInstruction]:
+    """Let devices with addends of one value count as devices with copies of it; return the instructions with such values."""
+    found: list[HloInstruction] = []
+    for instruction in module.instructions:
+        if instruction.sharding is None:
+            continue
+        leaves = elements_of(instruction.sharding)
+        if any(leaf.kind == "unreduced" or "unreduced" in leaf.subgroups for leaf in leaves):
+            found.append(instruction)
+            instruction.attrs["sharding"] = for_shape(instruction.shape, [_with_copies(leaf, instruction) for leaf in leaves])
+    return frozenset(found)
+
+
+def _with_copies(leaf: SingleSharding, instruction: HloInstruction) -> SingleSharding:
+    if leaf.kind == "unreduced":
         return REPLICATED
-    return replace(leaf, shard_group=None)
+    if "unreduced" not in leaf.subgroups or leaf.tiles is None:
+        return leaf
+    if "manual" in leaf.subgroups:
+        raise Unsupported("a sharding with manual and unreduced axes", instruction.where)
+    return partial_tile(leaf.tiles.reshape((*leaf.data_dims, leaf.device_count // leaf.tile_count)))
 
 
 def _share_with_computations(instruction: HloInstruction) -> None:

@@ -190,7 +190,12 @@ def all_gather_dims(state: State, value: HloInstruction, sharding: SingleShardin
 def all_reduce_dims(
     state: State, value: HloInstruction, sharding: SingleSharding, dims: Sequence[int], reduction: HloComputation
 ) -> HloInstruction:
-    """Reduce over the devices along tile dimensions `dims`, one dimension after the other from the last."""
+    """Reduce over the devices along tile dimensions `dims`, one dimension after the other from the last.
+
+    What the visited instruction computes stays an addend if its sharding is unreduced.
+    """
+    if state.builder.keeps_addends(value):
+        return value
     for dim in reversed(dims):
         if sharding.dims[dim] > 1:
             value = all_reduce(state, value, reduction, groups_along(sharding, [dim]))

@@ -22,11 +22,15 @@ Cache = dict[HloInstruction, dict[object, "Part"]]
 
 
 class Builder(InstructionMaker):
-    """Adds the instructions of one partitioned computation. New ones get metadata and place of the instruction `origin`."""
+    """Adds the instructions of one partitioned computation. New ones get metadata and place of the instruction `origin`.
 
-    def __init__(self, name: str) -> None:
+    `unreduced` has the instructions whose results on the devices stay addends of the value.
+    """
+
+    def __init__(self, name: str, unreduced: frozenset[HloInstruction] = frozenset()) -> None:
         self.computation = HloComputation(name)
         self.origin: HloInstruction | None = None
+        self._unreduced = unreduced
         self._broadcast: dict[HloInstruction, frozenset[int]] = {}
 
     def add(
@@ -53,6 +57,11 @@ class Builder(InstructionMaker):
         made = HloInstruction(name or old.name, old.opcode, shape, operands, attributes, dict(old.called), old.where)
         self._note_broadcast(self.computation.add(made))
         return made
+
+    def keeps_addends(self, value: HloInstruction) -> bool:
+        """True if the value is what `origin` computes on a device, and stays an addend."""
+        origin = self.origin
+        return origin is not None and origin in self._unreduced and value.opcode == origin.opcode
 
     def copy(self, value: HloInstruction) -> HloInstruction:
         """Add a copy of a value."""

@@ -54,8 +54,6 @@ class Annotations(Struct, frozen=True):
             found *= count
         if len(found) != count:
             raise Unsupported(f"{name} has {len(found)} shardings for {count} arrays", instruction.where)
-        if name != shardy.SHARDING and any(leaf.unreduced for leaf in found):
-            raise Unsupported(f"{name} with unreduced axes", instruction.where)
         return tuple(_plain(leaf) for leaf in found)
 
     def manual_axes(self, instruction: HloInstruction) -> tuple[str, ...]:
@@ -70,16 +68,16 @@ class Annotations(Struct, frozen=True):
 
 
 def _plain(sharding: NamedSharding) -> NamedSharding:
-    """Return the sharding without axes of one device, and without unreduced axes: every device has the whole sum."""
+    """Return the sharding without axes of one device."""
     mesh = sharding.mesh
-    if all(size > 1 for _, size in mesh.axes) and not sharding.unreduced:
+    if all(size > 1 for _, size in mesh.axes):
         return sharding
 
     def kept(axes: Axes) -> Axes:
         return tuple(ref for ref in axes if ref.size(mesh) > 1)
 
     dims = [DimSharding(kept(dim.axes), dim.is_closed, dim.priority) for dim in sharding.dims]
-    return NamedSharding(mesh, tuple(dims), kept(sharding.replicated))
+    return NamedSharding(mesh, tuple(dims), kept(sharding.replicated), kept(sharding.unreduced))
 
 
 def with_dims(sharding: NamedSharding, dims: Sequence[DimSharding]) -> NamedSharding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -59,6 +60,19 @@ def in_mesh_order(axes: Iterable[AxisRef], mesh: Mesh) -> Axes:
     for ref in sorted(axes, key=lambda ref: (ref.axis, ref.pre_size)):
         found = appended(found, ref, mesh)
     return found
+
+
+def difference(axes: Iterable[AxisRef], others: Sequence[AxisRef], mesh: Mesh) -> Axes:
+    """Return the parts of a set of axes that none of the others has, in the order of the mesh."""
+    found: list[AxisRef] = []
+    for ref in axes:
+        end = ref.pre_size * ref.size(mesh)
+        same = [other for other in others if other.axis == ref.axis]
+        borders = {border for other in same for border in (other.pre_size, other.pre_size * other.size(mesh))}
+        cuts = sorted({ref.pre_size, end, *(border for border in borders if ref.pre_size < border < end)})
+        pieces = (sub_axis(mesh, ref.axis, low, high // low) for low, high in itertools.pairwise(cuts))
+        found += [piece for piece in pieces if not any(contains(other, piece) for other in same)]
+    return in_mesh_order(found, mesh)
 
 
 def _can_coexist(one: AxisRef, other: AxisRef) -> bool:

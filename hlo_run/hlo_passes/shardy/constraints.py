@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -28,7 +30,8 @@ def open_in_loops(module: HloModule, given: Given, changing: dict[HloInstruction
                 continue
             sharding = given[value][0]
             if not is_open(sharding):
-                free = all_dims(sharding.mesh, value.shape.rank, is_closed=False)
+                # XLA leaves the unreduced axes out: a loop that reads a sum adds the whole of it on each device.
+                free = replace(all_dims(sharding.mesh, value.shape.rank, is_closed=False), unreduced=sharding.unreduced)
                 operands[number] = add_constraint(start.parent, value, free, given)
         if any(new is not old for new, old in zip(operands, start.operands, strict=True)):
             own = start.parent.add(HloInstruction(start.name, "tuple", start.shape, operands, dict(start.attrs.items())))
@@ -47,11 +50,13 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
     return computation.add(made)
 
 
-def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> None:
+def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> Given:
     """Let the operands of closed constraints have their shardings, if nothing else says how they are divided.
 
-    Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used.
+    Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used. Those
+    of constraints with unreduced axes are returned with the sharding.
     """
+    sums: Given = {}
     done: set[HloComputation] = set()
 
     def visit(computation: HloComputation) -> None:
@@ -66,16 +71,17 @@ def apply_constraints(module: HloModule, given: Given, annotations: Annotations)
                     visit(called)
             if is_call(instruction, CONSTRAINT) and instruction in given:
                 _use_last_of_chain(instruction, given, places)
-                _apply(instruction, instruction.operands[0], given[instruction][0], given)
+                _apply(instruction, instruction.operands[0], given[instruction][0], given, sums)
             elif is_call(instruction, TO_LOCAL):
                 shardings = annotations.shardings(instruction, len(instruction.operands), shardy.IN_SHARDINGS) or ()
                 for operand, sharding in zip(instruction.operands, shardings, strict=False):
-                    _apply(instruction, operand, sharding, given)
+                    _apply(instruction, operand, sharding, given, sums)
 
     visit(module.entry)
+    return sums
 
 
-def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding, given: Given) -> None:
+def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding, given: Given, sums: Given) -> None:
     is_closed = all(dim.is_closed for dim in sharding.dims)
     if value in given or _is_manual_result(value) or not is_closed or _is_constrained_otherwise(value, sharding, given):
         return
@@ -88,6 +94,8 @@ def _apply(user: HloInstruction, value: HloInstruction, sharding: NamedSharding,
         constraint = add_constraint(value.parent, value, sharding, given)
     for other in [other for other in value.users if other is not constraint]:
         other.replace_operand(value, constraint)
+    if sharding.unreduced:
+        sums[value] = (sharding,)
 
 
 def _is_constrained_otherwise(value: HloInstruction, sharding: NamedSharding, given: Given) -> bool:

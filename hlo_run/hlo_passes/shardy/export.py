@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import bypass
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.edit import bypass, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
@@ -189,13 +190,15 @@ class Export:
             attributes = {"sharding": hlo_sharding(closed(sharding), operands[number].shape, names, mesh)}
             operands[number] = parent.add(
                 HloInstruction(
-                    "copy", "copy", operands[number].shape, [operands[number]], {**attributes, **_metadata(operands[number])}
+                    "copy", "copy", operands[number].shape, [operands[number]], {**attributes, **metadata_of(operands[number])}
                 )
             )
         instruction.operands = operands
         if found.result is None:
             return
-        copy = HloInstruction("copy", "copy", instruction.shape, [], {"sharding": instruction.sharding, **_metadata(instruction)})
+        copy = HloInstruction(
+            "copy", "copy", instruction.shape, [], {"sharding": instruction.sharding, **metadata_of(instruction)}
+        )
         parent.add(copy)
         self._module.replace_uses(instruction, copy)
         copy.operands = [instruction]
@@ -206,7 +209,8 @@ class Export:
         copy = HloInstruction(constraint.name, "copy", constraint.shape, constraint.operands, attributes, where=constraint.where)
         assert constraint.parent is not None
         constraint.parent.add(copy)
-        self._module.replace(constraint, copy)
+        self._module.replace_uses(constraint, copy)
+        remove_replaced(constraint)
         if constraint in self._graph.values:
             self._graph.values[copy] = self._graph.values[constraint]
 
@@ -366,12 +370,17 @@ class Export:
 
 
 def hlo_sharding(sharding: NamedSharding | None, shape: Shape, names: tuple[str, ...], mesh: Mesh | None) -> SingleSharding:
-    """Return a sharding as tiles; inside manual computations `names` are the manual axes of `mesh`."""
+    """Return a sharding as tiles; inside manual computations `names` are the manual axes of `mesh`.
+
+    Raises Unsupported for unreduced axes there: a sharding of tiles has no such axes besides manual ones.
+    """
     if sharding is None or (mesh is not None and not sharding.mesh.axes):
         if not names or mesh is None:
             return REPLICATED
         sharding = all_dims(mesh, shape.rank if shape.is_array else 0, is_closed=True)
     manual = tuple(AxisRef(number) for number, (name, _) in enumerate(sharding.mesh.axes) if name in names)
+    if manual and sharding.unreduced:
+        raise Unsupported("unreduced axes in a manual computation over other axes")
     made: Sharding = as_tiles(NamedSharding(sharding.mesh, sharding.dims, sharding.replicated, sharding.unreduced, manual))
     assert isinstance(made, SingleSharding), "one array has one sharding"
     return made
@@ -389,7 +398,8 @@ def forget_attributes(module: HloModule) -> None:
                 del holder.attrs["frontend_attributes"]
 
 
-def _metadata(like: HloInstruction) -> dict[str, AttributeValue]:
+def metadata_of(like: HloInstruction) -> dict[str, AttributeValue]:
+    """Return the attribute with the metadata of an instruction, if it has some."""
     return {"metadata": like.attrs["metadata"]} if "metadata" in like.attrs else {}
 
 

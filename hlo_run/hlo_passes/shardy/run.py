@@ -5,7 +5,8 @@ from __future__ import annotations
 from hlo_run.hlo.edit import bypass, remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding
-from hlo_run.hlo_passes.shardy.annotations import GROUP, RESULT, Annotations, is_call
+from hlo_run.hlo_passes.shardy.annotations import GROUP, RESULT, Annotations, all_dims, is_call
+from hlo_run.hlo_passes.shardy.branches import capture_arguments
 from hlo_run.hlo_passes.shardy.constants import merge_constants, split_constants
 from hlo_run.hlo_passes.shardy.constraints import Given, apply_constraints, open_in_loops
 from hlo_run.hlo_passes.shardy.export import Export, close
@@ -13,6 +14,7 @@ from hlo_run.hlo_passes.shardy.graph import Place, ValueGraph
 from hlo_run.hlo_passes.shardy.loops import put_invariants_last
 from hlo_run.hlo_passes.shardy.propagate import Propagation
 from hlo_run.hlo_passes.shardy.round_trip import round_trip
+from hlo_run.hlo_passes.shardy.unreduced import complete_sums
 
 
 def run_shardy(module: HloModule) -> None:
@@ -29,18 +31,29 @@ def run_shardy(module: HloModule) -> None:
     for computation in _control_flow(module):
         split_constants(computation, given)
     given = _given(module, annotations, given)
-    apply_constraints(module, given, annotations)
+    sums = apply_constraints(module, given, annotations)
     graph = ValueGraph(annotations, given, changing)
     results = graph.build(module.entry)
+    _give_unreduced(graph, sums)
     places = [Place(sharding) for sharding in wanted]
     Propagation(graph, results, places).run()
     parameters = [value for parameter in module.entry.parameters for value in graph.values[parameter]]
     close(graph, parameters, results, places)
+    complete_sums(module, graph, places)
     Export(module, graph).run(places)
     for computation in _control_flow(module):
         merge_constants(computation)
     remove_dead(module)
+    capture_arguments(module)
     round_trip(module)
+
+
+def _give_unreduced(graph: ValueGraph, sums: Given) -> None:
+    """Give values of loops and branches the unreduced axes that constraints of theirs have: those do not propagate."""
+    for value, (sharding,) in sums.items():
+        place = graph.values[value][0].place
+        old = place.sharding or all_dims(sharding.mesh, value.shape.rank, is_closed=False)
+        place.sharding = place.given = NamedSharding(old.mesh, old.dims, old.replicated, sharding.unreduced)
 
 
 def _take_results(module: HloModule, annotations: Annotations) -> list[NamedSharding | None]:

@@ -11,19 +11,25 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings import shardy
+from hlo_run.hlo.values.mesh import AxisRef
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.reference.evaluate.collectives import meet
 from hlo_run.reference.evaluate.device import Device, Frame
 from hlo_run.reference.values import Array, Value, as_array
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
+_SUBGROUPS = re.compile(r"last_tile_dims=\{([^}]*)\}")
 
 
 class Tiles(Struct, frozen=True):
-    """The number of tiles per dimension of an array, and the tile (row-major number) of each partition."""
+    """The number of tiles per dimension of an array, and the tile (row-major number) of each partition.
+
+    Where a tile is the sum of what partitions have, `addend_of` numbers their addends.
+    """
 
     counts: tuple[int, ...]
     tile_of: dict[int, int]
+    addend_of: dict[int, int] = {}
 
 
 def read_tiles(sharding: object, rank: int) -> Tiles | None:
@@ -41,7 +47,14 @@ def read_tiles(sharding: object, rank: int) -> Tiles | None:
     counts = dims[:rank]
     # Tile dimensions after the array's rank are copies of a tile.
     copies = devices.size // int(np.prod(counts, dtype=np.int64))
-    return Tiles(tuple(counts), {int(device): place // copies for place, device in enumerate(devices)})
+    tile_of = {int(device): place // copies for place, device in enumerate(devices)}
+    subgroups = _SUBGROUPS.search(str(sharding))
+    kinds = subgroups[1].replace(" ", "").split(",") if subgroups is not None else []
+    if "unreduced" not in kinds:
+        return Tiles(tuple(counts), tile_of)
+    summed = rank + kinds.index("unreduced")
+    addend_of = {int(device): int(np.unravel_index(place, dims)[summed]) for place, device in enumerate(devices)}
+    return Tiles(tuple(counts), tile_of, addend_of)
 
 
 def _ints(text: str) -> list[int]:
@@ -56,10 +69,12 @@ def to_shard(instruction: HloInstruction, operands: list[Value], device: Device)
     yield from ()
     whole = as_array(operands[0])
     dims = instruction.shape.dims
-    if whole.shape == dims:
+    sharding = instruction.operands[0].sharding
+    if whole.shape == dims and "unreduced" not in str(sharding):
         return whole
-    tiles = _tiles(instruction, instruction.operands[0].sharding, whole.shape, dims)
-    return _fill(whole[_ranges(tiles, _tile(instruction, tiles, device), dims)], dims)
+    tiles = _tiles(instruction, sharding, whole.shape, dims, device)
+    part = _fill(whole[_ranges(tiles, _tile(instruction, tiles, device), dims)], dims)
+    return np.zeros_like(part) if tiles.addend_of.get(device.partition) else part
 
 
 def to_whole(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
@@ -69,26 +84,35 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
     """
     shard = as_array(operands[0])
     dims = instruction.shape.dims
-    if shard.shape == dims:
+    if shard.shape == dims and "unreduced" not in str(instruction.sharding):
         return shard
-    tiles = _tiles(instruction, instruction.sharding, dims, shard.shape)
+    tiles = _tiles(instruction, instruction.sharding, dims, shard.shape, device)
     _tile(instruction, tiles, device)
     first = device.replica * device.world.partitions
     members = tuple(range(first, first + device.world.partitions))
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         whole = np.zeros([count * size for count, size in zip(tiles.counts, shard.shape, strict=True)], shard.dtype)
-        for partition, tile in tiles.tile_of.items():
-            whole[_ranges(tiles, tile, shard.shape)] = as_array(everyones[partition][0])
+        addends = {(tile, tiles.addend_of.get(partition, 0)): partition for partition, tile in tiles.tile_of.items()}
+        filled: set[int] = set()
+        for (tile, _), partition in addends.items():
+            ranges, addend = _ranges(tiles, tile, shard.shape), as_array(everyones[partition][0])
+            whole[ranges] = whole[ranges] + addend if tile in filled else addend
+            filled.add(tile)
         result: Value = np.asarray(whole[tuple(slice(0, size) for size in dims)])
         return [result] * len(members)
 
     return (yield meet(instruction, operands, device, members, combine))
 
 
-def _tiles(instruction: HloInstruction, sharding: object, whole: tuple[int, ...], shard: tuple[int, ...]) -> Tiles:
+def _tiles(
+    instruction: HloInstruction, sharding: object, whole: tuple[int, ...], shard: tuple[int, ...], device: Device
+) -> Tiles:
     """Return the tiles of a sharding; raises Unsupported if they do not divide `whole` into `shard`."""
     tiles = read_tiles(sharding, len(whole))
+    if tiles is None and str(sharding) == "{unreduced}":
+        every = range(device.world.partitions)
+        tiles = Tiles((1,) * len(whole), dict.fromkeys(every, 0), dict(zip(every, every, strict=True)))
     if tiles is None or tuple(-(-size // count) for size, count in zip(whole, tiles.counts, strict=True)) != shard:
         text = f"expected a sharding with shards {list(shard)} of {list(whole)}, found {sharding or 'none'}"
         raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
@@ -130,7 +154,10 @@ def to_local(instruction: HloInstruction, operands: list[Value], device: Device)
             text = f"expected parts {list(shape)} of {list(whole.shape)}, found {list(counts)} parts along the dimensions"
             raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
         ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, shape, strict=True))
-        parts.append(_fill(np.asarray(whole[ranges]), shape))
+        part = _fill(np.asarray(whole[ranges]), shape)
+        # The first device along unreduced axes has the part, and all others have zeros: their sum is the part.
+        is_first = not any(_place_along(instruction, sharding, manual, device.partition))
+        parts.append(part if is_first else np.zeros_like(part))
     return tuple(parts) if instruction.shape.is_tuple else parts[0]
 
 
@@ -157,10 +184,15 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
             part = as_array(operands[number])
             _, counts = _place(instruction, sharding, manual, device.partition)
             whole = np.zeros([n * size for n, size in zip(counts, part.shape, strict=True)], part.dtype)
+            addends: dict[tuple[tuple[int, ...], tuple[int, ...]], Array] = {}
             for partition in partitions:
                 place, _ = _place(instruction, sharding, manual, partition)
+                addends[place, _place_along(instruction, sharding, manual, partition)] = as_array(everyones[partition][number])
+            filled: set[tuple[int, ...]] = set()
+            for (place, _), addend in addends.items():
                 ranges = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, part.shape, strict=True))
-                whole[ranges] = as_array(everyones[partition][number])
+                whole[ranges] = whole[ranges] + addend if place in filled else addend
+                filled.add(place)
             # Indexing an array without dimensions gives a scalar.
             wholes.append(np.asarray(whole[tuple(slice(0, size) for size in shape)]))
         return tuple(wholes) if instruction.shape.is_tuple else wholes[0]
@@ -184,8 +216,6 @@ def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[
         raise Unsupported(str(error), instruction.where, notes=(f"instruction %{instruction.name}",)) from error
     if len(shardings) != count:
         raise Unsupported(f"{name} has {len(shardings)} shardings for {count} arrays", instruction.where)
-    if any(sharding.unreduced for sharding in shardings):
-        raise Unsupported(f"{name} with unreduced axes", instruction.where)
     return manual, shardings
 
 
@@ -204,6 +234,20 @@ def _others(instruction: HloInstruction, sharding: NamedSharding, manual: tuple[
     return tuple(at for at, (name, _) in zip(place, sharding.mesh.axes, strict=True) if name not in manual)
 
 
+def _place_along(
+    instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int
+) -> tuple[int, ...]:
+    """Return the place of a partition along the unreduced axes that are manual."""
+    at = _coordinates(instruction, sharding, partition)
+    own = [ref for ref in sharding.unreduced if sharding.mesh.axes[ref.axis][0] in manual]
+    return tuple(_along(ref, sharding, at) for ref in own)
+
+
+def _along(ref: AxisRef, sharding: NamedSharding, at: tuple[int, ...]) -> int:
+    size = ref.size(sharding.mesh)
+    return at[ref.axis] // (sharding.mesh.axes[ref.axis][1] // (ref.pre_size * size)) % size
+
+
 def _place(
     instruction: HloInstruction, sharding: NamedSharding, manual: tuple[str, ...], partition: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -217,8 +261,7 @@ def _place(
         number, count = 0, 1
         for ref in own:
             size = ref.size(sharding.mesh)
-            minor = axes[ref.axis][1] // (ref.pre_size * size)
-            number, count = number * size + at[ref.axis] // minor % size, count * size
+            number, count = number * size + _along(ref, sharding, at), count * size
         place.append(number)
         counts.append(count)
     return tuple(place), tuple(counts)

@@ -32,9 +32,13 @@ def partition_computation(
     partitions: int,
     channels: Channels,
     ring_options: RingOptions | None = None,
+    unreduced: frozenset[HloInstruction] = frozenset(),
 ) -> HloComputation:
-    """Return the partitioned computation, outside of the module; its root has `root_sharding`."""
-    builder = Builder(f"{computation.name}_spmd")
+    """Return the partitioned computation, outside of the module; its root has `root_sharding`.
+
+    The devices' results of the instructions in `unreduced` stay addends of the values.
+    """
+    builder = Builder(f"{computation.name}_spmd", unreduced)
     partition_id = builder.add("partition-id", Shape.array("u32", ()))
     state = State(builder, module, partition_id, channels, replicas, partitions, reshard, rings=Rings(ring_options))
     parts: dict[HloInstruction, Part] = {}

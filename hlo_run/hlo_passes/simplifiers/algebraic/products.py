@@ -6,7 +6,9 @@ import math
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.dot_dims import dot_side
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
@@ -140,8 +142,10 @@ def dot_of_transposes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _is_unreduced(i: HloInstruction) -> bool:
     """Return True if an annotation says that the devices hold parts of a sum."""
-    notes = [user for user in i.users if user.opcode == "custom-call" and user.custom_call_target == "Sharding"]
-    return len(i.users) == 1 and any("unreduced" in str(user.attrs.get("sharding", "")) for user in notes)
+    if len(i.users) != 1 or i.users[0].opcode != "custom-call" or i.users[0].custom_call_target != "Sharding":
+        return False
+    of_shardy = frontend_attribute(i.users[0], shardy.SHARDING) or ""
+    return "unreduced" in str(i.users[0].sharding) or "unreduced" in of_shardy
 
 
 def dot_of_rearranged(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
