@@ -75,5 +75,6 @@ def open_backend(name: str, options: Options, watch: ThunkObserver | None = None
             in_order=options.xla_gpu_deterministic_ops,
             profile=bool(options.profile or options.profile_execution),
             watch=watch,
+            wait_seconds=options.xla_gpu_executable_terminate_timeout_seconds,
         )
     return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution), watch=watch)

@@ -229,7 +229,9 @@ class Machine:
         self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:
-        """Raise DeviceError if the deadline has passed. `name` is the next thunk."""
+        """Raise DeviceError if the deadline has passed, and end if another device failed. `name` is the next thunk."""
+        if self.world.team is not None:
+            self.world.team.check()
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeviceError(f"the run ran out of time before thunk '{name}'")
 

@@ -219,14 +219,14 @@ ENTRY e {{
 
 
 def test_the_first_failure_of_a_team_is_raised() -> None:
-    team: Team[int] = Team(3)
+    team: Team[int] = Team(range(3))
     seen: list[int] = []
 
     def work(number: int) -> int:
         seen.append(number)
         if number == 1:
             raise DeviceError("broken")
-        team.wait(number, lambda: len(seen) == 3, lambda: "never mind")
+        team.wait(number, lambda: len(seen) == 3, lambda: "never mind", tuple)
         return number
 
     with pytest.raises(DeviceError, match="broken"):
