@@ -1,4 +1,4 @@
-"""A run that several processes share. Process 0 has all arguments and gets all results; the others serve it with their devices."""
+"""A run that several processes share. Process 0 has all arguments and gets all results; the others serve it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def serve(backend: JoiningBackend, executable: Executable, partners: Partners, d
         asked = partners.take_any(0, (_RUN,))
         if isinstance(asked, Farewell):
             if asked.code:
-                raise farewell_error(0, asked)
+                raise farewell_error(asked)
             return
         parcel, sent = asked
         if len(parcel.numbers) != 3:
@@ -138,20 +138,23 @@ def serve(backend: JoiningBackend, executable: Executable, partners: Partners, d
         partners.post(0, Parcel(_RESULT, parcel.run, "", (partners.launch.number,)), data)
 
 
-def farewell_of(error: BaseException | None) -> Farewell:
-    """Return the words with which a process ends that raised `error`; None: it ended well."""
+def farewell_of(error: BaseException | None, partners: Partners) -> Farewell:
+    """Return the words with which a process ends that raised `error` (None: it ended well), perhaps because another one did."""
+    origin = partners.launch.number
     if error is None:
-        return Farewell(0)
+        return Farewell(0, origin)
+    if partners.cause is not None:
+        return partners.cause
     known = error if isinstance(error, HloRunError) else bug_report(error) if isinstance(error, Exception) else None
     if known is None:
-        return Farewell(130, "interrupted")
-    return Farewell(known.exit_code, known.message, known.notes)
+        return Farewell(130, origin, "interrupted")
+    return Farewell(known.exit_code, origin, known.message, known.notes)
 
 
 def _bytes_of(trees: Sequence[ArrayTree], values: Sequence[Literal]) -> list[memoryview]:
     """Return the bytes of every array of some values, in the order of leaves."""
     pieces = [piece for number, pair in enumerate(zip(trees, values, strict=True)) for piece in argument_bytes(*pair, number)]
-    return [memoryview(np.ascontiguousarray(data)) for _, data in pieces]
+    return [np.ascontiguousarray(data).data for _, data in pieces]
 
 
 def _literals_of(trees: Sequence[ArrayTree], sent: Iterable[bytearray], count: int) -> list[list[Literal]]:
@@ -171,5 +174,3 @@ def _checked(data: bytearray, size_bytes: int) -> Any:
     if len(data) != size_bytes:
         raise DeviceError(f"another process sent {len(data)} bytes for an array of {size_bytes}")
     return np.frombuffer(data, np.uint8)
-
-

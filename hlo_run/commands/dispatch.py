@@ -51,7 +51,7 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
     launch = launch_of_flags(options)
     if launch.count > 1:
-        from hlo_run.commands.processes import options_of_process  # imports the backends
+        from hlo_run.execution.sharing import options_of_process  # imports the backends
 
         options = options_of_process(options, launch)
     relay = relay or Relay()

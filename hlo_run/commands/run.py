@@ -51,7 +51,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     execution = Execution(options, task.console, module, arguments, task.place, result)
     launch = launch_of_flags(options)
     if launch.count > 1:
-        _processes().check_sharing(launch, module, arguments.grid, platform)
+        _sharing().check_sharing(launch, module, arguments.grid, platform)
     if not launch.number:
         execution.prepare()
     if options.dumps_snapshots:
@@ -96,7 +96,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if launch.count == 1:
         _run_compiled(task, module, execution, arguments.grid, backend, executable, reference)
         return
-    with _processes().sharing(task, launch, backend, executable, arguments.grid) as shared:
+    with _sharing().sharing(options, task.console, task.place, launch, backend, executable, arguments.grid) as shared:
         if shared is not None:
             _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
 
@@ -137,9 +137,9 @@ def _run_compiled(
         _report(task, backend)
 
 
-def _processes() -> ModuleType:
+def _sharing() -> ModuleType:
     """Import what processes do that share a run; most runs have one process."""
-    return importlib.import_module("hlo_run.commands.processes")
+    return importlib.import_module("hlo_run.execution.sharing")
 
 
 def _float_checks() -> ModuleType:

@@ -83,13 +83,13 @@ class RunOptions(FloatChecks):
     num_nodes: int = flag(
         0, "Share the run with N processes of the same command line (0: those that a launcher started, else 1).", "N", least=0
     )
-    task_id: int = flag(-1, "The number of this process from 0 (-1: the launcher's). Process 0 compares and writes.", "N", least=-1)
+    task_id: int = flag(
+        -1, "The number of this process from 0 (-1: the launcher's). Process 0 compares and writes.", "N", least=-1
+    )
     address: str = flag(
         "", "Where process 0 listens for the others. Default: the launcher's. Port 0: any, which it prints.", "HOST:PORT"
     )
-    gpu_client_initialization_timeout_sec: int = flag(
-        300, "Wait N seconds for the other processes to come.", "N", least=1
-    )
+    gpu_client_initialization_timeout_sec: int = flag(300, "Wait N seconds for the other processes to come.", "N", least=1)
     xla_gpu_executable_terminate_timeout_seconds: int = flag(
         30,
         "End a run in which a device waits N seconds for another one (0 or less: never). At the default, time in which that one "

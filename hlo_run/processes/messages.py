@@ -48,7 +48,7 @@ class Beat(Struct, frozen=True, tag=True):
 
 
 class Parcel(Struct, frozen=True, tag=True):
-    """Arrays for whoever asks for this label. `kind` is what they are, `run` the number of the run, `name` and `numbers` the rest."""
+    """Arrays for whoever asks for this label: what they are, of which run, and more."""
 
     kind: str
     run: int
@@ -57,9 +57,13 @@ class Parcel(Struct, frozen=True, tag=True):
 
 
 class Farewell(Struct, frozen=True, tag=True):
-    """A process ends the work in common. `code` is its exit code; `message` and `notes` are its error, if there is one."""
+    """A process ends the work in common. `code` is its exit code.
+
+    `message` and `notes` are its error, if there is one, or the error of the process `origin` that made it end.
+    """
 
     code: int
+    origin: int = 0
     message: str = ""
     notes: tuple[str, ...] = ()
 

@@ -53,7 +53,8 @@ class Partners:
     ) -> None:
         self.launch = launch
         self.is_computing: Callable[[], bool] = lambda: True
-        self.receiver: Receiver | None = None
+        self._receiver: Receiver | None = None
+        self._cause: Farewell | None = None
         self._most_bytes = most_bytes
         self._silence_seconds = silence_seconds
         self._condition = threading.Condition()
@@ -66,9 +67,19 @@ class Partners:
         }
         partners = self._partners.values()
         self._senders = [threading.Thread(target=self._send, args=(partner,), daemon=True) for partner in partners]
-        others = [threading.Thread(target=self._receive, args=(partner,), daemon=True) for partner in partners]
-        for thread in (*self._senders, *others, threading.Thread(target=self._beat, daemon=True)):
+        self._others = [threading.Thread(target=self._receive, args=(partner,), daemon=True) for partner in partners]
+        self._others.append(threading.Thread(target=self._beat, daemon=True))
+
+    def start(self, receiver: Receiver | None = None) -> None:
+        """Begin to send and to receive. `receiver` gets every parcel as it arrives."""
+        self._receiver = receiver
+        for thread in (*self._senders, *self._others):
             thread.start()
+
+    @property
+    def cause(self) -> Farewell | None:
+        """The farewell of the first process that failed; None: none did."""
+        return self._cause
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -109,8 +120,10 @@ class Partners:
     def problem(self, number: int) -> HloRunError | None:
         """Return why nothing more comes from a process; None if it is alive."""
         partner = self._partners[number]
+        if self._cause is not None:
+            return farewell_error(self._cause)
         if partner.farewell is not None:
-            return farewell_error(number, partner.farewell)
+            return DeviceError(f"process {number} has ended")
         if self._failure is not None:
             return self._failure
         silent = time.monotonic() - partner.heard
@@ -160,7 +173,7 @@ class Partners:
                     partner.computed = partner.heard
             case Parcel():
                 partner.computed = partner.heard
-                if self.receiver is not None and self.receiver(message, arrays):
+                if self._receiver is not None and self._receiver(message, arrays):
                     return
                 with self._condition:
                     self._parcels.setdefault(message, deque()).append(arrays)
@@ -168,6 +181,8 @@ class Partners:
             case Farewell():
                 with self._condition:
                     partner.farewell = message
+                    if message.code and self._cause is None:
+                        self._cause = message
                     self._condition.notify_all()
             case _:
                 raise BadMessage(f"a {type(message).__name__} after the beginning")
@@ -198,9 +213,7 @@ class Partners:
             raise problem
 
 
-def farewell_error(number: int, farewell: Farewell) -> HloRunError:
-    """Return the error with which a process ended; of one that ended well: that it sends nothing more."""
-    if not farewell.code:
-        return DeviceError(f"process {number} has ended")
+def farewell_error(farewell: Farewell) -> HloRunError:
+    """Return the error with which a process ended that did not end well."""
     error = _ERRORS.get(farewell.code, DeviceError)
-    return error(f"process {number}: {farewell.message}", notes=farewell.notes)
+    return error(f"process {farewell.origin}: {farewell.message}", notes=farewell.notes)

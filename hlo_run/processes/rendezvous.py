@@ -1,4 +1,4 @@
-"""How processes find each other: all call process 0, which tells everyone where the others listen; then each calls those before it."""
+"""How processes find each other: all call process 0, which tells them where the others listen; each calls those before it."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socke
     return connections
 
 
-def _gather(
-    meeting: Meeting, deadline: float, connections: dict[int, socket.socket], say: Callable[[str], None]
-) -> None:
+def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.socket], say: Callable[[str], None]) -> None:
     """Process 0: wait for all others, then tell them each other's addresses."""
     launch = meeting.launch
     host, port = split_address(launch.address)
@@ -72,14 +70,18 @@ def _gather(
         if not port:
             say(f"process 0 listens at {_text(listener.getsockname())}")
         while len(connections) < launch.count - 1:
-            connection, address = _accepted(listener, deadline, lambda: _late(meeting, connections, _text(listener.getsockname())))
+            connection, address = _accepted(
+                listener, deadline, lambda: _late(meeting, connections, _text(listener.getsockname()))
+            )
             hello = _greeting(connection)
             problem = _problem(meeting, hello, connections)
             if hello is None or problem:
                 _refuse(connection, problem)
                 if hello is not None and hello.magic == MAGIC and hello.number not in connections:
                     _refuse_all(connections, problem)
-                    raise UsageError(f"process {hello.number} ({address[0]}): {problem}", hint="start all with the same command line")
+                    raise UsageError(
+                        f"process {hello.number} ({address[0]}): {problem}", hint="start all with the same command line"
+                    )
                 continue
             connections[hello.number] = connection
             places[hello.number] = address[0], hello.port
@@ -134,7 +136,9 @@ def _problem(meeting: Meeting, hello: Hello | None, known: dict[int, socket.sock
     if hello.count != launch.count:
         return f"it is one of {hello.count} processes, not of {launch.count}"
     if not 0 <= hello.number < launch.count or hello.number == launch.number or hello.number in known:
-        return f"there is a process {hello.number} already" if hello.number < launch.count else f"there is no process {hello.number}"
+        return (
+            f"there is a process {hello.number} already" if hello.number < launch.count else f"there is no process {hello.number}"
+        )
     if hello.digest != meeting.digest:
         return "it runs another module, or the same module with other flags"
     return ""
@@ -190,9 +194,7 @@ def _listening(host: str, port: int, deadline: float) -> socket.socket:
         return listener
 
 
-def _accepted(
-    listener: socket.socket, deadline: float, late: Callable[[], DeviceError]
-) -> tuple[socket.socket, tuple[str, int]]:
+def _accepted(listener: socket.socket, deadline: float, late: Callable[[], DeviceError]) -> tuple[socket.socket, tuple[str, int]]:
     """Wait for a connection and return it with where it comes from. After the deadline, raises the error of `late`."""
     listener.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
     try:

@@ -112,7 +112,7 @@ def test_compilation_alone(file: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_flags_with_one_value(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--num_nodes=1", "--use_spmd_partitioning", "--platform=Interpreter", str(file)]) == 0
     assert run(["--num_nodes=2", str(file)]) == 2
-    assert "simulates all devices of a run on one host" in capsys.readouterr().err
+    assert "--num_nodes=2 needs --task_id" in capsys.readouterr().err
     assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 0
     file.write_text(SHARDED, encoding="utf-8")
     assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 2

@@ -35,7 +35,7 @@ class HostLink:
         self._lock = threading.Lock()
         # What arrived for a run that has not begun here.
         self._early: list[tuple[Parcel, list[bytearray]]] = []
-        partners.receiver = self._received
+        partners.start(self._received)
 
     def begin(self, run: int, world: World) -> None:
         """Begin a run in this world. The number is the same in all processes, and higher than those of earlier runs."""
@@ -49,6 +49,11 @@ class HostLink:
         """Return the number of the process that has a device."""
         return device // self._each
 
+    def devices_of(self, process: int) -> str:
+        """Return the names of a process's devices: `device 3` or `devices 2 to 3`."""
+        first = process * self._each
+        return f"device {first}" if self._each == 1 else f"devices {first} to {first + self._each - 1}"
+
     # ---- World's side -------------------------------------------------------------------------------------------
 
     def owns(self, device: int) -> bool:
@@ -61,17 +66,17 @@ class HostLink:
         if not processes:
             return
         parcel = Parcel(OPERANDS, self._run, key.name, (device, key.round, *key.members))
-        data = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in operands]
+        data = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in operands]
         for process in processes:
             self._partners.post(process, parcel, data if self._is_needed(process, key, thunk, device) else ())
 
     def send(self, channel: int, source: int, target: int, data: Sequence[Bytes]) -> None:
         """Send a message to a device of another process. Returns at once."""
         parcel = Parcel(MESSAGE, self._run, "", (channel, source, target))
-        self._partners.post(self.process_of(target), parcel, [memoryview(np.ascontiguousarray(part)) for part in data])
+        self._partners.post(self.process_of(target), parcel, [np.ascontiguousarray(part).data for part in data])
 
     def arrays(self, thunk: CollectiveThunk, sent: Sequence[bytearray]) -> list[Array]:
-        """Return the operands that `post` has sent; none if the receiver does not need them. Raises DeviceError for other sizes."""
+        """Return the operands that `post` has sent; none if they are not needed here. Raises DeviceError for other sizes."""
         if not sent:
             return []
         arrays: list[Array] = []
@@ -86,7 +91,7 @@ class HostLink:
         return arrays
 
     def _is_needed(self, process: int, key: MeetingKey, thunk: CollectiveThunk, device: int) -> bool:
-        """True if the results of a process's devices depend on this device's operands. Otherwise it only learns of the arrival."""
+        """True if the results of a process's devices depend on this device's operands. Else it only learns of the arrival."""
         if thunk.kind == "kCollectiveBroadcast":
             return device == key.members[0]
         if thunk.kind != "kCollectivePermute" or thunk.slice_sizes:

@@ -34,20 +34,22 @@ class Patience(Struct, frozen=True):
         return self.partners is not None or (self.limit_seconds > 0 and self.limit_seconds != DEFAULT_SECONDS)
 
     def __call__(self, waits: dict[int, Wait], turn: int) -> HloRunError | None:
-        """Return why no device should wait any longer. `turn` is the device of this process that works (-1: none)."""
+        """Return why no device should go on. `turn` is the device of this process that works (-1: none)."""
         now = time.monotonic()
-        for device, wait in sorted(waits.items()):
-            missing = wait.missing()
-            for process in self._processes(missing):
-                assert self.partners is not None, "another process is a partner"
+        if self.partners is not None and self.link is not None:
+            for process in self.partners.others:
                 problem = self.partners.problem(process)
                 if problem is not None:
-                    names = ", ".join(str(each) for each in missing if self._process_of(each) == process)
-                    problem.notes += (f"process {process} has device {names}",)
+                    cause = self.partners.cause
+                    number = process if cause is None else cause.origin
+                    problem.notes += (f"process {number} has {self.link.devices_of(number)}",)
                     return problem
+        for device, wait in sorted(waits.items()):
+            missing = wait.missing()
             waited = now - self._since(wait, missing, turn, now)
             if 0 < self.limit_seconds < waited:
-                message = f"device {device} waited longer than {self.limit_seconds:g} s for device {', '.join(map(str, missing))}"
+                others = ", ".join(map(str, missing))
+                message = f"device {device} waits for device {others}, which did not arrive within {self.limit_seconds:g} s"
                 return DeviceError(message, hint=f"{_FLAG} sets the time")
         return None
 

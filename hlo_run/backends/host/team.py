@@ -36,14 +36,14 @@ class Wait(Struct):
     began: float
 
 
-# Returns why it is no use to wait any longer; None: it is. Gets the waits by device, and the device that works (-1: none).
+# Returns why it is no use to go on; None: it is. Gets the waits by device, and the device that works (-1: none).
 Watch = Callable[[dict[int, Wait], int], "Exception | None"]
 
 
 class Team(Generic[ResultT]):
     """Runs one function per device.
 
-    `watch` is asked now and then whether the devices that wait should still do so. With `has_others`, other processes have
+    `watch` is asked now and then whether the devices should go on. With `has_others`, other processes have
     devices too, which may end the waits: they call `wake`.
     """
 
@@ -133,7 +133,7 @@ class Team(Generic[ResultT]):
             raise _Stopped
 
     def _pass_on(self, device: int) -> None:
-        """Pass the turn to the next device that can continue. Fail if all remaining devices wait and no other process can help."""
+        """Pass the turn to the next device that can continue. Fail if all that remain wait and no other process can help."""
         place = self._devices.index(device)
         for step in range(1, len(self._devices) + 1):
             other = self._devices[(place + step) % len(self._devices)]
@@ -156,7 +156,7 @@ class Team(Generic[ResultT]):
         if self._watch is None or self._failure is not None or not self._left:
             return
         waits = {device: wait for device, wait in self._waits.items() if not wait.ready()}
-        error = self._watch(waits, self._turn) if waits else None
+        error = self._watch(waits, self._turn)
         if error is not None:
             if isinstance(error, DeviceError):
                 error.notes += self._reasons()

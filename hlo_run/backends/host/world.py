@@ -63,7 +63,7 @@ class Link(Protocol):
         ...
 
     def arrays(self, thunk: CollectiveThunk, sent: Sequence[bytearray]) -> list[Array]:
-        """Return the operands that `post` has sent; none if the receiver does not need them. Raises DeviceError for other sizes."""
+        """Return the operands that `post` has sent; none if they are not needed here. Raises DeviceError for other sizes."""
         ...
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hlo_run.backends.shared import JoiningBackend, SharedBackend, executable_digest, farewell_of, most_bytes, serve
-from hlo_run.commands.task import Task
 from hlo_run.containment.board import at_place
 from hlo_run.errors import Unsupported, UsageError
+from hlo_run.execution.console import Console, Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
@@ -54,21 +54,26 @@ def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform:
 
 @contextmanager
 def sharing(
-    task: Task, launch: Launch, backend: JoiningBackend, executable: Executable, grid: DeviceGrid
+    options: Options,
+    console: Console,
+    place: Place,
+    launch: Launch,
+    backend: JoiningBackend,
+    executable: Executable,
+    grid: DeviceGrid,
 ) -> Generator[Backend | None]:
     """Meet the other processes, and yield the backend that runs the devices of all; None in those that have served process 0.
 
     The others learn of an error of the block. Raises DeviceError if a process does not come or dies, and its error.
     """
-    options = task.options
     # The file's number tells the processes of one file from those of the next, which may be the same module.
-    digest = f"{task.place.number} {executable_digest(executable)}"
+    digest = f"{place.number} {executable_digest(executable)}"
     at_place("the meeting of the processes")
     each = grid.size // launch.count
     first = launch.number * each
     devices = f"device {first}" if each == 1 else f"devices {first} to {first + each - 1}"
-    task.console.err(f"process {launch.number} of {launch.count}: {devices}; process 0 is at {launch.address}")
-    connections = meet(Meeting(launch, digest, options.gpu_client_initialization_timeout_sec), task.console.err)
+    console.err(f"process {launch.number} of {launch.count}: {devices}; process 0 is at {launch.address}")
+    connections = meet(Meeting(launch, digest, options.gpu_client_initialization_timeout_sec), console.err)
     silence = max(0.0, options.xla_gpu_executable_terminate_timeout_seconds)
     partners = Partners(launch, connections, most_bytes(executable, grid.size), silence)
     problem: BaseException | None = None
@@ -83,4 +88,4 @@ def sharing(
         problem = error
         raise
     finally:
-        partners.close(farewell_of(problem))
+        partners.close(farewell_of(problem, partners))
