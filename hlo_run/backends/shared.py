@@ -33,6 +33,10 @@ class JoiningBackend(Backend, Protocol):
         """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
         ...
 
+    def leave(self, *, failed: bool) -> None:
+        """End what `join` began; `failed`: without waiting for the others."""
+        ...
+
 
 def executable_digest(executable: Executable) -> str:
     """Return a digest that is equal for executables that do the same, whatever processor compiled them."""

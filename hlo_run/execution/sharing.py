@@ -89,3 +89,4 @@ def sharing(
         raise
     finally:
         partners.close(farewell_of(problem, partners))
+        backend.leave(failed=problem is not None)  # NCCL waits for the others here, and these for the farewell

@@ -11,6 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
+from hlo_run.backends.exchange.link import ProcessLink
+from hlo_run.backends.exchange.patience import DEFAULT_SECONDS, Patience
+from hlo_run.backends.exchange.team import Team
+from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.emulator.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.emulator.emulator import run_kernel
 from hlo_run.backends.host.emulator.lanes import Launch
@@ -19,13 +23,9 @@ from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
 from hlo_run.backends.host.jit.workers import JitFault
-from hlo_run.backends.host.link import HostLink
-from hlo_run.backends.host.patience import DEFAULT_SECONDS, Patience
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.ptx.parser import parse_module
-from hlo_run.backends.host.team import Team
-from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
@@ -163,7 +163,12 @@ class HostBackend:
 
     def join(self, partners: Partners, devices: int) -> None:
         """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
-        self._patience = replace(self._patience, partners=partners, link=HostLink(partners, devices))
+        self._patience = replace(self._patience, partners=partners, link=ProcessLink(partners, devices))
+
+    def leave(self, *, failed: bool) -> None:
+        """End what `join` began."""
+        del failed  # nothing is held
+        self._patience, self._team = Patience(self._patience.limit_seconds), None
 
     def machine_code(self, executable: Executable) -> MachineCode:
         """Return object code for this processor of all kernels that the JIT supports. Runs nothing."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange.world import Meeting
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import Leaf
-from hlo_run.backends.host.world import Meeting
 from hlo_run.backends.library.arrays import Array, store, view
 from hlo_run.backends.library.collectives import members_of
 from hlo_run.errors import DeviceError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hlo_run import parse
+from hlo_run.backends.exchange.team import Team
 from hlo_run.backends.grid import run_on_grid
-from hlo_run.backends.host.team import Team
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.artifact import CollectiveThunk
-from hlo_run.backends.host.world import MeetingKey, World
+from hlo_run.backends.exchange.world import MeetingKey, World
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.literals import Bytes
 from hlo_run.errors import DeviceError
@@ -22,7 +22,7 @@ from hlo_run.processes.partners import Partners
 OPERANDS, MESSAGE = "operands", "message"
 
 
-class HostLink:
+class ProcessLink:
     """Connects a `World` with those of other processes. Each process has the same number of devices, in order."""
 
     def __init__(self, partners: Partners, devices: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from hlo_run.artifact import CollectiveThunk
-from hlo_run.backends.host.team import Team
+from hlo_run.backends.exchange.team import Team
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.collectives import combine
 from hlo_run.backends.literals import Bytes

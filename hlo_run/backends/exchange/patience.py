@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hlo_run.backends.host.link import HostLink
-from hlo_run.backends.host.team import Wait
+from hlo_run.backends.exchange.link import ProcessLink
+from hlo_run.backends.exchange.team import Wait
 from hlo_run.errors import DeviceError, HloRunError
 from hlo_run.processes.partners import Partners
 
@@ -26,7 +26,7 @@ class Patience(Struct, frozen=True):
 
     limit_seconds: float
     partners: Partners | None = None
-    link: HostLink | None = None
+    link: ProcessLink | None = None
 
     @property
     def is_needed(self) -> bool:
