@@ -15,6 +15,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def limit_speed(bytes_per_second: float) -> None:
     partners_module.send = slow_send
 
 
-def runner(executable: Executable, backend: HostBackend | SharedBackend, values: Sequence[np.ndarray]) -> Run:
+def runner(executable: Executable, backend: HostBackend | SharedBackend, values: Sequence[Any]) -> Run:
     """Return a function that runs once and returns the seconds."""
 
     def run() -> float:
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--speeds", default="0,500,200", help="MB/s of the link between processes (0: loopback as it is)")
     flags = parser.parse_args()
     elements = flags.megabytes << 18
-    values = [np.random.default_rng(n).random(elements, np.float32) for n in range(2)]
+    values: list[Any] = [np.random.default_rng(n).random(elements, np.float32) for n in range(2)]
     sides = [program(elements, flags.cosines, overlaps=overlaps) for overlaps in (True, False)]
     print("| devices | overlapped | one after the other | ratio |\n| --- | --- | --- | --- |")
     for speed in map(float, flags.speeds.split(",")):

@@ -115,11 +115,15 @@ class _Error(Exception):
     pass
 
 
+def _identity(data: bytearray) -> tuple[str, bytes]:
+    return "id", bytes(data)
+
+
 class Recorder:
     """A stand-in for `nccl.bindings.nccl`: notes calls, and gives communicators names."""
 
     NCCLError, DataType, RedOp = _Error, _DataType, _RedOp
-    UniqueId = SimpleNamespace(from_buffer=lambda data: ("id", bytes(data)))
+    UniqueId = SimpleNamespace(from_buffer=_identity)
 
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
