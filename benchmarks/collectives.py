@@ -2,9 +2,10 @@
 
     python3 scripts/venv.py python benchmarks/collectives.py --megabytes 32 --rounds 9
 
-Two devices add up an array by an all-reduce and compute cosines of another one, which depend on nothing. Milliseconds, the best
-and the median of the rounds, in turns. The devices are in one process, in two, and in two with a link of limited speed: there the
-sender sleeps as long as the bytes would take.
+Two devices add up an array by an all-reduce, and do other work. Milliseconds, the best and the median of
+the rounds, in turns. The devices are in one process, in two, and in two with a link of limited speed: there the sender sleeps as
+long as the bytes would take. The work is that of kernels (cosines of another array) or, with `--wait`, a custom call that sleeps:
+then the figures do not depend on what else the processors do.
 """
 
 from __future__ import annotations
@@ -37,29 +38,46 @@ add {{ a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT r = f32[] add(a, b) }}
 ENTRY e {{
-  x = f32[{elements}] parameter(0)
-  y = f32[{elements}] parameter(1)
+  p = f32[] parameter(0)
+  x = f32[{elements}] broadcast(p), dimensions={{}}
+  y = f32[{elements}] negate(x)
   s = f32[{elements}] all-reduce-start(x), replica_groups={{{{0,1}}}}, to_apply=add
 {body}
-  ROOT t = (f32[{elements}], f32[{elements}]) tuple(d, c{last})
+  u = f32[1] slice(d), slice={{[0:1]}}
+  v = f32[1] slice(c{last}), slice={{[0:1]}}
+  ROOT t = (f32[1], f32[1]) tuple(u, v)
 }}
 """
+WAIT = "wait"
 DONE = "  d = f32[{elements}] all-reduce-done(s)"
 Run = Callable[[], float]
 
 
-def program(elements: int, cosines: int, *, overlaps: bool) -> Executable:
-    """Compile the program: the done comes after the cosines if it `overlaps`, else before them."""
+def program(elements: int, cosines: int, waits: bool, *, overlaps: bool) -> Executable:
+    """Compile the program: the done comes after the work if it `overlaps`, else before it."""
     names = ["y", *(f"c{number}" for number in range(1, cosines + 1))]
-    work = [f"  {names[n + 1]} = f32[{elements}] cosine({names[n]})" for n in range(cosines)]
+    call = f'custom-call({{}}), custom_call_target="{WAIT}"' if waits else "cosine({})"
+    work = [f"  {names[n + 1]} = f32[{elements}] {call.format(names[n])}" for n in range(cosines)]
+    if not overlaps:
+        work[0] += ", control-predecessors={d}"
     done = DONE.format(elements=elements)
     body = "\n".join([*work, done] if overlaps else [done, *work])
     text = PROGRAM.format(elements=elements, body=body, last=cosines)
     return compile_module(PassContext(preset(DEFAULT_TARGET), Options(host_engine="jit")), hlo_run.parse(text))
 
 
-def partner(executable: Executable, connection: socket.socket, bytes_per_second: float) -> None:
+def register_wait(seconds: float) -> None:
+    """Let the custom call sleep."""
+
+    @hlo_run.custom_call(WAIT, "Host")
+    def wait(operand: Any) -> Any:
+        time.sleep(seconds)
+        return operand
+
+
+def partner(executable: Executable, connection: socket.socket, bytes_per_second: float, seconds: float) -> None:
     """Be process 1."""
+    register_wait(seconds)
     limit_speed(bytes_per_second)
     partners = Partners(Launch(2, 1), {0: connection}, most_bytes(executable, 2))
     serve(HostBackend(engine="jit"), executable, partners, 2)
@@ -102,19 +120,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--megabytes", type=int, default=32, help="size of each array")
     parser.add_argument("--cosines", type=int, default=4)
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds that a custom call sleeps in place of each cosine")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--speeds", default="0,500,200", help="MB/s of the link between processes (0: loopback as it is)")
     flags = parser.parse_args()
     elements = flags.megabytes << 18
-    values: list[Any] = [np.random.default_rng(n).random(elements, np.float32) for n in range(2)]
-    sides = [program(elements, flags.cosines, overlaps=overlaps) for overlaps in (True, False)]
+    values: list[Any] = [np.array(0.5, np.float32)]
+    sides = [program(elements, flags.cosines, flags.wait > 0, overlaps=overlaps) for overlaps in (True, False)]
+    register_wait(flags.wait)
     print("| devices | overlapped | one after the other | ratio |\n| --- | --- | --- | --- |")
     for speed in map(float, flags.speeds.split(",")):
         runs: list[Run] = []
         joined: list[Partners] = []
         for executable in sides:
             here, there = socket.socketpair()
-            arguments = (executable, there, speed * 1e6)
+            arguments = (executable, there, speed * 1e6, flags.wait)
             child = multiprocessing.get_context("spawn").Process(target=partner, args=arguments, daemon=True)
             child.start()
             there.close()
