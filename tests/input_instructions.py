@@ -6,7 +6,8 @@ import random
 
 from hlo_run.hlo.opcodes.table import OPCODES
 
-_TARGETS = """__cublas$gemm __cublas$lt$matmul __cublas$lt$matmul$f8 __cudnn$convForward __cudnn$convBackwardFilter
+_TARGETS = """__cublas$gemm __cublas$lt$matmul __cublas$lt$matmul$f8 __cudnn$convForward __cudnn$convForwardGraph
+    __cudnn$convBackwardFilter
     __cudnn$convBackwardInput __cudnn$convBiasActivationForward __cublas$triangularSolve __gpu$TopK TopK PadToStatic
     SliceToDynamic Eigh GetRngSeed LuDecomposition Qr ProductOfElementaryHouseholderReflectors __cub$DeviceRadixSort
     xla.gpu.ext.cub_sort_keys Sharding SPMDFullToShardShape SPMDShardToFullShape MoveToHost MoveToDevice AllocateBuffer

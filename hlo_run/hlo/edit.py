@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
@@ -214,7 +215,8 @@ def copy_instruction(
 
 
 def has_side_effect(instruction: HloInstruction) -> bool:
-    """True if the instruction does more than return a value (XLA's `HasSideEffect`)."""
+    """True if the instruction does more than return a value (XLA's `HasSideEffect`). An async chain has its start's effects."""
+    instruction = async_start(instruction) or instruction
     if instruction.opcode in SIDE_EFFECT:
         return True
     if instruction.opcode == "custom-call":

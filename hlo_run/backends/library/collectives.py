@@ -58,8 +58,29 @@ def _pick(thunk: CollectiveThunk, own: int, count: int) -> tuple[int, ...]:
 
 
 def combine(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Return each member's results. `everyones` holds each member's operands, in the group's order."""
+    """Return each member's results. `everyones` holds each member's operands, in the group's order.
+
+    Raises DeviceError if the operands and results are shaped for groups of another size.
+    """
+    _check_size(thunk, len(everyones))
     return _COMBINE[thunk.kind](thunk, everyones)
+
+
+def _check_size(thunk: CollectiveThunk, members: int) -> None:
+    """Refuse a group of another size than the shapes are for. Only a count in the module's header lets the verifier see it."""
+    first, dim = thunk.operands[0].dims, thunk.dim
+    match thunk.kind:
+        case "kReduceScatter":
+            fits = first[dim] == thunk.results[0].dims[dim] * members
+        case "kAllGather":
+            fits = first[dim] * members == thunk.results[0].dims[dim]
+        case "kAllToAll":
+            fits = len(thunk.operands) == members if dim < 0 else first[dim] % members == 0
+        case _:
+            return
+    if not fits:
+        hint = "--num_replicas=N and --num_partitions=N set the number of devices"
+        raise DeviceError(f"%{thunk.name}: its shapes are not for groups of {members} devices, as this run has", hint=hint)
 
 
 def lone_call(thunk: CollectiveThunk) -> LibraryCall:

@@ -207,8 +207,11 @@ def _solves(call: _Call, is_left: bool) -> bool:
 # ---- cuDNN ------------------------------------------------------------------------------------------------------------
 
 
-def _convolution(roles: tuple[int, int, int]) -> _Rule:
-    """Return the rule of a direction. `roles`: which of (first operand, second operand, result) is input, kernel, output."""
+def _convolution(roles: tuple[int, int, int], is_graph: bool = False) -> _Rule:
+    """Return the rule of a direction. `roles`: which of (first operand, second operand, result) is input, kernel, output.
+
+    The other operands of a graph are those of its later steps: arrays of any kind.
+    """
 
     def rule(call: _Call) -> str:
         needs = "window and dim_labels, and an input, a kernel and an output that fit them"
@@ -221,6 +224,8 @@ def _convolution(roles: tuple[int, int, int]) -> _Rule:
         source, kernel, output = (arrays[role] for role in roles)
         if not _convolves(call.instruction, source, kernel, output):
             return needs
+        if is_graph:
+            return "" if call.has_arrays(len(call.operands), len(call.results)) else "arrays"
         features = output.dims[call.instruction.dim_labels.output.second_dim]
         if len(call.operands) > 2 and call.operands[2].dims != (features,):
             return "a bias with one element per output feature"
@@ -336,8 +341,18 @@ def _memory(call: _Call) -> str:
 
 
 def _hint(call: _Call) -> str:
-    same = call.operands and call.instruction.shape.compatible(call.operands[0])
-    return "" if same else "a result like its first operand"
+    return "" if call.operands and _is_like(call.instruction.shape, call.operands[0]) else "a result like its first operand"
+
+
+def _annotation(call: _Call) -> str:
+    same = len(call.operands) == 1 and _is_like(call.instruction.shape, call.operands[0])
+    return "" if same else "one operand, and a result like it"
+
+
+def _is_like(result: Shape, operand: Shape) -> bool:
+    """True if the shapes are equal up to layouts, and have the same dynamic dimensions."""
+    dynamic = [[leaf.is_array and leaf.dynamic_dims for _, leaf in shape.leaves()] for shape in (result, operand)]
+    return result.compatible(operand) and dynamic[0] == dynamic[1]
 
 
 def _seed(call: _Call) -> str:
@@ -355,6 +370,7 @@ def _shard(call: _Call) -> str:
 
 
 _CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
+_ANNOTATIONS = "Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin LayoutConstraint InspectSharding".split()
 _RULES: Mapping[str, _Rule] = {
     "Eigh": _eigh,
     "Qr": _qr,
@@ -368,6 +384,7 @@ _RULES: Mapping[str, _Rule] = {
     "__cudnn$convBiasActivationForward": _convolution((0, 1, 2)),
     "__cudnn$convBackwardInput": _convolution((2, 1, 0)),
     "__cudnn$convBackwardFilter": _convolution((0, 2, 1)),
+    "__cudnn$convForwardGraph": _convolution((0, 1, 2), is_graph=True),
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
     "__cub$DeviceRadixSort": _radix_sort,
     **dict.fromkeys(SCAN_TARGETS, _row_scan),
@@ -377,6 +394,7 @@ _RULES: Mapping[str, _Rule] = {
     "SliceToDynamic": _slice_to_dynamic,
     **dict.fromkeys("AllocateBuffer CreateBuffer NopReturnToken __nop".split(), _memory),
     **dict.fromkeys("AssumeGatherIndicesInBound GatherScatterIndicesBitpacked".split(), _hint),
+    **dict.fromkeys(_ANNOTATIONS, _annotation),
     "GetRngSeed": _seed,
     "SPMDFullToShardShape": _shard,
     "SPMDShardToFullShape": _shard,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from hlo_run.errors import Unsupported
+from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.shape import Shape
@@ -31,6 +31,7 @@ from hlo_run.hlo_passes.shardy.annotations import (
     local_sharding,
     with_all_manual_axes,
 )
+from hlo_run.hlo_passes.shardy.axes import total_size
 from hlo_run.hlo_passes.shardy.conflicts import Direction
 from hlo_run.hlo_passes.shardy.constraints import Given
 from hlo_run.hlo_passes.shardy.rule import Rule, pointwise_rule
@@ -196,8 +197,7 @@ class ValueGraph(Struct):
         barrier = None
         if is_call(instruction, BARRIER):
             rule = pointwise_rule(results[0].dims, 1, 1)
-            word = (attribute(instruction, BARRIER_DIRECTION) or "0").split(":", maxsplit=1)[0].strip().upper()
-            barrier = Direction[word] if word in Direction.__members__ else Direction(int(word))
+            barrier = _direction(instruction)
         if rule is None or len(operands) != len(rule.operands):
             for value in operands:
                 value.uses.append(None)
@@ -300,8 +300,29 @@ def _regions(computation: HloComputation, annotations: Annotations, outer: tuple
         if leaves != tuple(map(len, shardings)):
             problem = f"a manual computation of {leaves[0]} arrays into {leaves[1]}"
             raise Unsupported(f"{problem} with {len(shardings[0])} and {len(shardings[1])} shardings", border.where)
+        if enter is not None:
+            _check_parts(enter, enter.operands, [enter], shardings[0], axes)
+        if leave is not None:
+            _check_parts(leave, [leave], leave.operands, shardings[1], axes)
         found.append(ManualRegion(call, enter, leave, shardings[0], shardings[1], axes, outer))
     return found
+
+
+def _check_parts(
+    border: HloInstruction,
+    wholes: Sequence[HloInstruction],
+    parts: Sequence[HloInstruction],
+    shardings: Sequence[NamedSharding],
+    axes: Sequence[str],
+) -> None:
+    """Raise ParseError unless the manual axes divide each whole array into parts of the other side's dimensions."""
+    dims = [[_dims(leaf) for value in side for _, leaf in value.shape.leaves()] for side in (wholes, parts)]
+    for whole, part, sharding in zip(*dims, shardings, strict=False):
+        manual = _numbers(sharding, axes)
+        counts = [total_size((ref for ref in dim.axes if ref.axis in manual), sharding.mesh) for dim in sharding.dims]
+        if len({len(whole), len(part), len(counts)}) > 1 or any(w != p * n for w, p, n in zip(whole, part, counts, strict=True)):
+            message = f"the manual axes divide {list(whole)} by {counts}, which does not give {list(part)}"
+            raise ParseError(message, border.where)
 
 
 def _source(value: HloInstruction) -> HloInstruction:
@@ -310,3 +331,12 @@ def _source(value: HloInstruction) -> HloInstruction:
 
 def _readers(value: HloInstruction) -> list[HloInstruction]:
     return list(value.users) if value.opcode == "get-tuple-element" else []
+
+
+def _direction(barrier: HloInstruction) -> Direction:
+    """Return where shardings may pass a barrier: `1 : i32` or `FORWARD`. Raises ParseError for anything else."""
+    word = (attribute(barrier, BARRIER_DIRECTION) or "0").split(":", maxsplit=1)[0].strip().upper()
+    found = next((each for each in Direction if word in (each.name, str(each.value))), None)
+    if found is None:
+        raise ParseError(f"{BARRIER_DIRECTION} is none of 0 to {max(Direction):d}: {word}", barrier.where)
+    return found

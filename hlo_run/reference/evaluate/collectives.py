@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hlo_run.errors import Unsupported
+from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.async_ops import contexts, zeros
@@ -66,9 +66,35 @@ def _members(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
 def _collective(combine: Callable[[HloInstruction, Device], Combine]) -> ProgramEvaluator:
     def program(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
         members = _members(instruction, device)
+        _check_size(instruction, len(members))
         return (yield meet(instruction, operands, device, members, combine(instruction, device)))
 
     return program
+
+
+def _check_size(instruction: HloInstruction, members: int) -> None:
+    """Raise ParseError for a group of another size than the shapes are for. The verifier cannot see the size without a header."""
+    first = instruction.operands[0].shape
+    match instruction.opcode:
+        case "reduce-scatter":
+            (dim,) = instruction.dimensions
+            fits = first.dims[dim] == _first(instruction.shape).dims[dim] * members
+        case "all-gather" | "all-gather-start":
+            (dim,) = instruction.dimensions
+            fits = _first(_result_shape(instruction)).dims[dim] == first.dims[dim] * members
+        case "all-to-all" if instruction.shape.is_tuple:
+            fits = len(instruction.operands) == members
+        case "all-to-all":
+            fits = first.dims[instruction.dimensions[0]] % members == 0
+        case _:
+            return
+    if not fits:
+        message = f"the shapes of %{instruction.name} are not for groups of {members} devices, as this run has"
+        raise ParseError(message, instruction.where, "set their number with --num_replicas=N and --num_partitions=N")
+
+
+def _first(shape: Shape) -> Shape:
+    return shape.tuple_shapes[0] if shape.is_tuple else shape
 
 
 def _pack(parts: Sequence[Array], is_tuple: bool) -> Value:

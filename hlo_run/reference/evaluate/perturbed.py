@@ -17,7 +17,6 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
-from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
@@ -86,8 +85,7 @@ def term_count(instruction: HloInstruction) -> int:
             contracted: tuple[int, ...] = instruction.attrs.get("lhs_contracting_dims", ())
             return math.prod(left[dim] for dim in contracted)
         case "reduce-window":
-            window: Window = instruction.attrs["window"]
-            return math.prod(dim.size for dim in window.dims)
+            return math.prod(dim.size for dim in instruction.window.dims)
         case "convolution":
             return max(1, operands[1])
         case "scatter" | "select-and-scatter" | "all-reduce" | "reduce-scatter":

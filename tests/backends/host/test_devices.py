@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from hlo_run import parse
+from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange import world
 from hlo_run.backends.exchange.team import Team
 from hlo_run.backends.grid import run_on_grid
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.backends.library.arrays import Array
+from hlo_run.backends.library.collectives import combine
+from hlo_run.errors import DeviceError, ParseError, Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -197,6 +204,23 @@ ENTRY e {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups
         open_backend("Host", Options()).run(executable, [np.ones(5, np.float32)])
 
 
+@pytest.mark.parametrize(
+    ("result", "collective"),
+    [
+        ("f32[2]", "reduce-scatter(p), dimensions={0}, to_apply=add"),
+        ("f32[8]", "all-gather(p), dimensions={0}"),
+        ("(f32[4], f32[4])", "all-to-all(p, p)"),
+    ],
+)
+def test_shapes_for_more_devices_than_there_are(result: str, collective: str) -> None:
+    module = parse(f"{ADD}\nENTRY e {{ p = f32[4] parameter(0) ROOT a = {result} {collective}, replica_groups={{}} }}")
+    with pytest.raises(ParseError, match="not for groups of 1 devices"):
+        Reference(module).run([[np.ones(4, np.float32)]], 1, 1)
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
+    with pytest.raises(DeviceError, match="not for groups of 1 devices"):
+        open_backend("Host", Options()).run(executable, [np.ones(4, np.float32)])
+
+
 def test_a_reduction_that_no_library_knows() -> None:
     module = parse("""HloModule m, replica_count=2
 f { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] subtract(a, b) }
@@ -249,6 +273,19 @@ ENTRY e {{
 
 def test_asynchronous_collectives_take_operands_at_the_start_and_give_results_at_the_done() -> None:
     _agrees(ASYNC, times=2)
+
+
+def test_asynchronous_collectives_are_computed_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def spy(thunk: CollectiveThunk, operands: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        names.append(threading.current_thread().name)
+        return combine(thunk, operands)
+
+    monkeypatch.setattr(world, "combine", spy)
+    _agrees(ASYNC)
+    assert len(names) == 2
+    assert all(name.startswith("collective") for name in names)
 
 
 def test_asynchronous_thunks_are_numbered_after_what_they_run() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
@@ -39,18 +40,7 @@ class SelectAndScatterExpander(Struct, frozen=True):
 def _reduce_and_scatter(b: HloBuilder, old: HloInstruction, x: HloValue, source: HloValue, init: HloValue) -> HloValue:
     shape, rank = x.shape, x.shape.rank
     index_type = "s32" if max((*shape.dims, 0)) <= _MOST_S32 else "s64"
-    places = [b.iota(Shape.array(index_type, shape.dims, shape.minor_to_major), dim) for dim in range(rank)]
-    nowhere = b.constant(-1, index_type)
-    reducer = _selector(old.called["select"][0], [shape.element_type, *[index_type] * rank])
-    inits = [init, *[nowhere] * rank]
-    selected_shape = Shape.make_tuple(
-        tuple(Shape.array(kind, source.shape.dims) for kind in (shape.element_type, *[index_type] * rank))
-    )
-    window = old.attrs.get("window")
-    operands = [x, *places, *inits]
-    selected = b.instruction("reduce-window", operands, selected_shape, window=window, called={"to_apply": [reducer]})
-    columns = [b.reshape(selected[1 + dim], (*source.shape.dims, 1)) for dim in range(rank)]
-    indices = b.concatenate(columns, rank) if rank else b.constant_of([], index_type)
+    indices = _selected_places(b, old, x, source, init, index_type) if rank else b.constant_of(np.zeros(0, np.int32))
     return b.scatter(
         b.broadcast(init, shape.dims),
         indices,
@@ -61,6 +51,25 @@ def _reduce_and_scatter(b: HloBuilder, old: HloInstruction, x: HloValue, source:
         index_vector_dim=source.shape.rank,
         to_apply=old.called["scatter"][0],
     )
+
+
+def _selected_places(
+    b: HloBuilder, old: HloInstruction, x: HloValue, source: HloValue, init: HloValue, index_type: str
+) -> HloValue:
+    """Return the index in `x` of the element that each window selects, `index_type[source's dimensions.., rank of x]`."""
+    shape, rank = x.shape, x.shape.rank
+    places = [b.iota(Shape.array(index_type, shape.dims, shape.minor_to_major), dim) for dim in range(rank)]
+    nowhere = b.constant(-1, index_type)
+    reducer = _selector(old.called["select"][0], [shape.element_type, *[index_type] * rank])
+    inits = [init, *[nowhere] * rank]
+    selected_shape = Shape.make_tuple(
+        tuple(Shape.array(kind, source.shape.dims) for kind in (shape.element_type, *[index_type] * rank))
+    )
+    operands = [x, *places, *inits]
+    selected = b.instruction(
+        "reduce-window", operands, selected_shape, window=old.attrs.get("window"), called={"to_apply": [reducer]}
+    )
+    return b.concatenate([b.reshape(selected[1 + dim], (*source.shape.dims, 1)) for dim in range(rank)], rank)
 
 
 def _selector(select: HloComputation, element_types: list[str]) -> HloComputation:
