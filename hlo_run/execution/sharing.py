@@ -17,6 +17,7 @@ from hlo_run.platforms import INTERPRETER
 from hlo_run.processes.launcher import Launch
 from hlo_run.processes.partners import Partners
 from hlo_run.processes.rendezvous import Meeting, meet
+from hlo_run.processes.secret import job_secret
 from hlo_run.reference.evaluate.devices import DeviceGrid
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def sharing(
 ) -> Generator[Backend | None]:
     """Meet the other processes, and yield the backend that runs the devices of all; None in those that have served process 0.
 
-    The others learn of an error of the block. Raises DeviceError if a process does not come or dies, and its error.
+    The others learn of an error of the block. Raises DeviceError if a process does not come or dies, and its
+    error; UsageError for a secret that cannot be used.
     """
     # The file's number tells the processes of one file from those of the next, which may be the same module.
     digest = f"{place.number} {executable_digest(executable)}"
@@ -73,7 +75,8 @@ def sharing(
     first = launch.number * each
     devices = f"device {first}" if each == 1 else f"devices {first} to {first + each - 1}"
     console.err(f"process {launch.number} of {launch.count}: {devices}; process 0 is at {launch.address}")
-    connections = meet(Meeting(launch, digest, options.gpu_client_initialization_timeout_sec), console.err)
+    secret = job_secret(options.secret_file)
+    connections = meet(Meeting(launch, digest, options.gpu_client_initialization_timeout_sec, secret), console.err)
     silence = max(0.0, options.xla_gpu_executable_terminate_timeout_seconds)
     partners = Partners(launch, connections, most_bytes(executable, grid.size), silence)
     problem: BaseException | None = None

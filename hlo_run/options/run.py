@@ -83,7 +83,6 @@ class RunOptions:
         0,
         "Share the run with N processes of the same command line (0: those that a launcher started, else 1).",
         "N",
-        acts="",
         least=0,
     )
     task_id: int = flag(
@@ -91,6 +90,12 @@ class RunOptions:
     )
     address: str = flag(
         "", "Where process 0 listens for the others. Default: the launcher's. Port 0: any, which it prints.", "HOST:PORT", acts=""
+    )
+    secret_file: str = flag(
+        "",
+        "Share a run only with processes that know the secret in FILE. Default: that in HLO_RUN_SECRET, else the user's own key.",
+        "FILE",
+        acts="",
     )
     gpu_client_initialization_timeout_sec: int = flag(
         300, "Wait N seconds for the other processes to come.", "N", acts="", least=1

@@ -14,19 +14,39 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-MAGIC = "hlo-run processes 1"
+MAGIC = "hlo-run processes 2"
 _SIZE_BYTES = 8
 _CHUNK_BYTES = 1 << 20
 
 
-class Hello(Struct, frozen=True, tag=True):
-    """A process introduces itself. `digest` is that of what it will run, `port` where it listens for the processes after it."""
+class Greeting(Struct, frozen=True, tag=True):
+    """The first words of whoever connects. `nonce` is a random number."""
 
     magic: str
+    nonce: bytes
+
+
+class Challenge(Struct, frozen=True, tag=True):
+    """The answer to a greeting: another random number, and the proof that the listener knows the secret."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Introduction(Struct, frozen=True):
+    """Who a process is. `digest` is that of what it will run, `port` where it listens for the processes after it."""
+
     count: int
     number: int
     digest: str
     port: int
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A process introduces itself. `proof` is made of the introduction too."""
+
+    introduction: Introduction
+    proof: bytes
 
 
 class Welcome(Struct, frozen=True, tag=True):
@@ -68,7 +88,7 @@ class Farewell(Struct, frozen=True, tag=True):
     notes: tuple[str, ...] = ()
 
 
-Message: TypeAlias = Hello | Welcome | Refusal | Beat | Parcel | Farewell
+Message: TypeAlias = Greeting | Challenge | Hello | Welcome | Refusal | Beat | Parcel | Farewell
 
 
 class _Header(Struct, frozen=True, array_like=True):
@@ -82,6 +102,11 @@ class BadMessage(Exception):
 
 class Closed(Exception):
     """The other side has closed the connection."""
+
+
+def introduction_bytes(introduction: Introduction) -> bytes:
+    """Return an introduction as the bytes of which its proof is made."""
+    return _encoder.encode(introduction)
 
 
 _encoder = msgspec.msgpack.Encoder()

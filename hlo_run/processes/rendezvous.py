@@ -1,4 +1,10 @@
-"""How processes find each other: all call process 0, which tells them where the others listen; each calls those before it."""
+"""How processes find each other: all call process 0, which tells them where the others listen; each calls those before it.
+
+    caller: Greeting | listener: Challenge | caller: Hello | process 0, once all are there: Welcome
+
+Challenge and Hello prove that the sender knows the secret of the run. The caller looks at the listener's proof before it says
+anything about itself.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +21,29 @@ from hlo_run.processes.launcher import Launch, split_address
 from hlo_run.processes.messages import (
     MAGIC,
     BadMessage,
+    Challenge,
     Closed,
+    Greeting,
     Hello,
+    Introduction,
     Message,
     Refusal,
     Welcome,
+    introduction_bytes,
     receive,
     send,
 )
+from hlo_run.processes.secret import NONCE_BYTES, VARIABLE, is_proof, nonce, proof
 
 # A process that is not one of ours may connect: what it sends before it has introduced itself is small.
 _MOST_HEADER_BYTES = 1 << 20
 _STRANGER_SECONDS = 10.0
 _RETRY_SECONDS = 0.05
+# The parts in the talk, of which proofs are made, so that no side can send the proof of the other back to it.
+_CALLER, _LISTENER = "caller", "listener"
+_NO_SECRET = "it does not know the secret of this run"
+_MOST_NAMED = 8
+_SECRET_HINT = f"give all processes the same --secret_file=FILE or {VARIABLE}; without, each has the key of its user's home"
 _TIMEOUT_FLAG = "--gpu_client_initialization_timeout_sec"
 
 
@@ -37,6 +53,11 @@ class Meeting(Struct, frozen=True):
     launch: Launch
     digest: str
     timeout_seconds: float
+    secret: bytes
+
+
+class _Stranger(Exception):
+    """Whoever has connected is not one of the processes. The text is the reason."""
 
 
 def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socket]:
@@ -66,25 +87,33 @@ def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.soc
     launch = meeting.launch
     host, port = split_address(launch.address)
     places = [("", 0)] * launch.count
+    strangers: dict[str, None] = {}
     with _listening(host, port, deadline) as listener:
         if not port:
             say(f"process 0 listens at {_text(listener.getsockname())}")
+
+        def late() -> DeviceError:
+            return _late(meeting, connections, _text(listener.getsockname()), tuple(strangers))
+
         while len(connections) < launch.count - 1:
-            connection, address = _accepted(
-                listener, deadline, lambda: _late(meeting, connections, _text(listener.getsockname()))
-            )
-            hello = _greeting(connection)
-            problem = _problem(meeting, hello, connections)
-            if hello is None or problem:
-                _refuse(connection, problem)
-                if hello is not None and hello.magic == MAGIC and hello.number not in connections:
-                    _refuse_all(connections, problem)
-                    raise UsageError(
-                        f"process {hello.number} ({address[0]}): {problem}", hint="start all with the same command line"
-                    )
+            connection, address = _accepted(listener, deadline, late)
+            try:
+                introduction = _greeting(meeting, connection, deadline)
+            except _Stranger as stranger:
+                _refuse(connection, str(stranger))
+                words = f"refused a connection from {address[0]}: {stranger}"
+                if words not in strangers and len(strangers) < _MOST_NAMED:
+                    strangers[words] = None
+                    say(f"process 0 {words}")
                 continue
-            connections[hello.number] = connection
-            places[hello.number] = address[0], hello.port
+            number = introduction.number
+            problem = _problem(meeting, introduction, connections)
+            if problem:
+                _refuse(connection, problem)
+                _refuse_all(connections, problem)
+                raise UsageError(f"process {number} ({address[0]}): {problem}", hint="start all with the same command line")
+            connections[number] = connection
+            places[number] = address[0], introduction.port
     for connection in connections.values():
         send(connection, Welcome(tuple(places)))
 
@@ -95,63 +124,99 @@ def _join(meeting: Meeting, deadline: float, connections: dict[int, socket.socke
     host, port = split_address(launch.address)
     first = connections[0] = _called(host, port, deadline, "process 0")
     with _listening(first.getsockname()[0], 0, deadline) as listener:
-        hello = Hello(MAGIC, launch.count, launch.number, meeting.digest, listener.getsockname()[1])
-        send(first, hello)
+        introduction = Introduction(launch.count, launch.number, meeting.digest, listener.getsockname()[1])
+        _introduce(meeting, first, introduction, deadline, f"process 0 at {launch.address}")
         places = _welcome(meeting, first, deadline).addresses
         for number in range(1, launch.number):
             other = connections[number] = _called(*places[number], deadline, f"process {number}")
-            send(other, hello)
+            _introduce(meeting, other, introduction, deadline, f"process {number} at {_text(places[number])}")
         while len(connections) < launch.count - 1:
             connection, _ = _accepted(listener, deadline, lambda: _late(meeting, connections, "its own port"))
-            greeting = _greeting(connection)
-            if greeting is None or _problem(meeting, greeting, connections):
+            try:
+                greeting = _greeting(meeting, connection, deadline)
+            except _Stranger as stranger:
+                _refuse(connection, str(stranger))
+                continue
+            if _problem(meeting, greeting, connections):
                 _refuse(connection, "not awaited")
                 continue
             connections[greeting.number] = connection
 
 
+def _introduce(meeting: Meeting, connection: socket.socket, introduction: Introduction, deadline: float, name: str) -> None:
+    """Prove to a listener that this process knows the secret, and say who it is. Raises UsageError if it does not know it."""
+    own = nonce()
+    send(connection, Greeting(MAGIC, own))
+    answer = _answer(meeting, connection, deadline, name)
+    if not isinstance(answer, Challenge) or len(answer.nonce) != NONCE_BYTES:
+        raise DeviceError(f"{name} is no process of this version of hlo-run")
+    nonces = own, answer.nonce
+    if not is_proof(answer.proof, meeting.secret, _LISTENER, nonces):
+        raise UsageError(f"{name} does not know the secret of process {meeting.launch.number}", hint=_SECRET_HINT)
+    said = introduction_bytes(introduction)
+    send(connection, Hello(introduction, proof(meeting.secret, _CALLER, nonces, said)))
+
+
 def _welcome(meeting: Meeting, connection: socket.socket, deadline: float) -> Welcome:
-    """Wait for the answer of process 0."""
-    connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
-    try:
-        message: Message = receive(connection, _MOST_HEADER_BYTES, 0)[0]
-    except TimeoutError:
-        raise DeviceError(f"process 0 did not answer within {meeting.timeout_seconds:g} s: it waits for others") from None
-    except (Closed, ConnectionError):
-        raise DeviceError("process 0 ended before all processes had come") from None
-    except BadMessage as error:
-        raise DeviceError(f"{meeting.launch.address} is no process of hlo-run: {error}") from None
-    if isinstance(message, Refusal):
-        raise UsageError(f"process 0 refuses process {meeting.launch.number}: {message.reason}")
+    """Wait until process 0 says that all are there."""
+    message = _answer(meeting, connection, deadline, f"process 0 at {meeting.launch.address}")
     if not isinstance(message, Welcome) or len(message.addresses) != meeting.launch.count:
         raise DeviceError(f"{meeting.launch.address} is no process of hlo-run that awaits this one")
     return message
 
 
-def _problem(meeting: Meeting, hello: Hello | None, known: dict[int, socket.socket]) -> str:
-    """Return why a process is not one of those that are awaited; empty: it is."""
-    launch = meeting.launch
-    if hello is None or hello.magic != MAGIC:
-        return "it is no process of this version of hlo-run"
-    if hello.count != launch.count:
-        return f"it is one of {hello.count} processes, not of {launch.count}"
-    if not 0 <= hello.number < launch.count or hello.number == launch.number or hello.number in known:
-        return (
-            f"there is a process {hello.number} already" if hello.number < launch.count else f"there is no process {hello.number}"
-        )
-    if hello.digest != meeting.digest:
+def _answer(meeting: Meeting, connection: socket.socket, deadline: float, name: str) -> Message:
+    """Wait for what the listener `name` answers. Raises UsageError if it refuses this process, DeviceError if it says nothing."""
+    connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+    try:
+        message: Message = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+    except TimeoutError:
+        raise DeviceError(f"{name} did not answer within {meeting.timeout_seconds:g} s: it waits for others") from None
+    except (Closed, ConnectionError):
+        raise DeviceError(f"{name} ended before all processes had come") from None
+    except BadMessage as error:
+        raise DeviceError(f"{name} is no process of hlo-run: {error}") from None
+    if isinstance(message, Refusal):
+        raise UsageError(f"{name} refuses process {meeting.launch.number}: {message.reason}")
+    return message
+
+
+def _problem(meeting: Meeting, introduction: Introduction, known: dict[int, socket.socket]) -> str:
+    """Return why a process, which knows the secret, is not one of those that are awaited; empty: it is."""
+    launch, number = meeting.launch, introduction.number
+    if introduction.count != launch.count:
+        return f"it is one of {introduction.count} processes, not of {launch.count}"
+    if not 0 <= number < launch.count:
+        return f"there is no process {number}"
+    if number == launch.number or number in known:
+        return f"there is a process {number} already"
+    if introduction.digest != meeting.digest:
         return "it runs another module, or the same module with other flags"
     return ""
 
 
-def _greeting(connection: socket.socket) -> Hello | None:
-    """Return how a new connection introduces itself; None if it does not."""
-    connection.settimeout(_STRANGER_SECONDS)
+def _greeting(meeting: Meeting, connection: socket.socket, deadline: float) -> Introduction:
+    """Return how a new connection introduces itself, once it has proved that it knows the secret. Raises _Stranger."""
+    connection.settimeout(max(_RETRY_SECONDS, min(_STRANGER_SECONDS, deadline - time.monotonic())))
     try:
-        message = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+        greeting = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+        if not isinstance(greeting, Greeting) or greeting.magic != MAGIC or len(greeting.nonce) != NONCE_BYTES:
+            raise _Stranger("it is no process of this version of hlo-run")
+        nonces = greeting.nonce, nonce()
+        send(connection, Challenge(nonces[1], proof(meeting.secret, _LISTENER, nonces)))
+        try:
+            hello = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+        except (Closed, ConnectionError):
+            raise _Stranger(_NO_SECRET) from None
+    except TimeoutError:
+        raise _Stranger("it says nothing") from None
     except (OSError, Closed, BadMessage):
-        return None
-    return message if isinstance(message, Hello) else None
+        raise _Stranger("it is no process of hlo-run") from None
+    if not isinstance(hello, Hello):
+        raise _Stranger("it is no process of this version of hlo-run")
+    if not is_proof(hello.proof, meeting.secret, _CALLER, nonces, introduction_bytes(hello.introduction)):
+        raise _Stranger(_NO_SECRET)
+    return hello.introduction
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:
@@ -165,12 +230,13 @@ def _refuse_all(connections: dict[int, socket.socket], reason: str) -> None:
         _refuse(connection, f"another process cannot take part: {reason}")
 
 
-def _late(meeting: Meeting, connections: dict[int, socket.socket], place: str) -> DeviceError:
+def _late(meeting: Meeting, connections: dict[int, socket.socket], place: str, strangers: tuple[str, ...] = ()) -> DeviceError:
     launch = meeting.launch
     missing = [number for number in range(launch.count) if number != launch.number and number not in connections]
     names = "process " + ", ".join(map(str, missing)) if len(missing) == 1 else "processes " + ", ".join(map(str, missing))
     message = f"{names} of {launch.count} did not come to {place} within {meeting.timeout_seconds:g} s"
-    return DeviceError(message, hint=f"start every process with the same --address; {_TIMEOUT_FLAG} sets the time")
+    hint = f"start every process with the same --address; {_TIMEOUT_FLAG} sets the time"
+    return DeviceError(message, hint=_SECRET_HINT if any(_NO_SECRET in each for each in strangers) else hint, notes=strangers)
 
 
 def _listening(host: str, port: int, deadline: float) -> socket.socket:

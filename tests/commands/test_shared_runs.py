@@ -83,7 +83,7 @@ def test_what_processes_cannot_share(file: Path, capsys: pytest.CaptureFixture[s
         (["--platform=Host", *two, str(feeds)], 4, "infeeds and outfeeds"),
         (["--platform=Host", "--jobs=2", *two, str(file)], 2, "--jobs=2: 2 processes share each file"),
         (["--check_each_pass", *two, str(file)], 2, "--check_each_pass runs in one process"),
-        (["--stage=optimized-hlo", *two, str(file)], 2, "--num_nodes has no effect with --stage"),
+        (["--stage=hlo", *two, str(file)], 2, "--num_nodes has no effect with --stage"),
     ):
         assert run(flags) == code, flags
         assert message in capsys.readouterr().err
