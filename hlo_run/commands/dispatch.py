@@ -205,7 +205,9 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
 
 
 def _say_next(options: Options, result: FileResult, console: Console) -> None:
-    """Print what to run next after an error."""
+    """Print what to run next after an error. Of several processes that share a run, process 0 does."""
+    if launch_of_flags(options).number:
+        return
     from hlo_run.commands.next_step import next_step
 
     if result.error is not None and (words := next_step(result.error, options, result.file)):
@@ -217,7 +219,7 @@ def _run_mode(task: Task) -> None:
 
     A mode is imported when it is chosen: a stage needs no reference, and a run with a cached executable needs no compiler.
     """
-    if not task.options.stage:
+    if not task.options.stage and not launch_of_flags(task.options).number:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
     module = load(task)
     if task.options.isolate_fusion:

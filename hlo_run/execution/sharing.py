@@ -14,7 +14,7 @@ from hlo_run.execution.console import Console, Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
-from hlo_run.processes.launcher import Launch
+from hlo_run.processes.launcher import Launch, device_names
 from hlo_run.processes.partners import Partners
 from hlo_run.processes.rendezvous import Meeting, meet
 from hlo_run.processes.secret import job_secret
@@ -72,11 +72,11 @@ def sharing(
     digest = f"{place.number} {executable_digest(executable)}"
     at_place("the meeting of the processes")
     each = grid.size // launch.count
-    first = launch.number * each
-    devices = f"device {first}" if each == 1 else f"devices {first} to {first + each - 1}"
+    devices = device_names(launch.number, each)
     console.err(f"process {launch.number} of {launch.count}: {devices}; process 0 is at {launch.address}")
     secret = job_secret(options.secret_file)
-    connections = meet(Meeting(launch, digest, options.gpu_client_initialization_timeout_sec, secret), console.err)
+    meeting = Meeting(launch, digest, options.gpu_client_initialization_timeout_sec, secret, each)
+    connections = meet(meeting, console.err)
     silence = max(0.0, options.xla_gpu_executable_terminate_timeout_seconds)
     partners = Partners(launch, connections, most_bytes(executable, grid.size), silence)
     problem: BaseException | None = None

@@ -17,27 +17,41 @@ from hlo_run.errors import UsageError
 
 # Ports for launchers that name none, so that every process of a job finds the same one. Slurm's jobs use the highest 4096.
 _FIRST_PORT, _PORTS = 61440, 4096
+_ADDRESS_HINT = "--address=HOST:PORT, such as 127.0.0.1:12345 if all processes are on this machine"
+_ALONE_HINT = "--num_nodes=1 ignores the launcher"
 
 
 class _Variables(Struct, frozen=True):
-    """The variables of a launcher: the number of processes, the own number, and the own number on this machine."""
+    """The variables of a launcher: the number of processes, the own number, and the own number on this machine.
+
+    One of `mark` is there too if the launcher has general names. `here` is the number of processes on this machine. With
+    `both`, a launcher that sets the number or the count sets the other as well.
+    """
 
     launcher: str
     count: str
     number: str
     local_number: tuple[str, ...]
     job: tuple[str, ...] = ()
+    mark: tuple[str, ...] = ()
+    here: str = ""
+    both: bool = True
 
 
 _LAUNCHERS = (
-    _Variables("torchrun", "WORLD_SIZE", "RANK", ("LOCAL_RANK",)),
+    _Variables("torchrun", "WORLD_SIZE", "RANK", ("LOCAL_RANK",), mark=("MASTER_ADDR", "MASTER_PORT")),
     _Variables(
         *("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
         job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        here="OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     # A batch script has the variables of the job; only what srun starts has those of a step.
-    _Variables("Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ("SLURM_LOCALID",), job=("SLURM_JOB_ID",)),
-    _Variables("PMI", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), job=("PMI_JOBID",)),
+    _Variables("Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ("SLURM_LOCALID",), job=("SLURM_JOB_ID",), both=False),
+    _Variables(
+        *("PMI", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK")),
+        job=("PMI_JOBID", "I_MPI_HYDRA_UUID"),
+        here="MPI_LOCALNRANKS",
+    ),
 )
 
 
@@ -54,15 +68,33 @@ class Launch(Struct, frozen=True):
     launcher: str = ""
 
 
+def device_names(process: int, each: int) -> str:
+    """Return the names of the devices of a process that has `each` of them: `device 3` or `devices 2 to 3`."""
+    first = process * each
+    return f"device {first}" if each == 1 else f"devices {first} to {first + each - 1}"
+
+
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """Return what a launcher's variables say; a single process without them. Raises UsageError for numbers that are none."""
+    """Return what a launcher's variables say; a single process without them.
+
+    Raises UsageError for numbers that are none or do not fit each other, and if one of them is missing.
+    """
     for variables in _LAUNCHERS:
-        if variables.count not in environment or variables.number not in environment:
-            continue
-        count, number = (_integer(environment, name) for name in (variables.count, variables.number))
-        if variables.launcher == "torchrun" and not {"MASTER_ADDR", "MASTER_PORT"} & environment.keys():
+        if variables.mark and not any(name in environment for name in variables.mark):
             continue  # other programs use such general names too
-        if count > 1 and 0 <= number < count:
+        missing = [name for name in (variables.count, variables.number) if name not in environment]
+        if len(missing) == 2 or (missing and not variables.both):
+            continue
+        if missing:
+            message = f"{variables.launcher}'s variable {missing[0]} is missing, but its others are there"
+            raise UsageError(message, hint=_ALONE_HINT)
+        count, number = (_integer(environment, name) for name in (variables.count, variables.number))
+        if not 0 <= number < count:
+            message = (
+                f"{variables.number}={number} and {variables.count}={count}: the processes are numbered from 0 to {count - 1}"
+            )
+            raise UsageError(message, hint=_ALONE_HINT)
+        if count > 1:
             local = next((_integer(environment, name) for name in variables.local_number if name in environment), 0)
             return Launch(count, number, _address(environment, variables, count), local, variables.launcher)
     return Launch()
@@ -93,7 +125,13 @@ def launch_of_flags(flags: LaunchFlags, environment: Mapping[str, str] = os.envi
     Raises UsageError for a number that is not one of the processes, and for an unknown address.
     """
     count, number, address = flags.num_nodes, flags.task_id, flags.address
-    found = launch_of(environment) if count != 1 else Launch()
+    found = Launch()
+    if count != 1:
+        try:
+            found = launch_of(environment)
+        except UsageError:
+            if not (count and number >= 0 and address):
+                raise
     count = count or found.count
     if count == 1:
         if number > 0:
@@ -109,7 +147,7 @@ def launch_of_flags(flags: LaunchFlags, environment: Mapping[str, str] = os.envi
     address = address or (found.address if is_launched else "")
     if not address:
         started = f"{found.launcher} started {count} processes, but gives no address" if is_launched else f"--num_nodes={count}"
-        raise UsageError(f"{started}: where process 0 listens is unknown", hint="--address=HOST:PORT")
+        raise UsageError(f"{started}: where process 0 listens is unknown", hint=_ADDRESS_HINT)
     split_address(address)
     if is_launched and number == found.number:
         return Launch(count, number, address, found.local_number, found.launcher)
@@ -120,7 +158,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of HOST:PORT or [IPv6]:PORT. Raises UsageError."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]\s]+)):(\d+)", address)
     if found is None or int(found[3]) > 0xFFFF:
-        raise UsageError(f"--address={address} is not HOST:PORT", hint="for example 127.0.0.1:12345")
+        raise UsageError(f"the address {address} is not HOST:PORT", hint="for example 127.0.0.1:12345 or [::1]:12345")
     return found[1] or found[2], int(found[3])
 
 
@@ -138,7 +176,10 @@ def _integer(environment: Mapping[str, str], name: str) -> int:
 
 
 def _address(environment: Mapping[str, str], variables: _Variables, count: int) -> str:
-    """Return where process 0 listens: by MASTER_ADDR and MASTER_PORT, else on the first machine, at a port made of the job."""
+    """Return where process 0 listens: by MASTER_ADDR and MASTER_PORT, else on the first machine, at a port made of the job.
+
+    If all processes are on one machine, process 0 listens there for no other.
+    """
     job = next((environment[name] for name in variables.job if environment.get(name)), "")
     port = _integer(environment, "MASTER_PORT") if "MASTER_PORT" in environment else 0
     if port and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -146,8 +187,8 @@ def _address(environment: Mapping[str, str], variables: _Variables, count: int) 
     if not port and job:
         port = _FIRST_PORT + (int(job) if job.isdecimal() else zlib.crc32(job.encode())) % _PORTS
     host = environment.get("MASTER_ADDR", "")
+    if not host and (environment.get(variables.here) == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1"):
+        host = "127.0.0.1"
     if not host and variables.launcher == "Slurm":
         host = first_host(environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", "")))
-    if not host and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(count):
-        host = "127.0.0.1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}" if host and port else ""

@@ -24,6 +24,7 @@ BEAT_SECONDS = 0.5
 # Headers name the members of a group, of which there may be some thousand.
 _MOST_HEADER_BYTES = 1 << 24
 _GOODBYE_SECONDS = 5.0
+_SEE_HINT = "see what that process prints, or what has ended it"
 _ERRORS = {error.exit_code: error for error in (Mismatch, UsageError, ParseError, Unsupported, DeviceError, Vacuous)}
 
 # Gets every parcel as it arrives, in the thread of its connection. Returns False to leave it for `take`.
@@ -123,12 +124,13 @@ class Partners:
         if self._cause is not None:
             return farewell_error(self._cause)
         if partner.farewell is not None:
-            return DeviceError(f"process {number} has ended")
+            return DeviceError(f"process {number} has ended", hint=_SEE_HINT)
         if self._failure is not None:
             return self._failure
         silent = time.monotonic() - partner.heard
         if self._silence_seconds and silent > self._silence_seconds:
-            return DeviceError(f"process {number} is silent: nothing was heard of it for {silent:.0f} s")
+            hint = "see whether it is stopped; --xla_gpu_executable_terminate_timeout_seconds sets the time"
+            return DeviceError(f"process {number} is silent: nothing was heard of it for {silent:.0f} s", hint=hint)
         return None
 
     def computed(self, number: int) -> float:
@@ -155,11 +157,11 @@ class Partners:
             while True:
                 self._arrived(partner, *receive(partner.connection, _MOST_HEADER_BYTES, self._most_bytes))
         except Closed:
-            error = DeviceError(f"process {partner.number} ended without a word: its connection is closed")
+            error = DeviceError(f"process {partner.number} ended without a word: its connection is closed", hint=_SEE_HINT)
         except BadMessage as bad:
             error = DeviceError(f"process {partner.number} sends what is no message: {bad}")
         except OSError as bad:
-            error = DeviceError(f"the connection to process {partner.number} broke: {bad.strerror or bad}")
+            error = _broken(partner.number, bad)
         except ValueError as bad:  # labels with other numbers
             error = DeviceError(f"process {partner.number} sends what nothing here awaits: {bad}")
         if not self._ending.is_set() and partner.farewell is None:
@@ -193,7 +195,7 @@ class Partners:
                 send(partner.connection, *item)
             except OSError as error:
                 if not self._ending.is_set() and partner.farewell is None:
-                    self._fail(DeviceError(f"the connection to process {partner.number} broke: {error.strerror or error}"))
+                    self._fail(_broken(partner.number, error))
                 return
 
     def _beat(self) -> None:
@@ -213,7 +215,13 @@ class Partners:
             raise problem
 
 
+def _broken(number: int, error: OSError) -> DeviceError:
+    return DeviceError(f"the connection to process {number} broke: {error.strerror or error}", hint=_SEE_HINT)
+
+
 def farewell_error(farewell: Farewell) -> HloRunError:
     """Return the error with which a process ended that did not end well."""
     error = _ERRORS.get(farewell.code, DeviceError)
-    return error(f"process {farewell.origin}: {farewell.message}", notes=farewell.notes)
+    return error(
+        f"process {farewell.origin}: {farewell.message}", notes=farewell.notes, hint=f"see what process {farewell.origin} prints"
+    )

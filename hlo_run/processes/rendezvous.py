@@ -17,7 +17,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from hlo_run.errors import DeviceError, UsageError
-from hlo_run.processes.launcher import Launch, split_address
+from hlo_run.processes.launcher import Launch, device_names, split_address
 from hlo_run.processes.messages import (
     MAGIC,
     BadMessage,
@@ -39,21 +39,29 @@ from hlo_run.processes.secret import NONCE_BYTES, VARIABLE, is_proof, nonce, pro
 _MOST_HEADER_BYTES = 1 << 20
 _STRANGER_SECONDS = 10.0
 _RETRY_SECONDS = 0.05
+_BUSY_SECONDS = 5.0
+_TELL_SECONDS = 5.0
 # The parts in the talk, of which proofs are made, so that no side can send the proof of the other back to it.
 _CALLER, _LISTENER = "caller", "listener"
 _NO_SECRET = "it does not know the secret of this run"
 _MOST_NAMED = 8
 _SECRET_HINT = f"give all processes the same --secret_file=FILE or {VARIABLE}; without, each has the key of its user's home"
+_SEE_HINT = "see what that process prints"
+_PORT_HINT = "another program listens there: choose another port in --address"
 _TIMEOUT_FLAG = "--gpu_client_initialization_timeout_sec"
 
 
 class Meeting(Struct, frozen=True):
-    """What all processes must agree on. `digest` is that of what they will run. They meet for at most `timeout_seconds`."""
+    """What all processes must agree on. `digest` is that of what they will run. They meet for at most `timeout_seconds`.
+
+    Each has `each` devices of the run.
+    """
 
     launch: Launch
     digest: str
     timeout_seconds: float
     secret: bytes
+    each: int = 1
 
 
 class _Stranger(Exception):
@@ -61,7 +69,9 @@ class _Stranger(Exception):
 
 
 def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socket]:
-    """Return a connection to every other process. `say` prints where process 0 listens if the address leaves the port open.
+    """Return a connection to every other process.
+
+    `say` prints where process 0 listens if the address leaves the port open, who was refused, and what hinders the meeting.
 
     Raises DeviceError if a process does not come in time, UsageError if one came to run something else.
     """
@@ -71,7 +81,7 @@ def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socke
         if meeting.launch.number == 0:
             _gather(meeting, deadline, connections, say)
         else:
-            _join(meeting, deadline, connections)
+            _join(meeting, deadline, connections, say)
     except BaseException:
         for connection in connections.values():
             connection.close()
@@ -110,7 +120,8 @@ def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.soc
             problem = _problem(meeting, introduction, connections)
             if problem:
                 _refuse(connection, problem)
-                _refuse_all(connections, problem)
+                for other in connections.values():
+                    _refuse(other, f"process {number} ({address[0]}) cannot take part: {problem}")
                 raise UsageError(f"process {number} ({address[0]}): {problem}", hint="start all with the same command line")
             connections[number] = connection
             places[number] = address[0], introduction.port
@@ -118,17 +129,17 @@ def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.soc
         send(connection, Welcome(tuple(places)))
 
 
-def _join(meeting: Meeting, deadline: float, connections: dict[int, socket.socket]) -> None:
+def _join(meeting: Meeting, deadline: float, connections: dict[int, socket.socket], say: Callable[[str], None]) -> None:
     """Introduce this process to process 0, then to those with smaller numbers; the others come to it."""
     launch = meeting.launch
     host, port = split_address(launch.address)
-    first = connections[0] = _called(host, port, deadline, "process 0")
+    first = connections[0] = _called(host, port, deadline, "process 0", say)
     with _listening(first.getsockname()[0], 0, deadline) as listener:
         introduction = Introduction(launch.count, launch.number, meeting.digest, listener.getsockname()[1])
         _introduce(meeting, first, introduction, deadline, f"process 0 at {launch.address}")
         places = _welcome(meeting, first, deadline).addresses
         for number in range(1, launch.number):
-            other = connections[number] = _called(*places[number], deadline, f"process {number}")
+            other = connections[number] = _called(*places[number], deadline, f"process {number}", say)
             _introduce(meeting, other, introduction, deadline, f"process {number} at {_text(places[number])}")
         while len(connections) < launch.count - 1:
             connection, _ = _accepted(listener, deadline, lambda: _late(meeting, connections, "its own port"))
@@ -147,9 +158,11 @@ def _introduce(meeting: Meeting, connection: socket.socket, introduction: Introd
     """Prove to a listener that this process knows the secret, and say who it is. Raises UsageError if it does not know it."""
     own = nonce()
     send(connection, Greeting(MAGIC, own))
-    answer = _answer(meeting, connection, deadline, name)
+    answer = _answer(
+        meeting, connection, deadline, name, "it says nothing, so it may be another program, or process 0 of another run"
+    )
     if not isinstance(answer, Challenge) or len(answer.nonce) != NONCE_BYTES:
-        raise DeviceError(f"{name} is no process of this version of hlo-run")
+        raise DeviceError(f"{name} is no process of this version of hlo-run", hint=_PORT_HINT)
     nonces = own, answer.nonce
     if not is_proof(answer.proof, meeting.secret, _LISTENER, nonces):
         raise UsageError(f"{name} does not know the secret of process {meeting.launch.number}", hint=_SECRET_HINT)
@@ -159,23 +172,27 @@ def _introduce(meeting: Meeting, connection: socket.socket, introduction: Introd
 
 def _welcome(meeting: Meeting, connection: socket.socket, deadline: float) -> Welcome:
     """Wait until process 0 says that all are there."""
-    message = _answer(meeting, connection, deadline, f"process 0 at {meeting.launch.address}")
+    message = _answer(meeting, connection, deadline, f"process 0 at {meeting.launch.address}", "it waits for others")
     if not isinstance(message, Welcome) or len(message.addresses) != meeting.launch.count:
-        raise DeviceError(f"{meeting.launch.address} is no process of hlo-run that awaits this one")
+        raise DeviceError(f"{meeting.launch.address} is no process of hlo-run that awaits this one", hint=_PORT_HINT)
     return message
 
 
-def _answer(meeting: Meeting, connection: socket.socket, deadline: float, name: str) -> Message:
-    """Wait for what the listener `name` answers. Raises UsageError if it refuses this process, DeviceError if it says nothing."""
+def _answer(meeting: Meeting, connection: socket.socket, deadline: float, name: str, reason: str) -> Message:
+    """Wait for what the listener `name` answers. Raises UsageError if it refuses this process.
+
+    Raises DeviceError if it says nothing, for which `reason` is the likely reason.
+    """
     connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
     try:
         message: Message = receive(connection, _MOST_HEADER_BYTES, 0)[0]
     except TimeoutError:
-        raise DeviceError(f"{name} did not answer within {meeting.timeout_seconds:g} s: it waits for others") from None
+        message_text = f"{name} did not answer within {meeting.timeout_seconds:g} s: {reason}"
+        raise DeviceError(message_text, hint=f"see what it prints; {_TIMEOUT_FLAG} sets the time") from None
     except (Closed, ConnectionError):
-        raise DeviceError(f"{name} ended before all processes had come") from None
+        raise DeviceError(f"{name} ended before all processes had come", hint=_SEE_HINT) from None
     except BadMessage as error:
-        raise DeviceError(f"{name} is no process of hlo-run: {error}") from None
+        raise DeviceError(f"{name} is no process of hlo-run: {error}", hint=_PORT_HINT) from None
     if isinstance(message, Refusal):
         raise UsageError(f"{name} refuses process {meeting.launch.number}: {message.reason}")
     return message
@@ -225,22 +242,19 @@ def _refuse(connection: socket.socket, reason: str) -> None:
     connection.close()
 
 
-def _refuse_all(connections: dict[int, socket.socket], reason: str) -> None:
-    for connection in connections.values():
-        _refuse(connection, f"another process cannot take part: {reason}")
-
-
 def _late(meeting: Meeting, connections: dict[int, socket.socket], place: str, strangers: tuple[str, ...] = ()) -> DeviceError:
     launch = meeting.launch
     missing = [number for number in range(launch.count) if number != launch.number and number not in connections]
-    names = "process " + ", ".join(map(str, missing)) if len(missing) == 1 else "processes " + ", ".join(map(str, missing))
-    message = f"{names} of {launch.count} did not come to {place} within {meeting.timeout_seconds:g} s"
+    names = ", ".join(f"{number} ({device_names(number, meeting.each)})" for number in missing)
+    noun = "process" if len(missing) == 1 else "processes"
+    message = f"{noun} {names} of {launch.count} did not come to {place} within {meeting.timeout_seconds:g} s"
     hint = f"start every process with the same --address; {_TIMEOUT_FLAG} sets the time"
     return DeviceError(message, hint=_SECRET_HINT if any(_NO_SECRET in each for each in strangers) else hint, notes=strangers)
 
 
 def _listening(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a socket that listens. A port that is still in use is tried again until the deadline."""
+    """Return a socket that listens. A port that is in use is tried again for some seconds."""
+    deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
     while True:
         listener: socket.socket | None = None
         try:
@@ -255,8 +269,10 @@ def _listening(host: str, port: int, deadline: float) -> socket.socket:
             if port and time.monotonic() < deadline and listener is not None and error.errno == errno.EADDRINUSE:
                 time.sleep(_RETRY_SECONDS)
                 continue
-            reason = error.strerror or str(error)
-            raise DeviceError(f"cannot listen at {host}:{port}: {reason}", hint="process 0 must run at --address") from None
+            place, reason = _text((host, port)), error.strerror or str(error)
+            busy = "another program, or process 0 of another run, listens there: choose another port in --address"
+            hint = busy if error.errno == errno.EADDRINUSE else "process 0 must run on the host of --address"
+            raise DeviceError(f"process 0 cannot listen at {place}: {reason}", hint=hint) from None
         return listener
 
 
@@ -273,20 +289,28 @@ def _accepted(listener: socket.socket, deadline: float, late: Callable[[], Devic
     return connection, (str(address[0]), int(address[1]))
 
 
-def _called(host: str, port: int, deadline: float, name: str) -> socket.socket:
-    """Connect to a process, which may start later than this one. Raises DeviceError after the deadline."""
+def _called(host: str, port: int, deadline: float, name: str, say: Callable[[str], None]) -> socket.socket:
+    """Connect to a process, which may start later than this one. Raises DeviceError after the deadline.
+
+    `say` prints once what hinders it, if that takes longer.
+    """
+    tell = time.monotonic() + _TELL_SECONDS
     while True:
         left = deadline - time.monotonic()
         try:
             return socket.create_connection((host, port), timeout=max(_RETRY_SECONDS, left))
         except OSError as error:
+            reason = error.strerror or str(error)
             if left <= 0:
-                reason = error.strerror or str(error)
                 hint = f"start {name}; {_TIMEOUT_FLAG} sets the time to wait for it"
-                raise DeviceError(f"{name} did not answer at {host}:{port}: {reason}", hint=hint) from None
+                raise DeviceError(f"{name} did not answer at {_text((host, port))}: {reason}", hint=hint) from None
+            if time.monotonic() > tell:
+                tell = deadline
+                say(f"{name} does not answer at {_text((host, port))} ({reason}); trying for {left:.0f} s more")
             time.sleep(_RETRY_SECONDS)
 
 
 def _text(address: tuple[str, int]) -> str:
+    """Return HOST:PORT, in the form that `--address` takes."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

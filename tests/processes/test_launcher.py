@@ -41,13 +41,41 @@ def test_variables_of_launchers() -> None:
     assert launch_of({"PMI_SIZE": "2", "PMI_RANK": "0"}) == Launch(2, 0, "", 0, "PMI")
 
 
+def test_processes_of_one_machine_meet_there() -> None:
+    assert launch_of({**SLURM, "SLURM_STEP_NUM_NODES": "1"}).address == "127.0.0.1:61441"
+    assert launch_of({**SLURM, "SLURM_STEP_NUM_NODES": "2"}).address == "gpu004:61441"
+    hydra = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": "4e42-5c"}
+    assert launch_of(hydra).address.startswith("127.0.0.1:6")
+    assert launch_of({**hydra, "MPI_LOCALNRANKS": "1"}).address == ""
+
+
 def test_what_is_no_launch_of_several_processes() -> None:
     batch_script = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
     other_program = {"WORLD_SIZE": "4", "RANK": "1"}
     for environment in (batch_script, other_program, {**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}):
         assert launch_of(environment) == Launch()
-    with pytest.raises(UsageError, match="WORLD_SIZE='four' is not a number"):
-        launch_of({**TORCHRUN, "WORLD_SIZE": "four"})
+    assert launch_of({"MASTER_ADDR": "h", "MASTER_PORT": "1"}) == Launch()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({**TORCHRUN, "WORLD_SIZE": "four"}, "WORLD_SIZE='four' is not a number"),
+        ({**TORCHRUN, "RANK": "4"}, "RANK=4 and WORLD_SIZE=4: the processes are numbered from 0 to 3"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "-1"}, "numbered from 0 to 1"),
+        ({name: value for name, value in TORCHRUN.items() if name != "RANK"}, "torchrun's variable RANK is missing"),
+        ({name: value for name, value in TORCHRUN.items() if name != "WORLD_SIZE"}, "variable WORLD_SIZE is missing"),
+        ({"PMI_RANK": "0"}, "variable PMI_SIZE is missing"),
+    ],
+)
+def test_variables_that_do_not_fit_each_other(environment: dict[str, str], message: str) -> None:
+    """A process that took itself for the only one would report success without the others."""
+    with pytest.raises(UsageError, match=message) as caught:
+        launch_of_flags(Options(), environment)
+    assert caught.value.hint == "--num_nodes=1 ignores the launcher" or "not a number" in message
+    assert launch_of_flags(replace(Options(), num_nodes=1), environment) == Launch()
+    given = replace(Options(), num_nodes=2, task_id=1, address="h:5")
+    assert launch_of_flags(given, environment) == Launch(2, 1, "h:5", 1)
 
 
 def test_flags_come_before_launchers() -> None:

@@ -152,7 +152,9 @@ def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
 
 
 def test_processes_that_do_not_come_are_named() -> None:
-    with pytest.raises(DeviceError, match=r"processes 1, 2 of 3 did not come to 127.0.0.1:\d+ within 0.1 s"):
+    with pytest.raises(
+        DeviceError, match=r"processes 1 \(device 1\), 2 \(device 2\) of 3 did not come to 127.0.0.1:\d+ within 0.1 s"
+    ):
         _meet(Place(), 3, 0, seconds=0.1)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

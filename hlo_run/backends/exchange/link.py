@@ -16,6 +16,7 @@ from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.literals import Bytes
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.processes.launcher import device_names
 from hlo_run.processes.messages import Parcel
 from hlo_run.processes.partners import Partners
 
@@ -51,8 +52,7 @@ class ProcessLink:
 
     def devices_of(self, process: int) -> str:
         """Return the names of a process's devices: `device 3` or `devices 2 to 3`."""
-        first = process * self._each
-        return f"device {first}" if self._each == 1 else f"devices {first} to {first + self._each - 1}"
+        return device_names(process, self._each)
 
     # ---- World's side -------------------------------------------------------------------------------------------
 
