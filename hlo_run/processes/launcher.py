@@ -17,6 +17,8 @@ from hlo_run.errors import UsageError
 
 # Ports for launchers that name none, so that every process of a job finds the same one. Slurm's jobs use the highest 4096.
 _FIRST_PORT, _PORTS = 61440, 4096
+# Between the ports of two steps of a job, so that they are not those of the next jobs.
+_STEP_PORTS = 509
 _ADDRESS_HINT = "--address=HOST:PORT, such as 127.0.0.1:12345 if all processes are on this machine"
 _ALONE_HINT = "--num_nodes=1 ignores the launcher"
 
@@ -24,8 +26,8 @@ _ALONE_HINT = "--num_nodes=1 ignores the launcher"
 class _Variables(Struct, frozen=True):
     """The variables of a launcher: the number of processes, the own number, and the own number on this machine.
 
-    One of `mark` is there too if the launcher has general names. `here` is the number of processes on this machine. With
-    `both`, a launcher that sets the number or the count sets the other as well.
+    One of `job` names the job, `step` its part. One of `mark` is there too if the launcher has general names. `here` is the
+    number of processes on this machine. With `both`, a launcher that sets the number or the count sets the other as well.
     """
 
     launcher: str
@@ -33,6 +35,7 @@ class _Variables(Struct, frozen=True):
     number: str
     local_number: tuple[str, ...]
     job: tuple[str, ...] = ()
+    step: str = ""
     mark: tuple[str, ...] = ()
     here: str = ""
     both: bool = True
@@ -46,7 +49,9 @@ _LAUNCHERS = (
         here="OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     # A batch script has the variables of the job; only what srun starts has those of a step.
-    _Variables("Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ("SLURM_LOCALID",), job=("SLURM_JOB_ID",), both=False),
+    _Variables(
+        "Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ("SLURM_LOCALID",), ("SLURM_JOB_ID",), "SLURM_STEP_ID", both=False
+    ),
     _Variables(
         *("PMI", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK")),
         job=("PMI_JOBID", "I_MPI_HYDRA_UUID"),
@@ -185,7 +190,8 @@ def _address(environment: Mapping[str, str], variables: _Variables, count: int) 
     if port and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         port += 1  # the agent of torchrun listens at the port itself
     if not port and job:
-        port = _FIRST_PORT + (int(job) if job.isdecimal() else zlib.crc32(job.encode())) % _PORTS
+        step = _integer(environment, variables.step) if variables.step in environment else 0
+        port = _FIRST_PORT + ((int(job) if job.isdecimal() else zlib.crc32(job.encode())) + step * _STEP_PORTS) % _PORTS
     host = environment.get("MASTER_ADDR", "")
     if not host and (environment.get(variables.here) == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1"):
         host = "127.0.0.1"

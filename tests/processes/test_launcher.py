@@ -44,6 +44,7 @@ def test_variables_of_launchers() -> None:
 def test_processes_of_one_machine_meet_there() -> None:
     assert launch_of({**SLURM, "SLURM_STEP_NUM_NODES": "1"}).address == "127.0.0.1:61441"
     assert launch_of({**SLURM, "SLURM_STEP_NUM_NODES": "2"}).address == "gpu004:61441"
+    assert launch_of({**SLURM, "SLURM_STEP_ID": "1"}).address == "gpu004:61950"
     hydra = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": "4e42-5c"}
     assert launch_of(hydra).address.startswith("127.0.0.1:6")
     assert launch_of({**hydra, "MPI_LOCALNRANKS": "1"}).address == ""
