@@ -1,29 +1,45 @@
-"""Collectives on CUDA: plans of NCCL's calls, the calls on a recorder, and shared runs without NCCL on stand-ins for the driver.
+"""Collectives on CUDA: plans of NCCL's calls, and shared runs on stand-ins for NCCL and the driver.
 
-The recorder has the names and parameters of nccl4py 0.6.0. No test here shows that NCCL does what the plans say.
+The stand-in has the names and parameters of nccl4py 0.6.0, and does what NCCL's documentation says. No GPU has seen the plans.
 """
 
 from __future__ import annotations
 
 import itertools
 import socket
+import sys
 import threading
 import time
-from enum import IntEnum
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from cuda_bench import array
+from cuda_bench import array, values
 from fake_cuda import FakeDriver
+from fake_nccl import SIGNATURES, FakeNccl, Network, Result
 
-from hlo_run.artifact import ArraySpec, BufferAllocation, CollectiveThunk, Executable, MemsetThunk, RecvThunk, SendThunk, Thunk
+from hlo_run.artifact import (
+    ArraySpec,
+    BufferAllocation,
+    BufferSlice,
+    CollectiveThunk,
+    Executable,
+    MemsetThunk,
+    RecvThunk,
+    SendThunk,
+    Thunk,
+)
 from hlo_run.backends.cuda import device as cuda_device
+from hlo_run.backends.cuda import nccl as nccl_module
 from hlo_run.backends.cuda import shared_device
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.cuda.collectives import NcclCall, NcclPlan, plan_collective
 from hlo_run.backends.cuda.nccl import Nccl
+from hlo_run.backends.library.arrays import store, view
+from hlo_run.backends.library.collectives import combine
 from hlo_run.backends.shared import SharedBackend, farewell_of, serve
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
 from hlo_run.processes.launcher import Launch
@@ -51,7 +67,6 @@ def test_plans() -> None:
         (_thunk("kAllReduce", reduction="add"), NcclCall("all_reduce", x, y, 8, "Float32", "Sum")),
         (_thunk("kReduceScatter", result=half, dim=0, reduction="maximum"), ("reduce_scatter", 4, "Float32", "Max")),
         (_thunk("kAllGather", result=double, dim=0), ("all_gather", 32, "Uint8", "")),
-        (_thunk("kAllToAll", dim=0), NcclCall("all_to_all", x, y, 16)),
         (_thunk("kCollectiveBroadcast"), NcclCall("broadcast", x, y, 32, peer=0)),
     ]
     for thunk, expected in plans:
@@ -99,50 +114,93 @@ def test_what_nccl_cannot_do() -> None:
         assert "on the device" in str(plan_collective(thunk, (0, 1), 0))
 
 
+class _Post:
+    """Stands in for the partners of a process: what one posts, all others take."""
+
+    def __init__(self, launch: Launch, posted: dict[tuple[int, ...], bytes]) -> None:
+        self.launch, self._posted = launch, posted
+
+    def post(self, number: int, parcel: Parcel, arrays: Sequence[memoryview]) -> None:
+        self._posted[parcel.numbers] = bytes(arrays[0])
+
+    def take(self, number: int, parcel: Parcel, deadline: float | None) -> list[bytearray]:
+        return [bytearray(self._posted[parcel.numbers])]
+
+
+def _cases() -> Iterator[tuple[CollectiveThunk, int]]:
+    """Yield a collective of every kind that NCCL does, and the number of members."""
+    for dtype, reduction in (
+        ("f32", "add"),
+        ("bf16", "maximum"),
+        ("pred", "multiply"),
+        ("c64", "add"),
+        ("u64", "minimum"),
+        ("s8", "add"),
+    ):
+        one, other = array(0, dtype, (4, 2)), array(1, dtype, (4, 2))
+        yield _thunk("kAllReduce", one, other, reduction=reduction), 3
+        yield _thunk("kReduceScatter", array(0, dtype, (6, 2)), array(1, dtype, (2, 2)), dim=0, reduction=reduction), 3
+    for dtype in ("f16", "s16", "f8e4m3fn"):
+        yield _thunk("kAllGather", array(0, dtype, (2, 3)), array(1, dtype, (6, 3)), dim=0), 3
+        yield _thunk("kAllToAll", array(0, dtype, (3, 6), (0, 1)), array(1, dtype, (3, 6), (0, 1)), dim=1), 3
+        one, other = array(0, dtype, (4, 2)), array(1, dtype, (4, 2))
+        yield _thunk("kCollectiveBroadcast", one, other), 2
+        yield _thunk("kCollectivePermute", one, other, groups=((0, 2), (2, 1))), 3
+    operands, results = [tuple(array(n, "f32", (2,)) for n in numbers) for numbers in ((0, 1, 2), (3, 4, 5))]
+    yield CollectiveThunk("c", "kAllToAll", "c", operands, results, "kFlattenedID"), 3
+
+
+@pytest.mark.parametrize(
+    ("thunk", "count"), [pytest.param(*case, id=f"{case[0].kind}-{case[0].operands[0].dtype}") for case in _cases()]
+)
+def test_calls_of_nccl_compute_what_numpy_does(thunk: CollectiveThunk, count: int) -> None:
+    members = tuple(range(count))
+    draw = partial(values, np.random.default_rng(1))
+    network = Network()
+    drivers = [FakeDriver({}) for _ in members]
+    places = [
+        {spec.slice.allocation: int(driver.mem_alloc(256)) for spec in (*thunk.operands, *thunk.results)} for driver in drivers
+    ]
+    # Whole numbers, so that no sum is rounded.
+    everyones = [[np.rint(value) if value.dtype.kind in "fc" else value for value in map(draw, thunk.operands)] for _ in members]
+    waiting: list[tuple[Nccl, NcclPlan, Any]] = []
+    posted: dict[tuple[int, ...], bytes] = {}
+    for member, driver in enumerate(drivers):
+        binding = FakeNccl(network, driver.view)
+        partners = cast("Any", _Post(Launch(count, member), posted))
+        nccl = Nccl(binding, partners, 77)
+        nccl.open([members], None, lambda members, ready: None)
+
+        def address(piece: BufferSlice, own: dict[int, int] = places[member]) -> int:
+            return own[piece.allocation] + piece.offset_bytes
+
+        for spec, value in zip(thunk.operands, everyones[member], strict=True):
+            data = np.empty(spec.slice.size_bytes, np.uint8)
+            store(spec, data, value)
+            driver.memcpy_htod(address(spec.slice), data)
+        plan = plan_collective(thunk, members, member)
+        assert isinstance(plan, NcclPlan), plan
+        waiting.append((nccl, plan, address))
+    for nccl, plan, address in waiting:
+        nccl.run(plan, members, address)
+    for member, expected in enumerate(combine(thunk, everyones)):
+        for spec, wanted in zip(thunk.results, expected, strict=True):
+            if waiting[member][1].cleared:
+                continue  # the device fills it with zeros
+            data = drivers[member].view(waiting[member][2](spec.slice), spec.slice.size_bytes)
+            np.testing.assert_array_equal(np.array(view(spec, data)), wanted)
+
+
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
-class _DataType(IntEnum):
-    Uint8 = 1
-    Float32 = 7
-
-
-class _RedOp(IntEnum):
-    Sum = 0
-
-
-class _Error(Exception):
-    pass
-
-
-def _identity(data: bytearray) -> tuple[str, bytes]:
-    return "id", bytes(data)
-
-
-class Recorder:
-    """A stand-in for `nccl.bindings.nccl`: notes calls, and gives communicators names."""
-
-    NCCLError, DataType, RedOp = _Error, _DataType, _RedOp
-    UniqueId = SimpleNamespace(from_buffer=_identity)
-
-    def __init__(self) -> None:
-        self.log: list[tuple[Any, ...]] = []
-        self.fails = ""
-
-    def get_unique_id(self) -> bytes:
-        return b"unique"
-
-    def comm_init_rank(self, ranks: int, identity: Any, rank: int) -> str:
-        self.log.append(("init", ranks, identity, rank))
-        return f"communicator of {ranks}"
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> None:
-            self.log.append((name, *arguments))
-            if name == self.fails:
-                raise _Error("unhandled cuda error")
-
-        return call
+def test_the_stand_in_has_the_signatures_of_the_binding() -> None:
+    binding = pytest.importorskip("nccl.bindings.nccl", reason="nccl4py is not installed")
+    for line in SIGNATURES:
+        assert getattr(binding, line.partition("(")[0]).__doc__.partition("\n")[0] == line
+    for name in ("DataType", "RedOp", "Result"):
+        there = {member.name: member.value for member in getattr(binding, name)}
+        assert there | {member.name: member.value for member in getattr(FakeNccl, name)} == there
 
 
 @pytest.fixture
@@ -156,53 +214,114 @@ def pair() -> Any:
         partners.close(Farewell(0))
 
 
-def test_groups_are_opened_in_order_and_calls_are_made_as_a_group(pair: list[Partners]) -> None:
-    recorders = [Recorder(), Recorder()]
-    both = [Nccl(recorder, partners, 77) for recorder, partners in zip(recorders, pair, strict=True)]
-    # Process 1 leads a group of its own order, and joins that of process 0.
-    pair[1].post(0, Parcel("group", 0, "", (1, 0)), [memoryview(b"other")])
-    for nccl in both:
-        nccl.open([(1, 0), (0, 1), (0, 1), (2, 3)], 10, time.monotonic)
-    assert recorders[0].log == [("init", 2, ("id", b"unique"), 0), ("init", 2, ("id", b"other"), 1)]
-    assert recorders[1].log == [("init", 2, ("id", b"unique"), 1), ("init", 2, ("id", b"unique"), 0)]
-    recorders[0].log.clear()
-    plan = _calls(_thunk("kAllReduce", reduction="add"), device=0)
-    moves = _calls(_thunk("kCollectivePermute", groups=((0, 1), (1, 0))), device=0)
-    both[0].run(NcclPlan((*plan.calls, *moves.calls)), (0, 1), lambda piece: 1000 * (piece.allocation + 1))
-    of_two = "communicator of 2"
-    assert recorders[0].log == [
-        ("group_start",),
-        ("all_reduce", 1000, 2000, 8, 7, 0, of_two, 77),
-        ("send", 1000, 32, 1, 1, of_two, 77),
-        ("recv", 2000, 32, 1, 1, of_two, 77),
-        ("group_end",),
-    ]
-    recorders[0].fails = "all_reduce"
-    with pytest.raises(DeviceError, match="NCCL failed in the group of devices 0, 1: unhandled cuda error"):
-        both[0].run(plan, (0, 1), lambda piece: 0)
-    assert recorders[0].log[-1] == ("group_end",)
-    both[0].close()
-    assert recorders[0].log[-2:] == [("comm_destroy", of_two)] * 2
-    with pytest.raises(DeviceError, match="has ended"):
-        both[0].run(plan, (0, 1), lambda piece: 0)
+def _no_memory(address: int, size: int) -> Any:
+    raise AssertionError(f"{size} bytes at {address}")
 
 
-def test_nccl_ends_when_a_process_dies(pair: list[Partners], monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr(shared_device, "load_nccl", lambda: recorder)
-    monkeypatch.setattr(shared_device, "_WATCH_SECONDS", 0.01)
-    pair[0] = partners = _fresh(pair)
-    device = shared_device.SharedDevice(partners, 2, 30, 77)
-    executable = _program((_thunk("kAllReduce", reduction="add", groups=((0, 1),)),))
-    with device.running(executable, 2, 1):
+def _poll(members: tuple[int, ...], ready: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_groups_are_opened_in_the_same_order_and_closed(pair: list[Partners]) -> None:
+    network = Network()
+    bindings = [FakeNccl(network, _no_memory) for _ in pair]
+    both = [Nccl(binding, partners, 77) for binding, partners in zip(bindings, pair, strict=True)]
+
+    def process(number: int) -> None:
+        both[number].open([(1, 0), (0, 1), (0, 1), (2, 3)], None, _poll)
+        both[number].close()
+
+    _at_once(process)
+    assert network.ids == 2
+    assert sorted(map(len, network.finalized.values())) == [2, 2]
+    for binding in bindings:
+        assert [name for name in binding.log if name in ("comm_init_rank_config", "comm_finalize", "comm_destroy")] == [
+            *["comm_init_rank_config"] * 2,
+            *["comm_finalize", "comm_destroy"] * 2,
+        ]
+    with pytest.raises(DeviceError, match="the group of devices 0, 1 has ended"):
+        both[0].is_ready((0, 1))
+
+
+def test_errors_of_nccl_name_the_group_and_say_what_nccl_said(pair: list[Partners]) -> None:
+    binding = FakeNccl(Network(), _no_memory)
+    nccl = Nccl(binding, pair[0], 77)
+    nccl.open([(0,)], None, _poll)
+    plan = _calls(_thunk("kAllReduce", reduction="add"), (0,), 0)
+    binding.failing = {"all_reduce": Result.InvalidUsage}
+    with pytest.raises(DeviceError, match=r"NCCL failed in the group of devices 0: InvalidUsage \(5\)") as caught:
+        nccl.run(plan, (0,), lambda piece: 0)
+    assert caught.value.notes == ("socketProgress: Connection closed by remote peer",)
+    assert binding.log[-2:] == ["get_last_error", "group_end"], "a group that has begun ends"
+    binding.failing = {"async": Result.RemoteError}
+    with pytest.raises(DeviceError, match=r"RemoteError \(6\)"):
+        nccl.is_ready((0,))
+    nccl.abort()
+    assert binding.log[-1] == "comm_abort"
+
+
+def test_a_library_that_is_not_there_is_no_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> int:
+        raise RuntimeError('Failure finding "libnccl.so.2"')
+
+    monkeypatch.setitem(sys.modules, "nccl", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nccl.bindings", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nccl.bindings.nccl", SimpleNamespace(get_version=missing))
+    with pytest.raises(ImportError, match="libnccl"):
+        nccl_module.load_nccl()
+
+
+@pytest.mark.parametrize("event", ["dies", "is late", "fails"])
+def test_nccl_ends_when_another_process_does_not_do_its_part(
+    event: str, pair: list[Partners], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 opens the group, but never comes to the collective."""
+    network = Network()
+    bindings = [FakeNccl(network, lambda address, size: np.zeros(size, np.uint8)) for _ in pair]
+    thunk = _thunk("kAllReduce", reduction="add", groups=((0, 1),))
+    partners = _fresh(pair)
+    monkeypatch.setattr(shared_device, "load_nccl", lambda: bindings[0])
+    device = shared_device.SharedDevice(partners, 2, 0.2 if event == "is late" else 20, 77, lambda: lambda: False)
+    other = Nccl(bindings[1], pair[1], 77)
+
+    def process(number: int) -> None:
+        if number:
+            other.open([(0, 1)], None, _poll)
+        else:
+            device.begin(_program((thunk,)), 2, 1)
+
+    _at_once(process)
+    if event == "dies":
         pair[1].close(Farewell(5, 1, "a fault in a kernel"))
-        for _ in range(500):
-            if device.problem is not None:
-                break
-            time.sleep(0.01)
-    assert device.problem is not None
-    assert device.problem.message == "process 1: a fault in a kernel"
-    assert recorder.log[-1] == ("comm_abort", "communicator of 2")
+    if event == "fails":
+        bindings[0].failing = {"async": Result.RemoteError}
+    message = {
+        "dies": "process 1: a fault in a kernel",
+        "is late": "device 0 waits for device 1, which did not arrive within 0.2 s",
+        "fails": "NCCL failed in the group of devices 0, 1: RemoteError",
+    }
+    memory = cast("Any", SimpleNamespace(address=_nowhere))
+    with pytest.raises(DeviceError, match=message[event]) as caught:
+        device.collective(thunk, memory)
+    if event != "fails":
+        assert "%c: NCCL does not say which of its group {0,1} did not arrive" in caught.value.notes[-1]
+    device.leave(failed=True)
+    assert bindings[0].log[-1] == "comm_abort"
+
+
+def _nowhere(piece: BufferSlice) -> int:
+    return 0 * piece.offset_bytes
+
+
+def _at_once(process: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=process, args=(number,), daemon=True) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
 
 
 def _fresh(pair: list[Partners]) -> Partners:
@@ -226,16 +345,22 @@ def _program(thunks: tuple[Thunk, ...]) -> Executable:
     return Executable("m", "a100", (), thunks, allocations, (X,), results)
 
 
-def test_a_shared_run_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numpy does the collectives, on copies that go over sockets; messages go the same way."""
+@pytest.mark.parametrize("has_nccl", [True, False])
+def test_a_shared_run(has_nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL does the collectives, or numpy on copies that go over sockets; messages go that way always."""
+    drivers, network = [FakeDriver({}), FakeDriver({})], Network()
+    bindings = {number: FakeNccl(network, driver.view) for number, driver in enumerate(drivers)}
+    opened = itertools.cycle(drivers)
+    local = threading.local()
 
-    def no_nccl() -> None:
-        raise ImportError("No module named 'nccl'")
+    def load() -> FakeNccl:
+        if not has_nccl:
+            raise ImportError("No module named 'nccl'")
+        return bindings[local.number]
 
-    drivers = itertools.cycle([FakeDriver({}), FakeDriver({})])
     monkeypatch.setattr(cuda_device, "device_problem", lambda: "")
-    monkeypatch.setattr(cuda_device, "load_driver", lambda: next(drivers))
-    monkeypatch.setattr(shared_device, "load_nccl", no_nccl)
+    monkeypatch.setattr(cuda_device, "load_driver", lambda: next(opened))
+    monkeypatch.setattr(shared_device, "load_nccl", load)
     moved, passed = array(2, "f32", (4, 2)), array(4, "f32", (4, 2))
     program = _program(
         (
@@ -251,6 +376,7 @@ def test_a_shared_run_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[HloRunError] = []
 
     def process_1() -> None:
+        local.number = 1
         partners = Partners(Launch(2, 1), {0: there}, 1 << 20)
         try:
             serve(backends[1], program, partners, 2)
@@ -261,12 +387,14 @@ def test_a_shared_run_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=process_1, daemon=True)
     thread.start()
+    local.number = 0
     partners = Partners(Launch(2, 0), {1: here}, 1 << 20)
     shared = SharedBackend(backends[0], partners, 2)
     values = [np.arange(8, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]
     first, second = shared.run_devices(program, [[value] for value in values], 2, 1)
-    assert "nccl4py is not installed" in shared.report()
+    assert ("NCCL cannot be loaded" in shared.report()) is not has_nccl
     partners.close(Farewell(0))
+    backends[0].leave(failed=False)
     thread.join(20)
     assert not errors
     for result, replica, given, passed_on in ((first, 0, 0 * X_ONES, values[1]), (second, 1, values[0], 0 * X_ONES)):
@@ -283,4 +411,4 @@ X_ONES = np.ones((4, 2), np.float32)
 
 def test_a_process_has_one_device(pair: list[Partners]) -> None:
     with pytest.raises(Unsupported, match="CUDA has one device per process, but 2 share 4"):
-        shared_device.SharedDevice(pair[0], 4, 30, 77)
+        shared_device.SharedDevice(pair[0], 4, 30, 77, lambda: lambda: True)

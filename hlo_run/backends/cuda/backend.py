@@ -179,16 +179,16 @@ class CudaBackend:
             hint = "--num_nodes=N shares the run with other processes, each with a GPU; --platform=Host simulates devices"
             raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
         try:
-            with shared.running(executable, replicas, partitions):
-                return [self._run(executable, arguments[0], seed, feeds(shared.number), shared)]
+            shared.begin(executable, replicas, partitions)
+            return [self._run(executable, arguments[0], seed, feeds(shared.number), shared)]
         except DeviceError:
-            if shared.problem is not None:
-                raise shared.problem from None
+            shared.leave(failed=True)  # NCCL's work waits for the others on the stream
             raise
 
     def join(self, partners: Partners, devices: int) -> None:
         """Share `devices` with other processes, each of which has one: later runs are of that of this process."""
-        self._shared = SharedDevice(partners, devices, self._wait_seconds, int(self._state.stream.handle))
+        stream = int(self._state.stream.handle)
+        self._shared = SharedDevice(partners, devices, self._wait_seconds, stream, self._mark)
 
     def leave(self, *, failed: bool) -> None:
         """End what `join` began; `failed`: without waiting for the others."""
@@ -214,6 +214,12 @@ class CudaBackend:
             # The function does not keep its module alive.
             self._functions[key] = (module, module.get_function(kernel.name))
         return self._functions[key][1]
+
+    def _mark(self) -> Callable[[], bool]:
+        """Return a function that is true once the work on the stream so far is done."""
+        done = self._driver.Event()
+        done.record(self._state.stream)
+        return done.query
 
     def _wait(self, name: str) -> None:
         """Wait for the device. A kernel cannot be stopped: after a timeout it runs until the process ends."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, BufferSlice, CollectiveThunk
 from hlo_run.hlo.values.dtype import DTYPES
@@ -40,7 +41,7 @@ class NcclCall(Struct, frozen=True):
     `operation` is the reduction, `peer` the rank of the other side or the root.
     """
 
-    function: Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "recv"]
+    function: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "send", "recv"]
     source: BufferSlice | None
     target: BufferSlice | None
     count: int
@@ -110,12 +111,13 @@ def _reduction(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec],
 def _all_to_all(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec], ...], ranks: int) -> NcclPlan | str:
     """With a dimension, the pieces of an array change hands; without one, operand i goes to rank i and result i comes from it."""
     if thunk.dim < 0:
-        return NcclPlan(tuple(call for peer, pair in enumerate(pairs) for call in _both_ways(*pair, peer)))
+        return NcclPlan(tuple(call for peer, (one, to) in enumerate(pairs) for call in _both_ways(one.slice, to.slice, peer)))
     if any(not _is_major(spec, thunk.dim) for spec in (*thunk.operands, *thunk.results)):
         return "NCCL splits arrays along their major dimension only"
     if any(one.slice.size_bytes % ranks for one, _ in pairs):
         return "its pieces are no whole bytes"
-    return NcclPlan(tuple(NcclCall("all_to_all", one.slice, to.slice, one.slice.size_bytes // ranks) for one, to in pairs))
+    pieces = ((_piece(one.slice, peer, ranks), _piece(to.slice, peer, ranks), peer) for one, to in pairs for peer in range(ranks))
+    return NcclPlan(tuple(call for source, target, peer in pieces for call in _both_ways(source, target, peer)))
 
 
 def _permutation(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec], ...], rank: int) -> NcclPlan | str:
@@ -131,9 +133,15 @@ def _permutation(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec
     return NcclPlan(tuple(calls), () if source >= 0 else tuple(result.slice for _, result in pairs))
 
 
-def _both_ways(operand: ArraySpec, result: ArraySpec, peer: int) -> Iterator[NcclCall]:
-    yield NcclCall("send", operand.slice, None, operand.slice.size_bytes, peer=peer)
-    yield NcclCall("recv", None, result.slice, result.slice.size_bytes, peer=peer)
+def _piece(whole: BufferSlice, number: int, count: int) -> BufferSlice:
+    """Return one of `count` equal pieces of a slice."""
+    size = whole.size_bytes // count
+    return replace(whole, offset_bytes=whole.offset_bytes + number * size, size_bytes=size)
+
+
+def _both_ways(source: BufferSlice, target: BufferSlice, peer: int) -> Iterator[NcclCall]:
+    yield NcclCall("send", source, None, source.size_bytes, peer=peer)
+    yield NcclCall("recv", None, target, target.size_bytes, peer=peer)
 
 
 def _is_major(spec: ArraySpec, dim: int) -> bool:

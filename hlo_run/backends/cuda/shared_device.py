@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -19,21 +19,23 @@ from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.exchange.world import World
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.collectives import members_of
-from hlo_run.errors import DeviceError, HloRunError, Unsupported
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.processes.partners import Partners
 
-_POLL_SECONDS = 0.002
-_WATCH_SECONDS = 0.25
+_POLL_SECONDS = 0.0002
 
 
 class SharedDevice:
-    """The device of this process among `devices`, of which every process has one. All NCCL work is on the stream of this handle.
+    """The device of this process among `devices`, of which every process has one.
 
-    Raises Unsupported for several devices in a process.
+    All NCCL work is on the stream of this handle. `mark` returns a function that is true once the work on the stream so far is
+    done. Raises Unsupported for several devices in a process.
     """
 
-    def __init__(self, partners: Partners, devices: int, wait_seconds: float, stream: int) -> None:
+    def __init__(
+        self, partners: Partners, devices: int, wait_seconds: float, stream: int, mark: Callable[[], Callable[[], bool]]
+    ) -> None:
         if devices != partners.launch.count:
             hint = f"--num_nodes={devices} starts a process for each; --platform=Host simulates several in one"
             raise Unsupported(f"CUDA has one device per process, but {partners.launch.count} share {devices}", hint=hint)
@@ -44,8 +46,8 @@ class SharedDevice:
         self._world = World()
         self._runs = 0
         self._is_waiting = False
+        self._mark = mark
         partners.is_computing = lambda: not self._is_waiting
-        self.problem: HloRunError | None = None
         self._nccl: Nccl | str = _nccl(partners, stream)
 
     @property
@@ -53,22 +55,15 @@ class SharedDevice:
         """The numbers of the device's replica and partition."""
         return divmod(self.number, self._world.partitions)
 
-    @contextmanager
-    def running(self, executable: Executable, replicas: int, partitions: int) -> Generator[None]:
-        """Begin a run on replicas x partitions devices, and open the groups that it needs. NCCL ends if a process dies."""
+    def begin(self, executable: Executable, replicas: int, partitions: int) -> None:
+        """Begin a run on replicas x partitions devices, and open the groups that it needs. Raises DeviceError."""
         self._world = World(replicas, partitions, link=self._link)
         self._runs += 1
         self._link.begin(self._runs, self._world)
-        end = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(end,), daemon=True)
-        watch.start()
-        try:
-            if isinstance(self._nccl, Nccl):
-                self._nccl.open(self._groups(executable), self._patience.limit_seconds, time.monotonic)
-            yield
-        finally:
-            end.set()
-            watch.join()
+        if isinstance(self._nccl, Nccl):
+            limit = self._patience.limit_seconds
+            deadline = time.monotonic() + limit if limit > 0 else None
+            self._nccl.open(self._groups(executable), deadline, partial(self._wait_for_group, "NCCL opens a group"))
 
     def collective(self, thunk: CollectiveThunk, memory: DeviceMemory) -> str:
         """Run this device's part of a collective. Returns "" if NCCL does, else the reason why numpy did. Raises DeviceError."""
@@ -87,6 +82,7 @@ class SharedDevice:
         for piece in plan.cleared:
             memory.fill(memory.address(piece), 0, piece.size_bytes)
         self._nccl.run(plan, members, memory.address)
+        self._by_nccl(thunk.name, members, self._nccl)
         return ""
 
     def send(self, thunk: SendThunk, memory: DeviceMemory) -> None:
@@ -126,6 +122,20 @@ class SharedDevice:
                     groups.append(members)
         return groups
 
+    def _by_nccl(self, name: str, members: tuple[int, ...], nccl: Nccl) -> None:
+        """Wait until the calls for a collective are on the stream, and their work is done.
+
+        The host waits for each collective, so an error has its name, and the others know that this device does not compute.
+        """
+        self._wait_for_group(f"%{name}", members, lambda: nccl.is_ready(members))
+        is_done = self._mark()
+        self._wait_for_group(f"%{name}", members, lambda: nccl.is_ready(members) and is_done())
+
+    def _wait_for_group(self, what: str, members: tuple[int, ...], ready: Callable[[], bool]) -> None:
+        others = tuple(member for member in members if member != self.number)
+        reason = f"{what}: NCCL does not say which of its group {{{','.join(map(str, members))}}} did not arrive"
+        self._wait(ready, lambda: reason, lambda: others)
+
     def _by_numpy(self, thunk: CollectiveThunk, members: tuple[int, ...], memory: DeviceMemory) -> None:
         operands = [np.array(view(spec, memory.read(spec.slice))) for spec in thunk.operands]
         meeting = self._world.arrive(thunk, members, self.number, operands, at_once=True)
@@ -163,19 +173,10 @@ class SharedDevice:
         finally:
             self._is_waiting = False
 
-    def _watch(self, end: threading.Event) -> None:
-        """End NCCL's work once a process is gone: it would wait for that process for ever, and this one for the stream."""
-        while not end.wait(_WATCH_SECONDS):
-            error = self._patience({}, -1)
-            if error is not None:
-                self.problem = error
-                self.leave(failed=True)
-                return
-
 
 def _nccl(partners: Partners, stream: int) -> Nccl | str:
     """Return NCCL, or the reason why it cannot be used."""
     try:
         return Nccl(load_nccl(), partners, stream)
     except ImportError as error:
-        return f"nccl4py is not installed (pip install 'hlo-run[nccl]'): {error}"
+        return f"NCCL cannot be loaded (pip install 'hlo-run[nccl]' nvidia-nccl-cu12): {error}"
