@@ -30,7 +30,7 @@ def load_nccl() -> Any:
     try:
         binding.get_version()
     except Exception as error:  # the binding has no common type for what it cannot load
-        raise ImportError(str(error)) from error
+        raise ImportError(str(error).partition("\n")[0]) from error
     return binding
 
 
