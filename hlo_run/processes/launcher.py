@@ -48,14 +48,15 @@ _LAUNCHERS = (
         job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
         here="OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
+    # Before Slurm: in its jobs mpiexec starts one task per machine, which starts the processes.
+    _Variables(
+        *("PMI", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")),
+        job=("PMI_JOBID", "I_MPI_HYDRA_UUID", "SLURM_JOB_ID"),
+        here="MPI_LOCALNRANKS",
+    ),
     # A batch script has the variables of the job; only what srun starts has those of a step.
     _Variables(
         "Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", ("SLURM_LOCALID",), ("SLURM_JOB_ID",), "SLURM_STEP_ID", both=False
-    ),
-    _Variables(
-        *("PMI", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK")),
-        job=("PMI_JOBID", "I_MPI_HYDRA_UUID"),
-        here="MPI_LOCALNRANKS",
     ),
 )
 
@@ -193,8 +194,12 @@ def _address(environment: Mapping[str, str], variables: _Variables, count: int) 
         step = _integer(environment, variables.step) if variables.step in environment else 0
         port = _FIRST_PORT + ((int(job) if job.isdecimal() else zlib.crc32(job.encode())) + step * _STEP_PORTS) % _PORTS
     host = environment.get("MASTER_ADDR", "")
-    if not host and (environment.get(variables.here) == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1"):
+    is_step = variables.launcher == "Slurm"  # a step that an MPI launcher makes need not have all machines
+    if not host and (
+        environment.get(variables.here) == str(count) or (is_step and environment.get("SLURM_STEP_NUM_NODES") == "1")
+    ):
         host = "127.0.0.1"
-    if not host and variables.launcher == "Slurm":
-        host = first_host(environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST", "")))
+    if not host:
+        lists = ("SLURM_STEP_NODELIST",) * is_step + ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+        host = first_host(next((environment[name] for name in lists if name in environment), ""))
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}" if host and port else ""

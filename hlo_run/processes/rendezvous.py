@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import selectors
 import socket
 import time
 from collections.abc import Callable
@@ -82,9 +83,12 @@ def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socke
             _gather(meeting, deadline, connections, say)
         else:
             _join(meeting, deadline, connections, say)
-    except BaseException:
+    except BaseException as error:
         for connection in connections.values():
             connection.close()
+        if isinstance(error, OSError):
+            message = f"a connection broke while the processes met: {error.strerror or error}"
+            raise DeviceError(message, hint="see what the other processes print") from None
         raise
     for connection in connections.values():
         connection.settimeout(None)
@@ -106,6 +110,7 @@ def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.soc
             return _late(meeting, connections, _text(listener.getsockname()), tuple(strangers))
 
         while len(connections) < launch.count - 1:
+            _await_any(meeting, listener, connections, deadline)
             connection, address = _accepted(listener, deadline, late)
             try:
                 introduction = _greeting(meeting, connection, deadline)
@@ -125,8 +130,11 @@ def _gather(meeting: Meeting, deadline: float, connections: dict[int, socket.soc
                 raise UsageError(f"process {number} ({address[0]}): {problem}", hint="start all with the same command line")
             connections[number] = connection
             places[number] = address[0], introduction.port
-    for connection in connections.values():
-        send(connection, Welcome(tuple(places)))
+    for number, connection in connections.items():
+        try:
+            send(connection, Welcome(tuple(places)))
+        except OSError:
+            raise _gone(meeting, number) from None
 
 
 def _join(meeting: Meeting, deadline: float, connections: dict[int, socket.socket], say: Callable[[str], None]) -> None:
@@ -274,6 +282,22 @@ def _listening(host: str, port: int, deadline: float) -> socket.socket:
             hint = busy if error.errno == errno.EADDRINUSE else "process 0 must run on the host of --address"
             raise DeviceError(f"process 0 cannot listen at {place}: {reason}", hint=hint) from None
         return listener
+
+
+def _await_any(meeting: Meeting, listener: socket.socket, connections: dict[int, socket.socket], deadline: float) -> None:
+    """Wait until a process calls, or until the deadline. Raises DeviceError if one of those that have come ends meanwhile."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ, -1)
+        for number, connection in connections.items():
+            selector.register(connection, selectors.EVENT_READ, number)
+        for key, _ in selector.select(max(_RETRY_SECONDS, deadline - time.monotonic())):
+            if key.data >= 0:  # nothing is to be read before the welcome
+                raise _gone(meeting, key.data)
+
+
+def _gone(meeting: Meeting, number: int) -> DeviceError:
+    message = f"process {number} ({device_names(number, meeting.each)}) ended before all processes had come"
+    return DeviceError(message, hint=_SEE_HINT)
 
 
 def _accepted(listener: socket.socket, deadline: float, late: Callable[[], DeviceError]) -> tuple[socket.socket, tuple[str, int]]:

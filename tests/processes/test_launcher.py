@@ -50,6 +50,16 @@ def test_processes_of_one_machine_meet_there() -> None:
     assert launch_of({**hydra, "MPI_LOCALNRANKS": "1"}).address == ""
 
 
+def test_mpi_launchers_in_jobs_of_slurm() -> None:
+    """They start a task of their own per machine, whose variables the processes have, too."""
+    task = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu005"}
+    job = {**task, "SLURM_JOB_NODELIST": "gpu[004-005]"}
+    hydra = {"PMI_SIZE": "8", "PMI_RANK": "5", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+    assert launch_of({**job, **hydra}) == Launch(8, 5, "gpu004:61441", 1, "PMI")
+    found = launch_of({**job, **OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "SLURM_STEP_NUM_NODES": "1"})
+    assert (found.launcher, split_address(found.address)[0]) == ("Open MPI", "gpu004")
+
+
 def test_what_is_no_launch_of_several_processes() -> None:
     batch_script = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
     other_program = {"WORLD_SIZE": "4", "RANK": "1"}

@@ -151,6 +151,23 @@ def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
     assert isinstance(found[1], DeviceError)
 
 
+def test_a_process_that_ends_while_others_are_awaited_is_named() -> None:
+    place = Place()
+
+    def second() -> None:
+        with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+            send(connection, Greeting(MAGIC, b"a" * 32))
+            challenge = receive(connection, _MANY, 0)[0]
+            assert isinstance(challenge, Challenge)
+            introduction = Introduction(3, 1, "d", 1)
+            nonces = b"a" * 32, challenge.nonce
+            send(connection, Hello(introduction, proof(_SECRET, "caller", nonces, introduction_bytes(introduction))))
+
+    first, _ = _together(lambda: _meet(place, 3, 0, seconds=20), second)
+    assert isinstance(first, DeviceError)
+    assert first.message == "process 1 (device 1) ended before all processes had come"
+
+
 def test_processes_that_do_not_come_are_named() -> None:
     with pytest.raises(
         DeviceError, match=r"processes 1 \(device 1\), 2 \(device 2\) of 3 did not come to 127.0.0.1:\d+ within 0.1 s"
