@@ -59,6 +59,21 @@ def cache_directory() -> Path | None:
     return Path(choice) if choice not in ("", OFF) else _default_root()
 
 
+def own_directory() -> Path | None:
+    """Return the directory of the cache, also if the cache is off, after making it for this user alone.
+
+    None if the user has no home, if it cannot be made, or if others can write to it.
+    """
+    root = cache_directory()
+    if root is None or _problem(root):
+        return None
+    try:
+        root.mkdir(_PRIVATE, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return root
+
+
 def _default_root() -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:

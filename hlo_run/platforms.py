@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hlo_run.backends import Backend, load_backend
 from hlo_run.errors import UsageError
 from hlo_run.options import Options, RunOptions
+from hlo_run.processes.launcher import launch_of_flags
 
 if TYPE_CHECKING:
     from hlo_run.backends.profile import ThunkObserver
@@ -75,5 +76,12 @@ def open_backend(name: str, options: Options, watch: ThunkObserver | None = None
             in_order=options.xla_gpu_deterministic_ops,
             profile=bool(options.profile or options.profile_execution),
             watch=watch,
+            wait_seconds=options.xla_gpu_executable_terminate_timeout_seconds,
         )
-    return make(timeout_seconds=options.timeout, profile=bool(options.profile or options.profile_execution), watch=watch)
+    return make(
+        timeout_seconds=options.timeout,
+        profile=bool(options.profile or options.profile_execution),
+        watch=watch,
+        device=launch_of_flags(options).local_number,
+        wait_seconds=options.xla_gpu_executable_terminate_timeout_seconds,
+    )

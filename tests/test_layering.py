@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         garbage_collection
         errors cache interrupts loading records version walks whole_files
         containment
-        options target artifact custom_calls indexing parallel
+        options target artifact custom_calls indexing parallel processes
         hlo.values
         hlo.attributes hlo.opcodes hlo.shardings
         hlo
@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
         backends backends.host.ptx backends.host.numerics pipeline.observers
         backends.library backends.host.emulator
-        backends.host.jit
+        backends.host.jit backends.exchange
         backends.host backends.cuda
         pipeline platforms
         triage.diff triage.interpret
@@ -62,6 +62,7 @@ FRONT = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pycuda": ("backends/cuda",),
     "cuda": ("backends/cuda",),
+    "nccl": ("backends/cuda",),
     "llvmlite": ("codegen/llvm", "backends/host"),
     "xdsl": ("dialects", "codegen", "pipeline", "triage/interpret", "triage/reduce_kernel.py"),
     "click": ("cli.py", "tool.py", "tools"),

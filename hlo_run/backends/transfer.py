@@ -17,15 +17,16 @@ def parameter_bytes(executable: Executable, arguments: Sequence[Literal]) -> Ite
     if len(arguments) != len(executable.parameters):
         raise UsageError(f"{executable.name} takes {len(executable.parameters)} arguments, got {len(arguments)}")
     for number, (tree, literal) in enumerate(zip(executable.parameters, arguments, strict=True)):
-        yield from _leaves(tree, literal, number)
+        yield from argument_bytes(tree, literal, number)
 
 
-def _leaves(tree: ArrayTree, literal: Literal, number: int) -> Iterator[tuple[BufferSlice, Bytes]]:
+def argument_bytes(tree: ArrayTree, literal: Literal, number: int) -> Iterator[tuple[BufferSlice, Bytes]]:
+    """Yield (slice, bytes) for every leaf of an argument. Raises UsageError for a value of another type; `number` names it."""
     if isinstance(tree, tuple):
         if not isinstance(literal, tuple) or len(literal) != len(tree):
             raise UsageError(f"argument {number} must be a tuple of {len(tree)}")
         for part, value in zip(tree, literal, strict=True):
-            yield from _leaves(part, value, number)
+            yield from argument_bytes(part, value, number)
         return
     if isinstance(literal, tuple) or not _fits(literal.shape, tree) or literal.dtype != DTYPES[tree.dtype].numpy:
         found = "a tuple" if isinstance(literal, tuple) else f"{literal.dtype}{list(literal.shape)}"

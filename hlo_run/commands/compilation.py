@@ -11,7 +11,7 @@ from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Observer
+from hlo_run.hlo_passes.observer import Observer, StopAtStage
 from hlo_run.options import RunOptions
 
 
@@ -48,19 +48,38 @@ def compiling(
         record = task.result.compilation = CompilationRecord(device.name)
         spec = device
         watching = (*watching, lambda working: RecordObserver(working, spec, record))
-    if options.print_sharding:
-        watching = (*watching, _sharding_drawer(task, module))
-    with task.observers.compiling(options, module, device, watching) as compilation:
-        yield compilation
+    if not options.print_sharding:
+        with task.observers.compiling(options, module, device, watching) as compilation:
+            yield compilation
+        return
+    drawn: list[str] = []
+    watching = (*watching, _sharding_drawer(task, module, drawn))
+    stopped: StopAtStage | None = None
+    try:
+        with task.observers.compiling(options, module, device, watching) as compilation:
+            yield compilation
+    except StopAtStage as stop:
+        stopped = stop
+    if not drawn:
+        task.console.err("note: --print_sharding draws before the row spmd-partitioning, which did not run")
+    if stopped is not None:
+        raise stopped
 
 
-def _sharding_drawer(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
-    """Return the function that makes the observer of `--print_sharding`. Raises UsageError if the module has one partition."""
+def _sharding_drawer(task: Task, module: HloModule, drawn: list[str]) -> Callable[[HloModule], Observer]:
+    """Return the function that makes the observer of `--print_sharding`, which adds what it draws to `drawn`.
+
+    Raises UsageError if the module has one partition.
+    """
     from hlo_run.pipeline.observers.shardings import ShardingObserver  # few command lines draw
 
     _check_partitions(module)
     options = task.options
-    write = task.console.err if options.stage else task.console.out
+
+    def write(text: str) -> None:
+        drawn.append(text)
+        (task.console.err if options.stage else task.console.out)(text)
+
     return lambda working: ShardingObserver(working, options.print_sharding == "all", options.stage, write)
 
 

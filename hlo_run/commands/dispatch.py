@@ -25,6 +25,7 @@ from hlo_run.options import Options
 from hlo_run.options.effects import NOT_RETURNED, check_effects, check_least_values
 from hlo_run.parallel import share_cores
 from hlo_run.platforms import platform_name, reference_platform
+from hlo_run.processes.launcher import launch_of_flags
 from hlo_run.version import VERSION
 
 # A file's exit code, the bucket of its failure, and what the reports say about it if there are any.
@@ -48,6 +49,11 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
         return 0
     if not files:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
+    launch = launch_of_flags(options)
+    if launch.count > 1:
+        from hlo_run.execution.sharing import options_of_process  # imports the backends
+
+        options = options_of_process(options, launch)
     relay = relay or Relay()
     set_words(relay.words)
     _check_flags(options, files, console, is_first=relay.is_first)
@@ -199,7 +205,9 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
 
 
 def _say_next(options: Options, result: FileResult, console: Console) -> None:
-    """Print what to run next after an error."""
+    """Print what to run next after an error. Of several processes that share a run, process 0 does."""
+    if launch_of_flags(options).number:
+        return
     from hlo_run.commands.next_step import next_step
 
     if result.error is not None and (words := next_step(result.error, options, result.file)):
@@ -211,7 +219,7 @@ def _run_mode(task: Task) -> None:
 
     A mode is imported when it is chosen: a stage needs no reference, and a run with a cached executable needs no compiler.
     """
-    if not task.options.stage:
+    if not task.options.stage and not launch_of_flags(task.options).number:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
     module = load(task)
     if task.options.isolate_fusion:
@@ -322,10 +330,6 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         flag = "enable_mock_nccl" if options.enable_mock_nccl else "run_single_shard_id"
         reason = "mock NCCL returns whatever the memory holds; hlo-run simulates all devices and their collectives"
         raise UsageError(f"--{flag}: {reason}", hint="--num_replicas=N and --num_partitions=N set the devices")
-    if options.num_nodes != 1 or options.task_id:
-        flag = f"--num_nodes={options.num_nodes}" if options.num_nodes != 1 else f"--task_id={options.task_id}"
-        reason = "hlo-run simulates all devices of a run on one host"
-        raise UsageError(f"{flag}: {reason}", hint="--num_replicas=N and --num_partitions=N add devices")
     if not 0 < options.gpu_client_mem_fraction < 1:
         raise UsageError(f"--gpu_client_mem_fraction={options.gpu_client_mem_fraction} must be between 0 and 1")
     if options.force_auto_layout:

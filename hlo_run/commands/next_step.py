@@ -13,7 +13,8 @@ from hlo_run.options.effects import NOT_REPLAYED
 # Flags of the failing command that the next one does without: what is shown and reported, modes, and processes.
 _LEFT_OUT = frozenset(
     """report_json report_jsonl report_junit report_html save_inputs save_outputs print_literals profile localize localize_dir
-    check_each_pass jobs one_process compile_processes cache crash_dir debug_options_file""".split()
+    check_each_pass jobs one_process compile_processes cache crash_dir debug_options_file
+    num_nodes task_id address secret_file gpu_client_initialization_timeout_sec""".split()
 )
 # A smaller module has other parameters.
 _OF_ARGUMENTS = frozenset(("inputs", "infeed", "expected_output"))

@@ -26,8 +26,11 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.processes.launcher import launch_of_flags
+from hlo_run.reference.evaluate.devices import DeviceGrid
 
 if TYPE_CHECKING:
+    from hlo_run.artifact import Executable
     from hlo_run.backends import Backend
     from hlo_run.backends.profile import Profile
 
@@ -46,7 +49,11 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         words = f"shardings over {needed} partitions divide nothing on one; --num_partitions={needed} divides the work"
         task.console.err(f"note: {words}")
     execution = Execution(options, task.console, module, arguments, task.place, result)
-    execution.prepare()
+    launch = launch_of_flags(options)
+    if launch.count > 1:
+        _sharing().check_sharing(launch, module, arguments.grid, platform)
+    if not launch.number:
+        execution.prepare()
     if options.dumps_snapshots:
         from hlo_run.execution.snapshots import Snapshots  # few command lines dump them
 
@@ -86,8 +93,26 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         task.result.executable = executable
     check_memory(executable)
     result.device = backend.description
+    if launch.count == 1:
+        _run_compiled(task, module, execution, arguments.grid, backend, executable, reference)
+        return
+    with _sharing().sharing(options, task.console, task.place, launch, backend, executable, arguments.grid) as shared:
+        if shared is not None:
+            _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
+
+
+def _run_compiled(
+    task: Task,
+    module: HloModule,
+    execution: Execution,
+    grid: DeviceGrid,
+    backend: Backend,
+    executable: Executable,
+    reference: str,
+) -> None:
+    """Run an executable and compare its results with the reference."""
+    options = task.options
     try:
-        grid = arguments.grid
 
         def limited_run(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
             # The backend stops after --timeout by itself, unless a library does not return.
@@ -96,13 +121,13 @@ def run(task: Task, module: HloModule, reference: str) -> None:
 
         description = backend.description + (f", {grid}" if grid.size > 1 else "")
         runner = Runner(
-            platform,
+            backend.name,
             description,
             limited_run,
             lambda: backend.outfeed,
             lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
         )
-        with opened_reference(options, module, platform, reference, grid, choose_target(options)) as reference_run:
+        with opened_reference(options, module, backend.name, reference, grid, choose_target(options)) as reference_run:
             _note_equal_kernels(task, reference)
             execution.run(runner, reference, reference_run)
     except (DeviceError, Unsupported) as error:
@@ -110,6 +135,11 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         raise
     finally:
         _report(task, backend)
+
+
+def _sharing() -> ModuleType:
+    """Import what processes do that share a run; most runs have one process."""
+    return importlib.import_module("hlo_run.execution.sharing")
 
 
 def _float_checks() -> ModuleType:

@@ -199,7 +199,8 @@ def _command_text() -> str:
     import shlex
 
     lines = [shlex.join(["hlo-run", *sys.argv[1:]]), f"in {os.getcwd()}", f"file {_context.file}"]
-    lines += [f"{name}={value}" for name, value in os.environ.items() if name == "XLA_FLAGS" or name.startswith("HLO_RUN_")]
+    told = [name for name in os.environ if name == "XLA_FLAGS" or (name.startswith("HLO_RUN_") and not name.endswith("_SECRET"))]
+    lines += [f"{name}={os.environ[name]}" for name in told]
     return "\n".join(lines) + "\n"
 
 

@@ -59,7 +59,8 @@ MESHES = (
 def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shardy: bool | None = None) -> bool:
     """Give a module shardings of a seed, in place, and the mesh and notation that are not given. False if it fits none.
 
-    A module of several devices, or with values that depend on the device, fits none. Fusions become calls, and aliases of
+    A module of several devices, or with values that depend on the device, fits none; one with arrays of dynamic size does not
+    fit Shardy. Fusions become calls, and aliases of
     parameters go: their shapes would differ.
     """
     if not _may_be_divided(module):
@@ -72,8 +73,9 @@ def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shard
     _call_fusions(module)
     is_even = rng.random() < _EVEN and _has_places(module, mesh)
     drawn_notation = rng.random() < _SHARDY
-    make = _shard_for_shardy if (drawn_notation if is_shardy is None else is_shardy) else _shard_for_gspmd
-    if not make(module, mesh, rng, is_even):
+    is_static = not any(any(leaf.dynamic_dims) for i in module.instructions for _, leaf in i.shape.leaves())
+    make = _shard_for_shardy if ((drawn_notation and is_static) if is_shardy is None else is_shardy) else _shard_for_gspmd
+    if (is_shardy and not is_static) or not make(module, mesh, rng, is_even):
         return False
     module.attrs["num_partitions"] = mesh.count
     return True

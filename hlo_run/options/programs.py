@@ -47,13 +47,14 @@ _SHORT_NAMES = {
     "o": "output_file",
     "xla_flagfile": "flagfile",
 }
-# Flags of XLA's hlo_runner_main that mean the same as one of ours.
+# Flags of XLA's hlo_runner_main that mean the same as one of ours, and a flag of XLA that has another name than its field.
 _XLA_NAMES = {
     "random_seed": "seed",
     "device_type": "platform",
     "disable_all_hlo_passes": "xla_disable_all_hlo_passes",
     "xla_dump_as_text": "xla_dump_hlo_as_text",
     "xla_dump_as_proto": "xla_dump_hlo_as_proto",
+    "xla_gpu_executable_terminate_timeout": "xla_gpu_executable_terminate_timeout_seconds",
 }
 FLAGS = Flags(_SECTIONS, {**_SHORT_NAMES, "j": "jobs", **_XLA_NAMES})
 OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))

@@ -79,11 +79,32 @@ class RunOptions:
     compile_as_stablehlo: bool = flag(
         False, "Convert the module to StableHLO and back before anything else, as XLA's runner hands it to PjRt.", acts="file"
     )
-    num_nodes: int = flag(1, "Number of hosts. Only 1: all devices of a run are on this machine.", "N", acts="")
-    task_id: int = flag(0, "Number of this host. Only 0: all devices of a run are on this machine.", "N", acts="", least=0)
-    address: str = flag("", "Accepted: the hosts of a run find each other there, and there is one.", "HOST:PORT", acts="")
+    num_nodes: int = flag(
+        0,
+        "Share the run with N processes of the same command line (0: those that a launcher started, else 1).",
+        "N",
+        least=0,
+    )
+    task_id: int = flag(
+        -1, "The number of this process from 0 (-1: the launcher's). Process 0 compares and writes.", "N", acts="", least=-1
+    )
+    address: str = flag(
+        "", "Where process 0 listens for the others. Default: the launcher's. Port 0: any, which it prints.", "HOST:PORT", acts=""
+    )
+    secret_file: str = flag(
+        "",
+        "Share a run only with processes that know the secret in FILE. Default: that in HLO_RUN_SECRET, else the user's own key.",
+        "FILE",
+        acts="",
+    )
     gpu_client_initialization_timeout_sec: int = flag(
-        300, "Accepted: the seconds in which the hosts of a run must find each other, and there is one.", "N", acts=""
+        300, "Wait N seconds for the other processes to come.", "N", acts="", least=1
+    )
+    xla_gpu_executable_terminate_timeout_seconds: int = flag(
+        30,
+        "End a run in which a device waits N seconds for another one (0 or less: never). At the default, time in which that one "
+        "computes does not count. A process that is silent for N seconds counts as dead.",
+        "N",
     )
     gpu_client_mem_fraction: float = flag(
         0.75, "Accepted: the part of the memory that XLA's allocator may reserve. hlo-run reserves none.", "PART", acts=""

@@ -79,6 +79,14 @@ def test_without_shardings_devices_have_arrays_of_their_own(tmp_path: Path, caps
     assert capsys.readouterr().out.count("| 0 / 1 |") == 2
 
 
+def test_it_says_that_it_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--compile_only", "--disable=spmd-partitioning"]
+    assert run([*flags, "--print_sharding", _file(tmp_path, MODULE.format(header=", num_partitions=2"))]) == 0
+    out, err = capsys.readouterr()
+    assert "Shardings" not in out + err
+    assert "--print_sharding draws before the row spmd-partitioning, which did not run" in err
+
+
 def test_one_partition_has_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--compile_only", "--print_sharding", _file(tmp_path, MODULE.format(header=""))]) == 2
     assert "hint: --num_partitions=2" in capsys.readouterr().err

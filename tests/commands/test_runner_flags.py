@@ -112,7 +112,7 @@ def test_compilation_alone(file: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_flags_with_one_value(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--num_nodes=1", "--use_spmd_partitioning", "--platform=Interpreter", str(file)]) == 0
     assert run(["--num_nodes=2", str(file)]) == 2
-    assert "simulates all devices of a run on one host" in capsys.readouterr().err
+    assert "--num_nodes=2 needs --task_id" in capsys.readouterr().err
     assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 0
     file.write_text(SHARDED, encoding="utf-8")
     assert run(["--use_spmd_partitioning=false", "--platform=Interpreter", str(file)]) == 2
@@ -239,7 +239,7 @@ def test_a_compilation_may_end_with_the_layouts(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--task_id=1", "on one host"),
+        ("--task_id=1", "needs --num_nodes"),
         ("--gpu_client_mem_fraction=1.5", "between 0 and 1"),
         ("--force_auto_layout", "entry_computation_layout"),
         ("--execution_options_path=x.pbtxt", "does not read an ExecutionOptions message"),

@@ -12,22 +12,37 @@ from hlo_run.backends.cuda.graphs import Graphs
 from hlo_run.backends.cuda.libraries import Libraries
 from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.cuda.run import CudaRun, DeviceState
+from hlo_run.backends.cuda.shared_device import SharedDevice
 from hlo_run.backends.cuda.timing import DeviceTimer, KernelTime, kernel_thunks, touched_bytes
+from hlo_run.backends.exchange.patience import DEFAULT_SECONDS
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
-from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.feeds import NO_FEEDS, Feed, Feeds
+from hlo_run.processes.partners import Partners
 from hlo_run.target import TargetSpec
 
 _POLL_SECONDS = 1e-4
 
 
 class CudaBackend:
-    """Opens device 0 and runs executables on it. Loaded kernels are kept between runs."""
+    """Opens a device and runs executables on it. Loaded kernels are kept between runs.
 
-    def __init__(self, timeout_seconds: float = 0.0, profile: bool = False, watch: ThunkObserver | None = None) -> None:
-        self._device = Device()
+    `device` counts the devices of this machine. After `join`, the device waits `wait_seconds` for those of other processes.
+    """
+
+    def __init__(
+        self,
+        timeout_seconds: float = 0.0,
+        profile: bool = False,
+        watch: ThunkObserver | None = None,
+        device: int = 0,
+        wait_seconds: float = DEFAULT_SECONDS,
+    ) -> None:
+        self._device = Device(device)
+        self._wait_seconds = wait_seconds
+        self._shared: SharedDevice | None = None
         self._driver = self._device.driver
         self._timeout_seconds = timeout_seconds
         self.profile = Profile() if profile else None
@@ -65,6 +80,11 @@ class CudaBackend:
 
     def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
+        return self._run(executable, arguments, seed, feeds(0))
+
+    def _run(
+        self, executable: Executable, arguments: Sequence[Literal], seed: int, feed: Feed, shared: SharedDevice | None = None
+    ) -> Literal:
         state = self._state
         try:
             if self._executable is not executable:
@@ -73,7 +93,7 @@ class CudaBackend:
             state.memory.hold(executable)
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 state.memory.write(place, data)
-            run = CudaRun(state, executable, seed, self._observer, feeds(0))
+            run = CudaRun(state, executable, seed, self._observer, feed, shared)
             run.run()
             self.outfeed = [run.outfeed]
             self._wait(executable.name)
@@ -150,10 +170,31 @@ class CudaBackend:
         seed: int = 42,
         feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
-        """Raise Unsupported: this platform has one device."""
-        del executable, arguments, seed, feeds
-        hint = "--platform=Host simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
-        raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
+        """Run on this process's device, after `join`. Otherwise raise Unsupported: a process has one device.
+
+        Raises DeviceError, also if another process dies.
+        """
+        shared = self._shared
+        if shared is None:
+            hint = "--num_nodes=N shares the run with other processes, each with a GPU; --platform=Host simulates devices"
+            raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
+        try:
+            shared.begin(executable, replicas, partitions)
+            return [self._run(executable, arguments[0], seed, feeds(shared.number), shared)]
+        except DeviceError:
+            shared.leave(failed=True)  # NCCL's work waits for the others on the stream
+            raise
+
+    def join(self, partners: Partners, devices: int) -> None:
+        """Share `devices` with other processes, each of which has one: later runs are of that of this process."""
+        stream = int(self._state.stream.handle)
+        self._shared = SharedDevice(partners, devices, self._wait_seconds, stream, self._mark)
+
+    def leave(self, *, failed: bool) -> None:
+        """End what `join` began; `failed`: without waiting for the others."""
+        if self._shared is not None:
+            self._shared.leave(failed=failed)
+            self._shared = None
 
     def report(self) -> str:
         """Return the thunks that numpy ran on copies of the arrays, each with the reason that no library took it."""
@@ -173,6 +214,12 @@ class CudaBackend:
             # The function does not keep its module alive.
             self._functions[key] = (module, module.get_function(kernel.name))
         return self._functions[key][1]
+
+    def _mark(self) -> Callable[[], bool]:
+        """Return a function that is true once the work on the stream so far is done."""
+        done = self._driver.Event()
+        done.record(self._state.stream)
+        return done.query
 
     def _wait(self, name: str) -> None:
         """Wait for the device. A kernel cannot be stopped: after a timeout it runs until the process ends."""

@@ -45,14 +45,14 @@ def load_driver() -> Driver:
 
 
 class Device:
-    """One open device. Its primary context is current until `close`."""
+    """One open device: the `number`th, counted round. Its primary context is current until `close`."""
 
     def __init__(self, number: int = 0) -> None:
         problem = device_problem()
         if problem:
             raise DeviceError(problem, hint="--platform=Host runs the same kernels on the CPU")
         self.driver: Driver = load_driver()
-        device = self.driver.Device(number)
+        device = self.driver.Device(number % self.driver.Device.count())
         self.name: str = device.name()
         self.compute_capability: tuple[int, int] = device.compute_capability()
         self.target = _target(self.driver, device)

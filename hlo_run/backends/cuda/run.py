@@ -47,6 +47,7 @@ from hlo_run.artifact import (
 from hlo_run.backends.cuda.graphs import Graphs
 from hlo_run.backends.cuda.libraries import Libraries
 from hlo_run.backends.cuda.memory import DeviceMemory
+from hlo_run.backends.cuda.shared_device import SharedDevice
 from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.matrix_calls import is_user_function
@@ -79,7 +80,9 @@ class CudaRun:
         seed: int,
         observer: ThunkObserver | None = None,
         feed: Feed | None = None,
+        shared: SharedDevice | None = None,
     ) -> None:
+        self._shared = shared
         self._state, self._executable, self._seed = state, executable, seed
         self._driver, self._memory, self._observer = state.driver, state.memory, observer
         self._feed = feed or NO_FEEDS(0)
@@ -111,7 +114,9 @@ class CudaRun:
                     self._memory.copy(target, source, thunk.source.size_bytes)
             case MemsetThunk():
                 count = thunk.destination.size_bytes // 4
-                self._memory.fill_words(self._address(thunk.destination), thunk.value, count)
+                replica, partition = (0, 0) if self._shared is None else self._shared.place
+                value = {"kReplicaId": replica, "kPartitionId": partition}.get(thunk.kind, thunk.value)
+                self._memory.fill_words(self._address(thunk.destination), value, count)
             case SequentialThunk() | AsyncStartThunk():
                 self._sequence(thunk.thunks)  # All work is on one stream, in the order of the thunks.
             case AsyncDoneThunk():
@@ -131,6 +136,10 @@ class CudaRun:
                 self._custom_call(thunk)
             case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
                 self._transfer(thunk)
+            case CollectiveThunk() if self._shared is not None:
+                reason = self._shared.collective(thunk, self._memory)
+                if reason:
+                    self._state.libraries.refused[f"{thunk.name} ({thunk.kind})"] = reason
             case LibraryWork() | SortThunk() | CustomCallThunk() | CollectiveThunk():
                 if not self._state.libraries.run(thunk):
                     call = library_call(thunk)
@@ -215,8 +224,12 @@ class CudaRun:
         return tuple(self._array(part) for part in tree)
 
     def _transfer(self, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
-        """Pass messages from the device to itself, and literals through the host's infeed and outfeed queues."""
-        if isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
+        """Pass messages, from the device to itself if it is the only one, and literals through infeed and outfeed queues."""
+        if self._shared is not None and isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
+            self._shared.send(thunk, self._memory)
+        elif self._shared is not None and isinstance(thunk, RecvThunk):
+            self._shared.receive(thunk, self._memory)
+        elif isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
             sent = [self._read(piece) for piece in tree_slices(thunk.source)]
             self._messages.setdefault(thunk.channel, deque()).append(sent)
         elif isinstance(thunk, RecvThunk):

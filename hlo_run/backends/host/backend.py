@@ -8,8 +8,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
+from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
+from hlo_run.backends.exchange.link import ProcessLink
+from hlo_run.backends.exchange.patience import DEFAULT_SECONDS, Patience
+from hlo_run.backends.exchange.team import Team
+from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.emulator.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.emulator.emulator import run_kernel
 from hlo_run.backends.host.emulator.lanes import Launch
@@ -21,14 +26,13 @@ from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.ptx.parser import parse_module
-from hlo_run.backends.host.team import Team
-from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.processes.partners import Partners
 from hlo_run.target import TargetSpec
 
 ENGINES = ("auto", "emulator", "jit")
@@ -45,7 +49,7 @@ class HostBackend:
     of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs long launches and executables that carry
     machine code; the emulator runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
     float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk. `watch`
-    is told of every thunk that ran.
+    is told of every thunk that ran. Devices wait `wait_seconds` for each other, as `Patience` counts them.
     Raises UsageError for an unknown check or engine.
     """
 
@@ -57,6 +61,7 @@ class HostBackend:
         in_order: bool = False,
         profile: bool = False,
         watch: ThunkObserver | None = None,
+        wait_seconds: float = DEFAULT_SECONDS,
     ) -> None:
         named = frozenset(checks)
         if unknown := sorted(named - CHECKS - {"all"}):
@@ -77,6 +82,8 @@ class HostBackend:
         self._has_code = False  # the executable carries machine code for this processor
         self._prepared: Prepared | None = None
         self._team: list[Prepared] | None = None
+        self._patience = Patience(wait_seconds)
+        self._runs = 0
         self.statistics: tuple[KernelStatistics, ...] = ()
         self.outfeed: list[list[Literal]] = []
 
@@ -124,29 +131,44 @@ class HostBackend:
     ) -> list[Literal]:
         """Run on `replicas` x `partitions` devices, replica-major, with one list of arguments per device. Return their results.
 
-        The devices are simulated one at a time; a device runs until it waits for another. Raises as `run` does, and
-        DeviceError for a deadlock.
+        After `join`, arguments and results are those of the devices of this process. The devices are simulated one at a time; a
+        device runs until it waits for another. Raises as `run` does, and DeviceError for a deadlock and for a device that does
+        not arrive.
         """
+        link, partners = self._patience.link, self._patience.partners
+        devices = range(len(arguments)) if link is None else link.devices
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
             self._take_code(executable)
-            world = World(replicas, partitions)
-            self._team = [
-                Prepared(self, executable, self._checks, self._observer, world, device) for device in range(len(arguments))
-            ]
+            world = World(replicas, partitions, link=link)
+            self._team = [Prepared(self, executable, self._checks, self._observer, world, device) for device in devices]
         prepared = self._team
         world = prepared[0].machine.world
-        world.team, world.meetings, world.messages = Team(len(prepared)), {}, {}
+        team = Team[Literal](devices, self._patience if self._patience.is_needed else None, has_others=link is not None)
+        world.begin(team)
+        if link is not None and partners is not None:
+            self._runs += 1
+            link.begin(self._runs, world)
+            partners.is_computing = lambda: team.is_computing
 
-        def work(device: int) -> Literal:
+        def work(place: int, device: int) -> Literal:
             with np.errstate(all="ignore"):  # numpy keeps this setting per thread
-                return prepared[device].run(arguments[device], deadline, seed, feeds(device))
+                return prepared[place].run(arguments[place], deadline, seed, feeds(device))
 
         with calm_blas():
-            results = world.team.run([partial(work, device) for device in range(len(prepared))])
+            results = team.run([partial(work, place, device) for place, device in enumerate(devices)])
         self.outfeed = [each.machine.outfeed for each in prepared]
         self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
         return results
+
+    def join(self, partners: Partners, devices: int) -> None:
+        """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
+        self._patience = replace(self._patience, partners=partners, link=ProcessLink(partners, devices))
+
+    def leave(self, *, failed: bool) -> None:
+        """End what `join` began."""
+        del failed  # nothing is held
+        self._patience, self._team = Patience(self._patience.limit_seconds), None
 
     def machine_code(self, executable: Executable) -> MachineCode:
         """Return object code for this processor of all kernels that the JIT supports. Runs nothing."""

@@ -1,6 +1,7 @@
 """Collectives on Host: the members of a group wait for each other, and the last to arrive computes all results.
 
-An asynchronous collective takes its operands when it starts, and waits for the others when it is done.
+An asynchronous collective takes its operands when it starts, and waits for the others when it is done. Its results are computed
+in another thread meanwhile.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange.world import Meeting
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import Leaf
-from hlo_run.backends.host.world import Meeting
 from hlo_run.backends.library.arrays import Array, store, view
-from hlo_run.backends.library.collectives import combine, members_of
+from hlo_run.backends.library.collectives import members_of
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
 
@@ -33,11 +34,14 @@ class CollectiveStep(Leaf):
 
     def run(self) -> None:
         """Take the operands, and store the results once all members have arrived."""
-        self.arrive()
+        self.arrive(at_once=True)
         self.finish()
 
-    def arrive(self) -> None:
-        """Take the operands. The last member computes all results. Raises DeviceError in no group, except for a broadcast."""
+    def arrive(self, *, at_once: bool = False) -> None:
+        """Take the operands. With those of the last member all results are computed: `at_once`, or while the device works on.
+
+        Raises DeviceError in no group, except for a broadcast.
+        """
         machine, thunk = self._machine, self._collective
         world = machine.world
         members = members_of(thunk, machine.device, world.replicas, world.partitions)
@@ -46,14 +50,8 @@ class CollectiveStep(Leaf):
                 raise DeviceError(f"device {machine.device} is in no group of %{thunk.name}")
             self._arrived = ((), None)
             return
-        key = (thunk.key, members)
-        meeting = world.meetings.setdefault(key, Meeting())
-        meeting.operands[machine.device] = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
-        if len(meeting.operands) == len(members):
-            del world.meetings[key]
-            made = combine(thunk, [meeting.operands[member] for member in members])
-            meeting.results = dict(zip(members, made, strict=True))
-        self._arrived = (members, meeting)
+        operands = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
+        self._arrived = (members, world.arrive(thunk, members, machine.device, operands, at_once=at_once))
 
     def finish(self) -> None:
         """Wait for the other members and store the results; zeros outside of all groups."""
@@ -70,12 +68,16 @@ class CollectiveStep(Leaf):
     def _wait(self, members: tuple[int, ...], meeting: Meeting) -> list[Array]:
         machine = self._machine
         team = machine.world.team
-        if meeting.results is None and team is not None:
-            team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
-        if meeting.results is None:
+        if not meeting.is_complete and team is not None:
+
+            def missing() -> tuple[int, ...]:
+                return tuple(member for member in members if not meeting.has(member))
+
+            team.wait(machine.device, lambda: meeting.is_complete, lambda: self._missing(members, meeting), missing)
+        if not meeting.is_complete:
             raise DeviceError(f"%{self._collective.name} waits forever: {self._missing(members, meeting)}")
-        return meeting.results[machine.device]
+        return meeting.results.result()[machine.device]
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:
-        missing = ", ".join(str(member) for member in members if member not in meeting.operands)
+        missing = ", ".join(str(member) for member in members if not meeting.has(member))
         return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not arrive"

@@ -256,6 +256,7 @@ class WhileStep(_Nested):
         if self.trip_count is not None:
             for _ in range(self.trip_count):
                 run_steps(machine, body)
+                machine.check_time(self.thunk.name)
             return
         run_steps(machine, condition)
         while self._predicate[0]:
@@ -338,7 +339,7 @@ class TransferStep(Leaf):
                 sent = [machine.read(piece).copy() for piece in self.slices]
                 for source, target in self._between(pairs):
                     if source == machine.device:
-                        machine.world.messages.setdefault((channel, source, target), deque()).append(sent)
+                        machine.world.send(channel, source, target, sent)
             case SendThunk():
                 pass  # nothing reads what the host receives
             case RecvThunk(channel=channel, pairs=pairs):
@@ -357,10 +358,10 @@ class TransferStep(Leaf):
     def _received(self, channel: int, source: int) -> list[Bytes]:
         """Wait for the next message from `source` and return its arrays as bytes."""
         machine = self._machine
-        waiting = machine.world.messages.setdefault((channel, source, machine.device), deque())
+        waiting = machine.world.box(channel, source, machine.device)
         reason = f"%{self.thunk.name}: device {source} sends nothing on channel {channel}"
         if machine.world.team is not None:
-            machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason)
+            machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason, lambda: (source,))
         if not waiting:
             raise DeviceError(f"%{self.thunk.name} waits forever: nothing was sent on channel {channel}")
         return waiting.popleft()

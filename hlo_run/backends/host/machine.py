@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
+from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.emulator.program import numbered_variables
@@ -20,7 +21,6 @@ from hlo_run.backends.host.jit.engine import ReadyLaunch
 from hlo_run.backends.host.jit.workers import JitFault, address_of
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.variables import variable_regions
-from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.thunk_values import RngStates
@@ -229,7 +229,9 @@ class Machine:
         self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:
-        """Raise DeviceError if the deadline has passed. `name` is the next thunk."""
+        """Raise DeviceError if the deadline has passed, and end if another device failed. `name` is the next thunk."""
+        if self.world.team is not None:
+            self.world.team.check()
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeviceError(f"the run ran out of time before thunk '{name}'")
 

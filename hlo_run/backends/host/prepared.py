@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.artifact import Executable
+from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.control_steps import every_step, make_steps, run_steps
 from hlo_run.backends.host.jit.engine import ReadyLaunch
 from hlo_run.backends.host.machine import Launcher, Machine
 from hlo_run.backends.host.recording import Recording
 from hlo_run.backends.host.sort_steps import SortStep
 from hlo_run.backends.host.steps import KernelStep, Step
-from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.transfer import result_literal

@@ -31,15 +31,27 @@ class ShardyXla(Struct, frozen=True):
     name: ClassVar[str] = "shardy-xla"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place. Raises Unsupported for annotations that cannot be read, do not fit, or may not be used."""
+        """Edit `module` in place.
+
+        Raises Unsupported for annotations that cannot be read, do not fit, or may not be used, and for arrays of dynamic size.
+        """
         if not has_shardy_attributes(module):
             return
         if not ctx.options.use_shardy_partitioner:
             _refuse_calls(module)
             return
+        _refuse_dynamic_sizes(module)
         flatten_call_graph(module)
         run_shardy(module)
         module.is_propagated = True
+
+
+def _refuse_dynamic_sizes(module: HloModule) -> None:
+    """Raise Unsupported for an array of dynamic size, as XLA's Shardy does."""
+    for instruction in module.instructions:
+        if any(any(leaf.dynamic_dims) for _, leaf in instruction.shape.leaves()):
+            reason = f"Shardy's annotations in a module with arrays of dynamic size (%{instruction.name})"
+            raise Unsupported(reason, instruction.where, hint="sharding={..} of GSPMD divides them")
 
 
 def _refuse_calls(module: HloModule) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from hlo_run import parse
+from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange import world
+from hlo_run.backends.exchange.team import Team
 from hlo_run.backends.grid import run_on_grid
-from hlo_run.backends.host.team import Team
+from hlo_run.backends.library.arrays import Array
+from hlo_run.backends.library.collectives import combine
 from hlo_run.errors import DeviceError, ParseError, Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -246,14 +253,14 @@ ENTRY e {{
 
 
 def test_the_first_failure_of_a_team_is_raised() -> None:
-    team: Team[int] = Team(3)
+    team: Team[int] = Team(range(3))
     seen: list[int] = []
 
     def work(number: int) -> int:
         seen.append(number)
         if number == 1:
             raise DeviceError("broken")
-        team.wait(number, lambda: len(seen) == 3, lambda: "never mind")
+        team.wait(number, lambda: len(seen) == 3, lambda: "never mind", tuple)
         return number
 
     with pytest.raises(DeviceError, match="broken"):
@@ -276,6 +283,20 @@ ENTRY e {{
 
 def test_asynchronous_collectives_take_operands_at_the_start_and_give_results_at_the_done() -> None:
     _agrees(ASYNC, times=2)
+
+
+def test_asynchronous_collectives_are_computed_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The all-reduce is done before anything else can run, so it is not asynchronous."""
+    threads: dict[str, str] = {}
+
+    def spy(thunk: CollectiveThunk, operands: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        threads[thunk.kind] = threading.current_thread().name
+        return combine(thunk, operands)
+
+    monkeypatch.setattr(world, "combine", spy)
+    _agrees(ASYNC)
+    assert threads["kAllGather"].startswith("collective")
+    assert not threads["kAllReduce"].startswith("collective")
 
 
 def test_asynchronous_thunks_are_numbered_after_what_they_run() -> None:

@@ -1,0 +1,165 @@
+"""The devices of a run and their shared state: collectives in progress and messages."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import Struct, field
+
+from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange.team import Team
+from hlo_run.backends.library.arrays import Array
+from hlo_run.backends.library.collectives import combine
+from hlo_run.backends.literals import Bytes
+
+# Makes the arrays of an operand list of the bytes that another process sent.
+Decode = Callable[[Sequence[bytearray]], "list[Array]"]
+
+
+class MeetingKey(Struct, frozen=True):
+    """A collective of a group: the thunk's key, the devices in order, and how often they have met for it in this run."""
+
+    name: str
+    members: tuple[int, ...]
+    round: int
+
+
+class Meeting:
+    """A collective that some members of the group have reached, and once all have, its results.
+
+    `operands` are those of devices of this process, `sent` those that arrived as bytes from other processes.
+    """
+
+    def __init__(self) -> None:
+        self.operands: dict[int, list[Array]] = {}
+        self.sent: dict[int, list[bytearray]] = {}
+        self.thunk: CollectiveThunk | None = None
+        self.results: Future[dict[int, list[Array]]] = Future()
+        self.is_complete = False
+
+    def has(self, member: int) -> bool:
+        """True if the device has arrived."""
+        return member in self.operands or member in self.sent
+
+
+class Link(Protocol):
+    """The way to the devices of other processes."""
+
+    def owns(self, device: int) -> bool:
+        """True for a device of this process."""
+        ...
+
+    def post(self, key: MeetingKey, thunk: CollectiveThunk, device: int, operands: Sequence[Array]) -> None:
+        """Send the operands of a device of this process to the processes of the other members. Returns at once."""
+        ...
+
+    def send(self, channel: int, source: int, target: int, data: Sequence[Bytes]) -> None:
+        """Send a message to a device of another process. Returns at once."""
+        ...
+
+    def arrays(self, thunk: CollectiveThunk, sent: Sequence[bytearray]) -> list[Array]:
+        """Return the operands that `post` has sent; none if they are not needed here. Raises DeviceError for other sizes."""
+        ...
+
+
+class World(Struct):
+    """The devices of a run, replica-major, their meetings, and the messages that were sent but not received yet.
+
+    With a `link` some of the devices are in other processes. Results of asynchronous collectives are computed by `workers`.
+    """
+
+    replicas: int = 1
+    partitions: int = 1
+    team: Team[Any] | None = None
+    link: Link | None = None
+    # By channel, source and target.
+    messages: dict[tuple[int, int, int], deque[list[Bytes]]] = field(default_factory=dict[Any, "deque[list[Bytes]]"])
+    meetings: dict[MeetingKey, Meeting] = field(default_factory=dict[MeetingKey, Meeting])
+    rounds: dict[tuple[int, str, tuple[int, ...]], int] = field(default_factory=dict[Any, int])
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(thread_name_prefix="collective"))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, team: Team[Any] | None) -> None:
+        """Forget meetings and messages of the last run, and begin one of this team."""
+        self.team = team
+        with self.lock:
+            self.meetings, self.messages, self.rounds = {}, {}, {}
+
+    def owns(self, device: int) -> bool:
+        """True for a device of this process."""
+        return self.link is None or self.link.owns(device)
+
+    def arrive(
+        self, thunk: CollectiveThunk, members: tuple[int, ...], device: int, operands: list[Array], *, at_once: bool
+    ) -> Meeting:
+        """Bring a device's operands to the meeting of its group. With the last of them its results are computed.
+
+        `at_once`: by this call. Otherwise in another thread, so that the device can work on.
+        """
+        place = (device, thunk.key, members)
+        number = self.rounds[place] = self.rounds.get(place, -1) + 1
+        key = MeetingKey(thunk.key, members, number)
+        with self.lock:
+            meeting = self.meetings.setdefault(key, Meeting())
+            meeting.thunk = thunk
+            meeting.operands[device] = operands
+        if self.link is not None:
+            self.link.post(key, thunk, device, operands)
+        self._compute_if_complete(key, meeting, at_once=at_once)
+        return meeting
+
+    def deliver(self, key: MeetingKey, device: int, sent: list[bytearray]) -> None:
+        """Bring the operands of another process's device to a meeting. Called by the threads of connections."""
+        with self.lock:
+            meeting = self.meetings.setdefault(key, Meeting())
+            meeting.sent[device] = sent
+        self._compute_if_complete(key, meeting, at_once=False)
+        if self.team is not None:
+            self.team.wake()
+
+    def box(self, channel: int, source: int, target: int) -> deque[list[Bytes]]:
+        """Return the messages that were sent but not received yet."""
+        with self.lock:
+            return self.messages.setdefault((channel, source, target), deque())
+
+    def send(self, channel: int, source: int, target: int, data: list[Bytes]) -> None:
+        """Send a message of a device of this process."""
+        if self.link is not None and not self.link.owns(target):
+            self.link.send(channel, source, target, data)
+        else:
+            self.box(channel, source, target).append(data)
+
+    def deliver_message(self, channel: int, source: int, target: int, data: list[Bytes]) -> None:
+        """Bring a message of another process's device. Called by the threads of connections."""
+        self.box(channel, source, target).append(data)
+        if self.team is not None:
+            self.team.wake()
+
+    def _compute_if_complete(self, key: MeetingKey, meeting: Meeting, *, at_once: bool) -> None:
+        with self.lock:
+            if meeting.is_complete or meeting.thunk is None or not all(map(meeting.has, key.members)):
+                return
+            meeting.is_complete = True
+            del self.meetings[key]
+        thunk = meeting.thunk
+        if at_once:
+            self._compute(thunk, key.members, meeting)
+        else:
+            self.workers.submit(self._compute, thunk, key.members, meeting)
+
+    def _compute(self, thunk: CollectiveThunk, members: tuple[int, ...], meeting: Meeting) -> None:
+        try:
+            link = self.link
+            for member, sent in meeting.sent.items():
+                assert link is not None, "only another process sends"
+                meeting.operands[member] = link.arrays(thunk, sent)
+            with np.errstate(all="ignore"):  # numpy keeps this setting per thread
+                made = combine(thunk, [meeting.operands[member] for member in members])
+            meeting.results.set_result(dict(zip(members, made, strict=True)))
+        except Exception as error:  # the members raise it, each in its thread
+            meeting.results.set_exception(error)

@@ -1,0 +1,150 @@
+"""What processes send each other, as bytes: a header in MessagePack, then the bytes of arrays.
+
+    8 bytes: size of the header | header: (message, sizes of the arrays) | array | array | ..
+
+Headers are decoded to the records below and nothing else: a message can name no other type and run no code.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+MAGIC = "hlo-run processes 2"
+_SIZE_BYTES = 8
+_CHUNK_BYTES = 1 << 20
+
+
+class Greeting(Struct, frozen=True, tag=True):
+    """The first words of whoever connects. `nonce` is a random number."""
+
+    magic: str
+    nonce: bytes
+
+
+class Challenge(Struct, frozen=True, tag=True):
+    """The answer to a greeting: another random number, and the proof that the listener knows the secret."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Introduction(Struct, frozen=True):
+    """Who a process is. `digest` is that of what it will run, `port` where it listens for the processes after it."""
+
+    count: int
+    number: int
+    digest: str
+    port: int
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A process introduces itself. `proof` is made of the introduction too."""
+
+    introduction: Introduction
+    proof: bytes
+
+
+class Welcome(Struct, frozen=True, tag=True):
+    """All processes are there; they listen at these hosts and ports, by number."""
+
+    addresses: tuple[tuple[str, int], ...]
+
+
+class Refusal(Struct, frozen=True, tag=True):
+    """The process is not one of those that are awaited."""
+
+    reason: str
+
+
+class Beat(Struct, frozen=True, tag=True):
+    """A sign of life. `computing`: one of the process's devices does something else than to wait."""
+
+    computing: bool
+
+
+class Parcel(Struct, frozen=True, tag=True):
+    """Arrays for whoever asks for this label: what they are, of which run, and more."""
+
+    kind: str
+    run: int
+    name: str = ""
+    numbers: tuple[int, ...] = ()
+
+
+class Farewell(Struct, frozen=True, tag=True):
+    """A process ends the work in common. `code` is its exit code.
+
+    `message` and `notes` are its error, if there is one, or the error of the process `origin` that made it end.
+    """
+
+    code: int
+    origin: int = 0
+    message: str = ""
+    notes: tuple[str, ...] = ()
+
+
+Message: TypeAlias = Greeting | Challenge | Hello | Welcome | Refusal | Beat | Parcel | Farewell
+
+
+class _Header(Struct, frozen=True, array_like=True):
+    message: Message
+    sizes: tuple[int, ...] = ()
+
+
+class BadMessage(Exception):
+    """The other side sends something else than messages, or too much."""
+
+
+class Closed(Exception):
+    """The other side has closed the connection."""
+
+
+def introduction_bytes(introduction: Introduction) -> bytes:
+    """Return an introduction as the bytes of which its proof is made."""
+    return _encoder.encode(introduction)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def send(connection: socket.socket, message: Message, arrays: Sequence[memoryview] = ()) -> None:
+    """Send a message with arrays (contiguous bytes). Raises OSError."""
+    header = _encoder.encode(_Header(message, tuple(array.nbytes for array in arrays)))
+    connection.sendall(len(header).to_bytes(_SIZE_BYTES, "little") + header)
+    for array in arrays:
+        connection.sendall(array)
+
+
+def receive(connection: socket.socket, most_header_bytes: int, most_bytes: int) -> tuple[Message, list[bytearray]]:
+    """Wait for a message. Returns it with its arrays. Raises Closed, BadMessage and OSError."""
+    size = int.from_bytes(_exactly(connection, _SIZE_BYTES), "little")
+    if size > most_header_bytes:
+        raise BadMessage(f"a header of {size} bytes")
+    try:
+        header = _decoder.decode(_exactly(connection, size))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a ValidationError is a DecodeError
+        raise BadMessage(str(error)) from None
+    if min(header.sizes, default=0) < 0 or sum(header.sizes) > most_bytes:
+        raise BadMessage(f"arrays of {sum(header.sizes)} bytes, where at most {most_bytes} are expected")
+    return header.message, [_exactly(connection, size) for size in header.sizes]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytearray:
+    """Return the next `size` bytes. Memory grows with the data, not with what the other side announces."""
+    data = bytearray()
+    while len(data) < size:
+        first = len(data)
+        data.extend(bytes(min(size - first, max(_CHUNK_BYTES, first))))
+        with memoryview(data) as view:
+            while first < len(view):
+                count = connection.recv_into(view[first:])
+                if not count:
+                    raise Closed
+                first += count
+    return data

@@ -1,0 +1,227 @@
+"""The other processes of a run: connections to them, what they have sent, and whether they are alive.
+
+Two threads serve each connection, so that neither sending nor receiving holds up the work of this process. A third one sends
+signs of life to all.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, ParseError, Unsupported, UsageError, Vacuous
+from hlo_run.processes.launcher import Launch
+from hlo_run.processes.messages import BadMessage, Beat, Closed, Farewell, Message, Parcel, receive, send
+
+BEAT_SECONDS = 0.5
+# Headers name the members of a group, of which there may be some thousand.
+_MOST_HEADER_BYTES = 1 << 24
+_GOODBYE_SECONDS = 5.0
+_SEE_HINT = "see what that process prints, or what has ended it"
+_ERRORS = {error.exit_code: error for error in (Mismatch, UsageError, ParseError, Unsupported, DeviceError, Vacuous)}
+
+# Gets every parcel as it arrives, in the thread of its connection. Returns False to leave it for `take`.
+Receiver: TypeAlias = "Callable[[Parcel, list[bytearray]], bool]"
+
+
+class _Partner(Struct):
+    """A process: its connection, what is to be sent to it, when it was last heard of, and how it ended."""
+
+    number: int
+    connection: socket.socket
+    outgoing: queue.SimpleQueue[tuple[Message, Sequence[memoryview]] | None]
+    heard: float
+    computed: float
+    farewell: Farewell | None = None
+
+
+class Partners:
+    """The processes of a run, of which this one is `launch.number`.
+
+    `most_bytes` is the most that one message may hold. A partner of which nothing was heard for `silence_seconds` counts as
+    dead (0: never). `is_computing` says whether a device of this process works.
+    """
+
+    def __init__(
+        self, launch: Launch, connections: dict[int, socket.socket], most_bytes: int, silence_seconds: float = 0.0
+    ) -> None:
+        self.launch = launch
+        self.is_computing: Callable[[], bool] = lambda: True
+        self._receiver: Receiver | None = None
+        self._cause: Farewell | None = None
+        self._most_bytes = most_bytes
+        self._silence_seconds = silence_seconds
+        self._condition = threading.Condition()
+        self._parcels: dict[Parcel, deque[list[bytearray]]] = {}
+        self._failure: HloRunError | None = None
+        self._ending = threading.Event()
+        now = time.monotonic()
+        self._partners = {
+            number: _Partner(number, connection, queue.SimpleQueue(), now, now) for number, connection in connections.items()
+        }
+        partners = self._partners.values()
+        self._senders = [threading.Thread(target=self._send, args=(partner,), daemon=True) for partner in partners]
+        self._others = [threading.Thread(target=self._receive, args=(partner,), daemon=True) for partner in partners]
+        self._others.append(threading.Thread(target=self._beat, daemon=True))
+
+    def start(self, receiver: Receiver | None = None) -> None:
+        """Begin to send and to receive. `receiver` gets every parcel as it arrives."""
+        self._receiver = receiver
+        for thread in (*self._senders, *self._others):
+            thread.start()
+
+    @property
+    def cause(self) -> Farewell | None:
+        """The farewell of the first process that failed; None: none did."""
+        return self._cause
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The numbers of the other processes."""
+        return tuple(sorted(self._partners))
+
+    def post(self, number: int, parcel: Parcel, arrays: Sequence[memoryview] = ()) -> None:
+        """Send arrays (contiguous bytes, which must not change any more) to a process. Returns at once."""
+        self._partners[number].outgoing.put((parcel, arrays))
+
+    def take(self, number: int, parcel: Parcel, deadline: float | None = None) -> list[bytearray]:
+        """Wait for arrays that a process sends with this label. Raises DeviceError after the deadline or if the process ends."""
+        with self._condition:
+            while not self._parcels.get(parcel):
+                self._check(number)
+                if deadline is not None and time.monotonic() > deadline:
+                    raise DeviceError(f"process {number} did not send its {parcel.kind} in time")
+                self._condition.wait(BEAT_SECONDS)
+            waiting = self._parcels[parcel]
+            found = waiting.popleft()
+            if not waiting:
+                del self._parcels[parcel]
+            return found
+
+    def take_any(self, number: int, kinds: Sequence[str]) -> tuple[Parcel, list[bytearray]] | Farewell:
+        """Wait for arrays of one of these kinds, or for the farewell of a process. Raises DeviceError if it dies."""
+        with self._condition:
+            while True:
+                found = next((parcel for parcel in self._parcels if parcel.kind in kinds), None)
+                if found is not None:
+                    return found, self._parcels.pop(found).popleft()
+                farewell = self._partners[number].farewell
+                if farewell is not None:
+                    return farewell
+                self._check(number)
+                self._condition.wait(BEAT_SECONDS)
+
+    def problem(self, number: int) -> HloRunError | None:
+        """Return why nothing more comes from a process; None if it is alive."""
+        partner = self._partners[number]
+        if self._cause is not None:
+            return farewell_error(self._cause)
+        if partner.farewell is not None:
+            return DeviceError(f"process {number} has ended", hint=_SEE_HINT)
+        if self._failure is not None:
+            return self._failure
+        silent = time.monotonic() - partner.heard
+        if self._silence_seconds and silent > self._silence_seconds:
+            hint = "see whether it is stopped; --xla_gpu_executable_terminate_timeout_seconds sets the time"
+            return DeviceError(f"process {number} is silent: nothing was heard of it for {silent:.0f} s", hint=hint)
+        return None
+
+    def computed(self, number: int) -> float:
+        """Return the time (of `time.monotonic`) at which a process last said that one of its devices works."""
+        return self._partners[number].computed
+
+    def close(self, farewell: Farewell) -> None:
+        """Say farewell to all and close the connections. What was posted before is sent first."""
+        self._ending.set()
+        for partner in self._partners.values():
+            partner.outgoing.put((farewell, ()))
+            partner.outgoing.put(None)
+        end = time.monotonic() + _GOODBYE_SECONDS
+        for thread in self._senders:
+            thread.join(max(0.0, end - time.monotonic()))
+        for partner in self._partners.values():
+            partner.connection.close()
+
+    # ---- threads ------------------------------------------------------------------------------------------------
+
+    def _receive(self, partner: _Partner) -> None:
+        error: HloRunError
+        try:
+            while True:
+                self._arrived(partner, *receive(partner.connection, _MOST_HEADER_BYTES, self._most_bytes))
+        except Closed:
+            error = DeviceError(f"process {partner.number} ended without a word: its connection is closed", hint=_SEE_HINT)
+        except BadMessage as bad:
+            error = DeviceError(f"process {partner.number} sends what is no message: {bad}")
+        except OSError as bad:
+            error = _broken(partner.number, bad)
+        except ValueError as bad:  # labels with other numbers
+            error = DeviceError(f"process {partner.number} sends what nothing here awaits: {bad}")
+        if not self._ending.is_set() and partner.farewell is None:
+            self._fail(error)
+
+    def _arrived(self, partner: _Partner, message: Message, arrays: list[bytearray]) -> None:
+        partner.heard = time.monotonic()
+        match message:
+            case Beat():
+                if message.computing:
+                    partner.computed = partner.heard
+            case Parcel():
+                partner.computed = partner.heard
+                if self._receiver is not None and self._receiver(message, arrays):
+                    return
+                with self._condition:
+                    self._parcels.setdefault(message, deque()).append(arrays)
+                    self._condition.notify_all()
+            case Farewell():
+                with self._condition:
+                    partner.farewell = message
+                    if message.code and self._cause is None:
+                        self._cause = message
+                    self._condition.notify_all()
+            case _:
+                raise BadMessage(f"a {type(message).__name__} after the beginning")
+
+    def _send(self, partner: _Partner) -> None:
+        while (item := partner.outgoing.get()) is not None:
+            try:
+                send(partner.connection, *item)
+            except OSError as error:
+                if not self._ending.is_set() and partner.farewell is None:
+                    self._fail(_broken(partner.number, error))
+                return
+
+    def _beat(self) -> None:
+        while not self._ending.wait(BEAT_SECONDS):
+            beat = Beat(self.is_computing())
+            for partner in self._partners.values():
+                partner.outgoing.put((beat, ()))
+
+    def _fail(self, error: HloRunError) -> None:
+        with self._condition:
+            self._failure = self._failure or error
+            self._condition.notify_all()
+
+    def _check(self, number: int) -> None:
+        problem = self.problem(number)
+        if problem is not None:
+            raise problem
+
+
+def _broken(number: int, error: OSError) -> DeviceError:
+    return DeviceError(f"the connection to process {number} broke: {error.strerror or error}", hint=_SEE_HINT)
+
+
+def farewell_error(farewell: Farewell) -> HloRunError:
+    """Return the error with which a process ended that did not end well."""
+    error = _ERRORS.get(farewell.code, DeviceError)
+    return error(
+        f"process {farewell.origin}: {farewell.message}", notes=farewell.notes, hint=f"see what process {farewell.origin} prints"
+    )

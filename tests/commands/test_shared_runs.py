@@ -1,0 +1,89 @@
+"""A run that two processes share, and what the flags for it refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import environment
+
+from hlo_run.cli import run
+
+# Without kernels, so that the processes compile little.
+MODULE = """HloModule m, replica_count=4
+ENTRY e {
+  p = f32[6,3] parameter(0)
+  ROOT g = f32[24,3] all-gather(p), dimensions={0}, replica_groups={}
+}
+"""
+FEED = """HloModule feeds, replica_count=2
+ENTRY e {
+  k = token[] after-all()
+  i = (f32[2], token[]) infeed(k)
+  ROOT x = f32[2] get-tuple-element(i), index=0
+}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    path = tmp_path / "m.hlo"
+    path.write_text(MODULE, encoding="utf-8")
+    return path
+
+
+def _start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hlo_run", "--one_process", "--platform=Host", "--num_nodes=2", *flags, "m.hlo"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=pipe, stderr=pipe, text=True)
+
+
+def test_two_processes_share_a_run(file: Path) -> None:
+    """Process 0 compares and writes; both have the same exit code."""
+    common = (
+        "--num_repeats=2",
+        "--compile_processes=1",
+        "--save_outputs=out.npz",
+        "--report_json=report.json",
+        "--print_literals",
+    )
+    with _start(file.parent, "--task_id=0", "--address=127.0.0.1:0", *common) as first:
+        assert first.stderr is not None
+        lines: list[str] = []
+        while "listens at" not in (line := first.stderr.readline()):
+            lines.append(line)
+            assert line, "".join(lines)
+        with _start(file.parent, "--task_id=1", f"--address={line.split()[-1]}", *common) as second:
+            other_text, other_messages = second.communicate(timeout=60)
+        text, messages = first.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), messages + other_messages
+    assert "process 0 of 2: devices 0 to 1" in "".join(lines)
+    assert "process 1 of 2: devices 2 to 3" in other_messages
+    assert "2 processes, 4 replicas x 1 partitions" in messages
+    assert "0/1 runs failed" in messages
+    assert "0/1 runs failed" not in other_messages
+    assert "Result with test runner Host" in text
+    assert "Result" not in other_text
+    with np.load(file.parent / "out.npz") as found:
+        assert [found[name].shape for name in sorted(found.files)] == [(24, 3)] * 4
+
+
+def test_what_processes_cannot_share(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = ["--num_nodes=2", "--task_id=0", "--address=127.0.0.1:0"]
+    feeds = file.with_name("feeds.hlo")
+    feeds.write_text(FEED, encoding="utf-8")
+    for flags, code, message in (
+        (["--num_nodes=2", str(file)], 2, "--num_nodes=2 needs --task_id"),
+        (["--platform=Interpreter", *two, str(file)], 2, "Interpreter runs in one process, but there are 2"),
+        (["--platform=Host", "--num_nodes=3", *two[1:], str(file)], 2, "cannot be divided evenly between 3 processes"),
+        (["--platform=Host", *two, str(feeds)], 4, "infeeds and outfeeds"),
+        (["--platform=Host", "--jobs=2", *two, str(file)], 2, "--jobs=2: 2 processes share each file"),
+        (["--check_each_pass", *two, str(file)], 2, "--check_each_pass runs in one process"),
+        (["--stage=hlo", *two, str(file)], 2, "--num_nodes has no effect with --stage"),
+    ):
+        assert run(flags) == code, flags
+        assert message in capsys.readouterr().err
