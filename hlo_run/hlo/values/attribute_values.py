@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from hlo_run.artifact.division import FedArray
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.escape import escape, json_dict_end
 from hlo_run.hlo.values.literal import Literal, format_literal
@@ -225,6 +226,6 @@ class EntryLayout(Struct, frozen=True):
 
 _Plain: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[bool, ...] | tuple[str, ...] | IntLists | RawText"
 _Numeric: TypeAlias = "Window | DimLabels | SparsityConfig | ReplicaGroups | OperandAliasing | ResultAccuracy | Statistics"
-_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue"
+_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue | tuple[FedArray, ...]"
 _Shaped: TypeAlias = "Shape | tuple[Shape, ...] | EntryLayout | ShapedLiteral | Literal"
 AttributeValue: TypeAlias = "_Plain | _Numeric | _Said | _Shaped"

@@ -72,7 +72,7 @@ def _visit(state: State, instruction: HloInstruction, parts: dict[HloInstruction
         return _manual(state, instruction, operands, sharding)
     if _has_manual_groups(sharding) and not is_border and opcode != "get-tuple-element":
         return _in_groups(state, instruction, operands, sharding)
-    is_allowed = opcode in ("rng-get-and-update-state", "custom-call", "infeed", "outfeed") or instruction.channel_id is not None
+    is_allowed = opcode in ("rng-get-and-update-state", "custom-call") or instruction.channel_id is not None
     if has_side_effect(instruction) and not is_allowed:
         raise Unsupported(f"'{opcode}' has an effect and cannot be replicated", instruction.where)
     return handler_of(instruction)(plain)
