@@ -220,10 +220,10 @@ class Export:
         self._drop_outer_tuple(root)
         root = entry.root
         made = [hlo_sharding(place.sharding, part, (), None) for place, part in zip(result_places, shapes, strict=True)]
+        if all(place.sharding is None for place in result_places):
+            return
         if root.opcode == "tuple":
             root.attrs["sharding"] = TupleSharding(tuple(made))
-            return
-        if all(place.sharding is None for place in result_places):
             return
         if root.sharding is None:
             root.attrs["sharding"] = TupleSharding(tuple(made)) if root.shape.is_tuple else made[0]
