@@ -1,8 +1,8 @@
 """What XLA's way through StableHLO and back does to a module besides Shardy's work.
 
 Arrays get the layouts that XLA infers: descending ones, except that a transpose leaves the elements where they are, and that
-the results of many instructions have the layout of their operand. Plain matrix products lose their algorithm, and each instruction
-has reducers of its own.
+the results of many instructions have the layout of their operand. Plain matrix products lose their algorithm, and each
+instruction has reducers of its own.
 """
 
 from __future__ import annotations
