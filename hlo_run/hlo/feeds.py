@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact.division import FedArray
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import FedArray
 
 # Returns the next array for an infeed of this element type and these dimensions. Raises UsageError if the array has another
 # type or other dimensions, DeviceError if no array is left.

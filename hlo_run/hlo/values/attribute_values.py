@@ -6,11 +6,10 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 from __future__ import annotations
 
 from typing import Literal as OneOf
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from hlo_run.artifact.division import FedArray
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.escape import escape, json_dict_end
 from hlo_run.hlo.values.literal import Literal, format_literal
@@ -19,6 +18,9 @@ from hlo_run.hlo.values.original_value import OriginalValue
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, without_metadata
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import FedArray
 
 FftType: TypeAlias = OneOf["FFT", "IFFT", "RFFT", "IRFFT"]
 

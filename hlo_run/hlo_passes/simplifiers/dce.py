@@ -13,8 +13,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_dead, remove_unread_results
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -26,7 +26,7 @@ class Dce(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place."""
-        if self.for_gspmd and ctx.options.use_shardy_partitioner and is_annotated(module):
+        if self.for_gspmd and ctx.options.use_shardy_partitioner and has_shardy_attributes(module):
             return
         remove_dead(module)
         remove_unread_results(module)
