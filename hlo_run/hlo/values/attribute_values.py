@@ -5,8 +5,8 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 
 from __future__ import annotations
 
-from typing import Literal as OneOf
 from typing import TYPE_CHECKING, TypeAlias
+from typing import Literal as OneOf
 
 from msgspec import Struct
 
