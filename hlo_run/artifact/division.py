@@ -22,9 +22,24 @@ class Division(Struct, frozen=True):
         """The dimensions of a tile."""
         return tuple(-(-size // count) for size, count in zip(self.dims, self.counts, strict=True))
 
+    def ranges(self, tile: int) -> tuple[slice, ...]:
+        """Return the ranges of a tile; those of the last tiles of a dimension may reach beyond the array."""
+        found: list[slice] = []
+        for count, size in zip(reversed(self.counts), reversed(self.tile_dims), strict=True):
+            tile, place = divmod(tile, count)
+            found.append(slice(place * size, (place + 1) * size))
+        return tuple(reversed(found))
+
 
 class DividedEntry(Struct, frozen=True):
     """The divisions of the leaves of each parameter, and of those of the result, without tokens. Only arrays have one."""
 
     parameters: tuple[tuple[Division | None, ...], ...]
     result: tuple[Division | None, ...]
+
+
+class FedArray(Struct, frozen=True):
+    """A whole array that an infeed takes, of which each partition keeps its tile; a tile of -1 is none."""
+
+    element_type: str
+    division: Division

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
+from hlo_run.artifact.division import FedArray
 from hlo_run.artifact.library_thunks import FunctionCall, LibraryThunk
 from hlo_run.artifact.sort_orders import SortOrder
 
@@ -98,10 +99,11 @@ class CustomCallThunk(FunctionCall, frozen=True):
 
 
 class InfeedThunk(HostTransfer, frozen=True):
-    """Take the next entry of the queue that the host fills."""
+    """Take the next entry of the queue that the host fills. With `fed`, it is whole arrays, and the device keeps its tiles."""
 
     name: str
     result: ArrayTree
+    fed: tuple[FedArray, ...] = ()
     kind: Literal["kInfeed"] = "kInfeed"
 
 

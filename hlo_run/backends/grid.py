@@ -8,7 +8,7 @@ from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.tiles import join_results, split_arguments
-from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds, of_replicas
 from hlo_run.reference.evaluate.devices import DeviceGrid
 
 
@@ -22,7 +22,8 @@ def run_on_grid(
 ) -> Literal:
     """Run with the arguments of all devices in one list and return their results together, in `DeviceGrid`'s order.
 
-    Partitions of a module that was divided between them get their tiles of the whole arguments, and their results are joined.
+    Partitions of a module that was divided between them get their tiles of the whole arguments and infeeds, and their results are
+    joined.
     Raises DeviceError, and Unsupported on a platform that has one device only.
     """
     if grid.size == 1:
@@ -30,6 +31,7 @@ def run_on_grid(
     of_devices = grid.split(arguments)
     if executable.divided is not None:
         of_devices = split_arguments(executable.divided, of_devices, grid.partitions)
+        feeds = of_replicas(feeds, grid.partitions)
     results = backend.run_devices(executable, of_devices, grid.replicas, grid.partitions, seed, feeds)
     if executable.divided is not None:
         results = join_results(executable.divided, results, grid.partitions)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.tiles import join_results, split_arguments
-from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds, of_replicas
 from hlo_run.hlo.graph import HloModule
-from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.devices import DeviceGrid, is_unpartitioned
 from hlo_run.reference.evaluate.evaluate import Reference
 
 
@@ -46,6 +46,8 @@ class InterpreterBackend:
         of_devices = grid.split(arguments)
         if module.divided is not None:
             of_devices = split_arguments(module.divided, of_devices, grid.partitions)
+        if module.divided is not None or is_unpartitioned(module):
+            feeds = of_replicas(feeds, grid.partitions)
         results = reference.run(of_devices, grid.replicas, grid.partitions, seed, feeds)
         if module.divided is not None:
             results = join_results(module.divided, results, grid.partitions)

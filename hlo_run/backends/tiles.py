@@ -61,14 +61,8 @@ def leaves_of(value: Literal) -> Iterator[Literal]:
         yield value
 
 
-def tile_ranges(division: Division, tile: int) -> tuple[slice, ...]:
-    """Return the ranges of a tile; the last tiles of a dimension may reach beyond the array."""
-    place = np.unravel_index(tile, division.counts) if division.counts else ()
-    return tuple(slice(int(at) * size, (int(at) + 1) * size) for at, size in zip(place, division.tile_dims, strict=True))
-
-
 def _tile(array: Literal, division: Division, partition: int) -> Literal:
-    part = np.asarray(array)[tile_ranges(division, division.tile_of[partition])]
+    part = np.asarray(array)[division.ranges(division.tile_of[partition])]
     if division.addend_of and division.addend_of[partition]:
         part = np.zeros_like(part)
     missing = [(0, size - own) for size, own in zip(division.tile_dims, part.shape, strict=True)]
@@ -87,7 +81,7 @@ def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
     for own in range(len(arrays)):
         whole = np.zeros(size, np.asarray(arrays[0]).dtype)
         for partition in (*range(len(arrays)), own):
-            whole[tile_ranges(division, division.tile_of[partition])] = arrays[partition]
+            whole[division.ranges(division.tile_of[partition])] = arrays[partition]
         wholes.append(whole[cut].copy())
     return wholes
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hlo_run.artifact.division import Division
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.tiles import leaves_of, rebuilt, tile_ranges
+from hlo_run.backends.tiles import leaves_of, rebuilt
 from hlo_run.errors import UsageError
 from hlo_run.reference.values import Array
 
@@ -84,7 +84,7 @@ def _join_own_tiles(division: Division, arrays: Sequence[Array], name: str, firs
     del name, first
     if any(array.shape != division.dims for array in arrays):
         return arrays[0]  # dynamic dimensions
-    tiles = [array[tile_ranges(division, tile)] for array, tile in zip(arrays, division.tile_of, strict=True)]
+    tiles = [array[division.ranges(tile)] for array, tile in zip(arrays, division.tile_of, strict=True)]
     division = replace(division, addend_of=())
     return _joined(division, tiles)[0]
 
@@ -104,7 +104,7 @@ def _joined(division: Division, tiles: Sequence[Array]) -> tuple[Array, list[tup
         if holder != partition:
             others.append((holder, partition))
             continue
-        ranges = tile_ranges(division, tile)
+        ranges = division.ranges(tile)
         # What reaches beyond the end of the array is padding.
         part = array[tuple(slice(0, size) for size in whole[ranges].shape)]
         whole[ranges] = whole[ranges] + part if tile in filled else part

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import FedArray
 
 # Returns the next array for an infeed of this element type and these dimensions. Raises UsageError if the array has another
 # type or other dimensions, DeviceError if no array is left.
@@ -33,11 +36,34 @@ def given_feeds(arrays: Iterable[Any], source: str = "the caller") -> Feeds:
     return feed
 
 
+def of_replicas(feeds: Feeds, partitions: int) -> Feeds:
+    """Return feeds that give all partitions of a replica the arrays of its first device."""
+    return lambda device: feeds(device // partitions * partitions)
+
+
 def take_literal(feed: Feed, shape: Shape) -> Literal:
     """Take the next value of a shape from the feed, leaf by leaf."""
+    leaves = (leaf for _, leaf in shape.leaves())
+    return literal_of(shape, (feed(leaf.element_type, leaf.dims) for leaf in leaves if leaf.is_array))
+
+
+def literal_of(shape: Shape, arrays: Iterator[NDArray[Any]]) -> Literal:
+    """Return a value of a shape that has these arrays as its leaves."""
     if shape.is_tuple:
-        return tuple(take_literal(feed, part) for part in shape.tuple_shapes)
-    return feed(shape.element_type, shape.dims) if shape.is_array else ()
+        return tuple(literal_of(part, arrays) for part in shape.tuple_shapes)
+    return next(arrays) if shape.is_array else ()
+
+
+def take_tiles(feed: Feed, arrays: Sequence[FedArray], partition: int) -> Iterator[NDArray[Any]]:
+    """Take the next whole arrays from the feed, and yield the partition's tile of each of which it has one.
+
+    Tiles at the end of an array are smaller than others, or empty.
+    """
+    for array in arrays:
+        division = array.division
+        tile, whole = division.tile_of[partition], feed(array.element_type, division.dims)
+        if tile >= 0:
+            yield np.array(whole[division.ranges(tile)], order="C")
 
 
 class _Given:

@@ -76,7 +76,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
                     HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
-                    HloRow("dce", _pass("simplifiers.dce")),
+                    HloRow("dce", _pass("simplifiers.dce", for_gspmd=True)),
                 ),
                 repeat=25,
             ),

@@ -85,7 +85,7 @@ def _nothing(_emission: ThunkContext, _call: HloInstruction) -> list[Thunk]:
 
 
 def _infeed(context: ThunkContext, infeed: HloInstruction) -> list[Thunk]:
-    return [InfeedThunk(infeed.name, context.tree(infeed, (0,)))]
+    return [InfeedThunk(infeed.name, context.tree(infeed, (0,)), infeed.attrs.get("fed", ()))]
 
 
 def _outfeed(context: ThunkContext, outfeed: HloInstruction) -> list[Thunk]:

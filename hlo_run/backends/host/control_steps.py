@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo_run import custom_calls
 from hlo_run.artifact import (
@@ -39,6 +40,7 @@ from hlo_run.artifact import (
     tree_leaves,
     tree_slices,
 )
+from hlo_run.artifact.division import FedArray
 from hlo_run.backends.host.collective_steps import CollectiveStep
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.sort_steps import SortStep, sort_launches
@@ -57,6 +59,7 @@ from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
 from hlo_run.backends.thunk_values import seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
+from hlo_run.hlo.feeds import take_tiles
 
 
 def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
@@ -330,9 +333,11 @@ class TransferStep(Leaf):
         """Do the transfer. A recv writes zeros if no device sends to it. Raises DeviceError if a message does not arrive."""
         machine = self._machine
         match self.thunk:
-            case InfeedThunk():
-                leaves = tree_leaves(self._tree)
-                self._write([to_bytes(machine.feed(spec.dtype, spec.dims), spec.dtype, spec.minor_to_major) for spec in leaves])
+            case InfeedThunk(fed=fed):
+                leaves = list(tree_leaves(self._tree))
+                arrays = self._fed(fed) if fed else (machine.feed(spec.dtype, spec.dims) for spec in leaves)
+                pairs = zip(leaves, arrays, strict=True)
+                self._write([to_bytes(array, spec.dtype, spec.minor_to_major) for spec, array in pairs])
             case OutfeedThunk():
                 machine.outfeed.append(self._literal(self._tree))
             case SendThunk(is_host_transfer=False, channel=channel, pairs=pairs):
@@ -346,6 +351,10 @@ class TransferStep(Leaf):
                 source = next((source for source, target in self._between(pairs) if target == machine.device), -1)
                 nothing = [np.zeros(piece.size_bytes, np.uint8) for piece in self.slices]
                 self._write(nothing if source < 0 else self._received(channel, source))
+
+    def _fed(self, arrays: tuple[FedArray, ...]) -> Iterator[NDArray[Any]]:
+        machine = self._machine
+        return take_tiles(machine.feed, arrays, machine.device % machine.world.partitions)
 
     def _between(self, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         """Return the source-target pairs. A single device without pairs sends to itself."""

@@ -5,8 +5,8 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
 from typing import Literal as OneOf
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from hlo_run.hlo.values.original_value import OriginalValue
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, without_metadata
+
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import FedArray
 
 FftType: TypeAlias = OneOf["FFT", "IFFT", "RFFT", "IRFFT"]
 
@@ -225,6 +228,6 @@ class EntryLayout(Struct, frozen=True):
 
 _Plain: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[bool, ...] | tuple[str, ...] | IntLists | RawText"
 _Numeric: TypeAlias = "Window | DimLabels | SparsityConfig | ReplicaGroups | OperandAliasing | ResultAccuracy | Statistics"
-_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue"
+_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue | tuple[FedArray, ...]"
 _Shaped: TypeAlias = "Shape | tuple[Shape, ...] | EntryLayout | ShapedLiteral | Literal"
 AttributeValue: TypeAlias = "_Plain | _Numeric | _Said | _Shaped"

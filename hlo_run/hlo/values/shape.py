@@ -127,6 +127,13 @@ class Shape(Struct, frozen=True):
             else:
                 yield index, shape
 
+    def in_layout_of(self, other: Shape) -> Shape:
+        """Return this shape in the layouts of a shape of the same tuples and ranks."""
+        if self.is_tuple:
+            pairs = zip(self.tuple_shapes, other.tuple_shapes, strict=True)
+            return replace(self, tuple_shapes=tuple(own.in_layout_of(part) for own, part in pairs))
+        return replace(self, layout=other.layout)
+
     def with_element_type(self, element_type: str) -> Shape:
         """Return the shape with another element type; `E(bits)` is removed from the layout if the width differs."""
         changed = replace(self, element_type=element_type)

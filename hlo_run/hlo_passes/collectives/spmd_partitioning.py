@@ -28,8 +28,7 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, partial_tile, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
-from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metadata
+from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding, without_metadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import SPMD_CLEANUP, Level, Step
 from hlo_run.hlo_passes.partitioning.cleanup import clean_up
@@ -124,7 +123,9 @@ def _complete(module: HloModule, partitions: int) -> None:
             if instruction.shape.is_tuple and isinstance(sharding, SingleSharding):
                 sharding = same_for_all(instruction.shape, sharding)
             leaves = [_known(leaf) for leaf in elements_of(sharding)]
-            instruction.attrs["sharding"] = for_shape(instruction.shape, leaves)
+            # That of an outfeed is the one of its operand.
+            is_tuple = instruction.opcode == "outfeed" and isinstance(sharding, TupleSharding)
+            instruction.attrs["sharding"] = TupleSharding(tuple(leaves)) if is_tuple else for_shape(instruction.shape, leaves)
             _check_ranks(instruction, leaves)
             for leaf in leaves:
                 if leaf.kind == "tiled" and leaf.device_count != partitions:
@@ -244,13 +245,5 @@ def _fit_layout(module: HloModule) -> None:
     layout = module.attrs.get("entry_computation_layout")
     if not isinstance(layout, EntryLayout):
         return
-    new = tuple(_like(old, p.shape) for old, p in zip(layout.parameters, module.entry.parameters, strict=True))
-    module.attrs["entry_computation_layout"] = EntryLayout(new, _like(layout.result, module.entry.root.shape))
-
-
-def _like(old: Shape, new: Shape) -> Shape:
-    """Return the shape `new` in the layouts of `old`."""
-    if new.is_tuple:
-        pairs = zip(old.tuple_shapes, new.tuple_shapes, strict=True)
-        return replace(new, tuple_shapes=tuple(_like(a, b) for a, b in pairs))
-    return replace(new, layout=old.layout)
+    new = tuple(p.shape.in_layout_of(old) for old, p in zip(layout.parameters, module.entry.parameters, strict=True))
+    module.attrs["entry_computation_layout"] = EntryLayout(new, module.entry.root.shape.in_layout_of(layout.result))

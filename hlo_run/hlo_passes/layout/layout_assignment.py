@@ -10,6 +10,8 @@ cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`)
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -20,7 +22,7 @@ from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
-from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, leaf_at
+from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, Use, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
@@ -107,6 +109,27 @@ def _propagate(
     ctx: PassContext,
     innermost: bool | None,
 ) -> LayoutPropagation:
+    """Settle the layouts of a computation; in a second round, products get the layouts in which the first one left their uses."""
+    layouts = _pinned(module, computation, instructions, called, ctx, innermost, {})
+    layouts.run()
+    uses = dict(layouts.uses)
+    if all(_result_order(i, uses) in (None, layouts.values.get((i, ()))) for i in instructions if i.opcode == "dot"):
+        return layouts
+    layouts = _pinned(module, computation, instructions, called, ctx, innermost, uses)
+    layouts.run()
+    return layouts
+
+
+def _pinned(
+    module: HloModule,
+    computation: HloComputation,
+    instructions: list[HloInstruction],
+    called: CalledLayouts,
+    ctx: PassContext,
+    innermost: bool | None,
+    before: dict[Use, Order],
+) -> LayoutPropagation:
+    """Return the layouts that instructions demand; `before` has those of uses in an earlier round."""
     layouts = LayoutPropagation(computation)
     # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
     _pin_parameters(layouts, module, called)
@@ -119,9 +142,10 @@ def _propagate(
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, liked_orders(instruction, ctx.target, innermost))
+        elif instruction.opcode == "dot":
+            _pin_dot(layouts, instruction, ctx, before)
         elif instruction.opcode not in _CALLERS:
             _pin(layouts, instruction, ctx)
-    layouts.run()
     return layouts
 
 
@@ -183,8 +207,6 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassConte
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif _changes_rank(instruction):
         _pin_parts(layouts, instruction)
-    elif opcode == "dot":
-        _pin_dot(layouts, instruction, ctx)
     elif opcode == "triangular-solve":
         _pin_columns(layouts, instruction)
     elif opcode == "transpose":
@@ -245,7 +267,7 @@ def _by_columns(shape: Shape) -> Order:
     return (column, row, *batch)
 
 
-def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) -> None:
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext, before: dict[Use, Order]) -> None:
     """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
     Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
@@ -264,10 +286,19 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) 
             groups = side.batch, side.contracting, side.free
             fitting = (order for order in (shape.minor_to_major, _default(shape)) if lies_as_matrices(order, *groups))
             layouts.pin_use(dot, number, {(): next(fitting, tuple(reversed(sum(groups, ()))))})
-    if sides[0].batch or max(len(side.free) for side in sides) > 1:
-        uses = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
-        asked = (layouts.uses[use] for use in uses if use in layouts.uses)
-        layouts.pin_value((dot, ()), next((order for order in asked if _gives(dot, order)), _default(dot.shape)))
+    order = _result_order(dot, ChainMap(layouts.uses, before))
+    if order is not None:
+        layouts.pin_value((dot, ()), order)
+
+
+def _result_order(dot: HloInstruction, uses: Mapping[Use, Order]) -> Order | None:
+    """Return the layout that a product with batches or several free dimensions has, by what is known of its uses; or None."""
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    if not sides[0].batch and max(len(side.free) for side in sides) <= 1:
+        return None
+    places = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
+    asked = (uses[place] for place in places if place in uses)
+    return next((order for order in asked if _gives(dot, order)), _default(dot.shape))
 
 
 def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:

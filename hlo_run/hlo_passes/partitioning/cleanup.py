@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from hlo_run.analysis.value_keys import ValueKeys
-from hlo_run.hlo.edit import remove_uncalled
+from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.sharding import Sharding
@@ -100,7 +100,8 @@ def _remove_unreached(computation: HloComputation) -> None:
     reached: dict[HloInstruction, None] = {}
     waiting = [computation.root, *computation.parameters]
     waiting += [i for i in computation.instructions if i.opcode in SIDE_EFFECT]
-    waiting += [i for i in computation.instructions if i.attrs.get("custom_call_has_side_effect")]
+    may_have = {"custom-call", *CONTROL_FLOW}
+    waiting += [i for i in computation.instructions if i.opcode in may_have and has_side_effect(i)]
     while waiting:
         instruction = waiting.pop()
         if instruction not in reached:

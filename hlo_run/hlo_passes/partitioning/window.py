@@ -59,9 +59,11 @@ def windowed(
 ) -> Windowed | None:
     """Return what each device needs of a value for its tile, under `target`, of a result by `window` (one entry per dimension).
 
-    `fill` is the padding. Returns None if the window's strides and dilations are not supported.
+    `fill` is the padding. Returns None if the window's strides and dilations are not supported. Windows of equal padding share
+    the steps; XLA ignores the padding there, so two reductions of one array get the same one.
     """
-    key = part.hlo, key_of(part.sharding), key_of(target), window, part.state.devices
+    padding = np.asarray(fill.constant_array).tobytes() if fill.opcode == "constant" else fill
+    key = part.hlo, key_of(part.sharding), key_of(target), window, part.state.devices, padding
     found = part.state.windows.get(key)
     if isinstance(found, Windowed):
         return found

@@ -17,8 +17,12 @@ Given = dict[HloInstruction, tuple[NamedSharding, ...]]
 _EDGES = ("while", "conditional", "opt-barrier")
 
 
-def open_in_loops(module: HloModule, given: Given, changing: dict[HloInstruction, int]) -> None:
-    """Give the divided values that a loop reads, but does not change, a constraint that leaves all dimensions open."""
+def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction, int]) -> None:
+    """Give the divided values that a loop reads, but does not change, a constraint that leaves all dimensions open.
+
+    `arguments` has the shardings of the parameters of manual computations.
+    """
+    known = {**arguments, **given}
     for loop in list(changing):
         start = loop.operands[0]
         if start.opcode != "tuple" or start.parent is None:
@@ -26,9 +30,9 @@ def open_in_loops(module: HloModule, given: Given, changing: dict[HloInstruction
         operands = list(start.operands)
         for number in range(changing[loop], len(operands)):
             value = operands[number]
-            if not value.shape.is_array or value.shape.rank == 0 or value not in given:
+            if not value.shape.is_array or value.shape.rank == 0 or value not in known:
                 continue
-            sharding = given[value][0]
+            sharding = known[value][0]
             if not is_open(sharding):
                 # XLA leaves the unreduced axes out: a loop that reads a sum adds the whole of it on each device.
                 free = replace(all_dims(sharding.mesh, value.shape.rank, is_closed=False), unreduced=sharding.unreduced)

@@ -162,6 +162,8 @@ class Export:
         """Give an instruction the sharding of its values, which have manual axes in a manual computation."""
         if is_call(instruction, GROUP, TO_LOCAL):
             return
+        if instruction.opcode in ("infeed", "outfeed") and instruction.sharding is not None:
+            return  # Shardy gives them none, and keeps those of HLO
         instruction.attrs.pop("sharding", None)
         values = self._graph.values[instruction]
         leaves = [value.place.sharding for value in values]
@@ -222,10 +224,10 @@ class Export:
         self._drop_outer_tuple(root)
         root = entry.root
         made = [hlo_sharding(place.sharding, part, (), None) for place, part in zip(result_places, shapes, strict=True)]
+        if all(place.sharding is None for place in result_places):
+            return
         if root.opcode == "tuple":
             root.attrs["sharding"] = TupleSharding(tuple(made))
-            return
-        if all(place.sharding is None for place in result_places):
             return
         if root.sharding is None:
             root.attrs["sharding"] = TupleSharding(tuple(made)) if root.shape.is_tuple else made[0]

@@ -6,7 +6,7 @@ the parameters of its body, share a place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
@@ -274,6 +274,17 @@ def _dims(shape: Shape) -> tuple[int, ...]:
 
 def _numbers(sharding: NamedSharding, names: Sequence[str]) -> frozenset[int]:
     return frozenset(number for number, (name, _) in enumerate(sharding.mesh.axes) if name in names)
+
+
+def arguments_of_regions(computations: Iterable[HloComputation], annotations: Annotations) -> Given:
+    """Return the shardings that the parameters of manual computations have inside, without the manual axes."""
+    found: Given = {}
+    for region in (region for computation in computations for region in _regions(computation, annotations, ())):
+        leaves = iter(region.in_shardings)
+        for parameter in region.call.to_apply.parameters:
+            wholes = [next(leaves) for _ in parameter.shape.leaves()]
+            found[parameter] = tuple(local_sharding(whole, _numbers(whole, region.axes)) for whole in wholes)
+    return found
 
 
 def _regions(computation: HloComputation, annotations: Annotations, outer: tuple[str, ...]) -> list[ManualRegion]:

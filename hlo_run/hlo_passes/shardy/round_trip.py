@@ -1,8 +1,8 @@
 """What XLA's way through StableHLO and back does to a module besides Shardy's work.
 
 Arrays get the layouts that XLA infers: descending ones, except that a transpose leaves the elements where they are, and that
-elementwise results have the layout of their operand. Plain matrix products lose their algorithm, and each instruction has
-reducers of its own.
+the results of many instructions have the layout of their operand. Plain matrix products lose their algorithm, and each
+instruction has reducers of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ from hlo_run.hlo_passes.shardy.rules import is_elementwise
 
 # Their layouts are part of what they do.
 _KEEPS_LAYOUT = frozenset(["constant", "custom-call", "infeed", "outfeed"])
+# Their results have the layouts of the first operand, or one result per operand that of the operand.
+_LIKE_FIRST = frozenset(
+    """all-gather all-reduce all-to-all cholesky collective-permute copy dynamic-update-slice fft reduce-scatter reverse scatter
+    select-and-scatter sort triangular-solve""".split()
+)
+_BARRIERS = ("opt-barrier", "optimization-barrier")
 _CONTROL_FLOW = ("while", "conditional", "call", "fusion")
 
 
@@ -38,11 +44,11 @@ def round_trip(module: HloModule) -> None:
 
 
 def _descend_results(entry: HloComputation) -> None:
-    """Give the elements of the entry's result descending layouts, by reshapes."""
+    """Give the elements of a result with shardings descending layouts, by reshapes."""
     root = entry.root
-    if root.opcode != "tuple":
+    if root.opcode != "tuple" or root.sharding is None:
         return
-    leaves = elements_of(root.sharding) if root.sharding is not None else ()
+    leaves = elements_of(root.sharding)
     operands = list(root.operands)
     for number, value in enumerate(operands):
         shape = _all_descending(value.shape)
@@ -55,22 +61,36 @@ def _descend_results(entry: HloComputation) -> None:
 
 def _laid_out(instruction: HloInstruction) -> Shape:
     """Return the shape of an instruction with the layouts that XLA infers."""
-    shape = instruction.shape
+    shape, operands = instruction.shape, instruction.operands
+    opcode = instruction.opcode
+    if opcode == "tuple":
+        return Shape.make_tuple(tuple(operand.shape for operand in operands))
+    if opcode == "get-tuple-element":
+        return operands[0].shape.tuple_shapes[instruction.tuple_index]
+    if opcode == "while" or (opcode in _BARRIERS and len(operands) == 1):
+        return operands[0].shape
+    if opcode == "conditional":
+        return instruction.called_computations[0].root.shape
     if shape.is_tuple:
+        if opcode in _LIKE_FIRST and len(shape.tuple_shapes) == len(operands):
+            pairs = zip(shape.tuple_shapes, operands, strict=True)
+            return Shape.make_tuple(tuple(_with_order_of(part, operand.shape) for part, operand in pairs))
         return _all_descending(shape)
     if not shape.is_array:
         return shape
-    operands = instruction.operands
     source = operands[0].shape if operands else shape
-    if instruction.opcode == "transpose" and source.layout is not None:
+    if opcode == "transpose" and source.layout is not None:
         place = {dim: number for number, dim in enumerate(instruction.dimensions)}
         return _with_order(shape, tuple(place[dim] for dim in source.layout.minor_to_major))
-    if instruction.opcode in ("select", "clamp"):
+    if opcode in ("clamp", "triangular-solve") or (opcode == "select" and not source.rank):
         source = operands[1].shape
-    is_like_operand = is_elementwise(instruction) or instruction.opcode in ("copy", "reverse")
-    if is_like_operand and source.layout is not None and source.dims == shape.dims:
-        return _with_order(shape, source.layout.minor_to_major)
+    if opcode in _LIKE_FIRST or (is_elementwise(instruction) and source.dims == shape.dims):
+        return _with_order_of(shape, source)
     return descending(shape)
+
+
+def _with_order_of(shape: Shape, source: Shape) -> Shape:
+    return _with_order(shape, source.layout.minor_to_major) if source.layout is not None else descending(shape)
 
 
 def _with_order(shape: Shape, order: tuple[int, ...]) -> Shape:

@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.shardy.branches import capture_arguments
 from hlo_run.hlo_passes.shardy.constants import merge_constants, split_constants
 from hlo_run.hlo_passes.shardy.constraints import Given, apply_constraints, open_in_loops
 from hlo_run.hlo_passes.shardy.export import Export, close
-from hlo_run.hlo_passes.shardy.graph import Place, ValueGraph
+from hlo_run.hlo_passes.shardy.graph import Place, ValueGraph, arguments_of_regions
 from hlo_run.hlo_passes.shardy.loops import put_invariants_last
 from hlo_run.hlo_passes.shardy.propagate import Propagation
 from hlo_run.hlo_passes.shardy.round_trip import round_trip
@@ -27,7 +27,7 @@ def run_shardy(module: HloModule) -> None:
     _share_elements(module)
     changing = put_invariants_last(module)
     given = _given(module, annotations)
-    open_in_loops(module, given, changing)
+    open_in_loops(given, arguments_of_regions(_control_flow(module), annotations), changing)
     for computation in _control_flow(module):
         split_constants(computation, given)
     given = _given(module, annotations, given)

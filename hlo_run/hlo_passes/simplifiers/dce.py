@@ -3,7 +3,7 @@
     a = f32[8] negate(p);  ROOT b = f32[8] abs(p)   =>   ROOT b = f32[8] abs(p)
 
 Parameters, instructions with effects and those with control dependencies stay. A fusion of which one result is left returns that
-result instead of a tuple. XLA's `HloDCE`.
+result instead of a tuple. With `for_gspmd`, modules that Shardy divides stay as they are. XLA's `HloDCE`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_dead, remove_unread_results
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -21,10 +22,12 @@ class Dce(Struct, frozen=True):
     """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "dce"
+    for_gspmd: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations in place."""
-        del ctx
+        if self.for_gspmd and ctx.options.use_shardy_partitioner and has_shardy_attributes(module):
+            return
         remove_dead(module)
         remove_unread_results(module)
         remove_dead(module)

@@ -75,7 +75,8 @@ class Meeting:
 class World(Struct):
     """The state that the devices of one run share: their number, collectives in progress, messages not yet received.
 
-    `seed` is the module's; `rng_places` numbers its `rng` instructions.
+    `seed` is the module's; `rng_places` numbers its `rng` instructions. `is_undivided`: every partition computes the whole
+    arrays of a module that may have shardings.
     """
 
     replicas: int = 1
@@ -83,6 +84,7 @@ class World(Struct):
     seed: int = 42
     rng_places: dict[HloInstruction, int] = field(default_factory=dict[HloInstruction, int])
     meetings: dict[object, Meeting] = field(default_factory=dict[object, Meeting])
+    is_undivided: bool = False
     # (lane, source, target) → messages in order.
     messages: dict[object, deque[Value]] = field(default_factory=dict[object, "deque[Value]"])
 

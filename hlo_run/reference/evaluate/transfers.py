@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
+from hlo_run.analysis.sharding.division import division_of
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.feeds import take_literal
+from hlo_run.hlo.feeds import literal_of, take_literal, take_tiles
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shardings.make import as_tiles, elements_of
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.reference.evaluate.async_ops import zeros
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.exchange import post, receive
@@ -19,13 +24,37 @@ _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 def _infeed(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
     yield from ()
-    return take_literal(device.infeed, instruction.shape.tuple_shapes[0]), TOKEN
+    shape = instruction.shape.tuple_shapes[0]
+    fed = instruction.attrs.get("fed", ())
+    if not fed:
+        return take_literal(device.infeed, shape), TOKEN
+    return literal_of(shape, take_tiles(device.infeed, fed, device.partition)), TOKEN
 
 
-def _outfeed(_instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+def _outfeed(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Give a value to the host; of a module that is not divided yet, the tiles that the device will have."""
     yield from ()
-    device.outfeed.append(operands[0])
+    sharding = instruction.sharding
+    if not device.world.is_undivided or sharding is None:
+        device.outfeed.append(operands[0])
+        return TOKEN
+    leaves = elements_of(as_tiles(sharding))
+    if all(leaf.kind == "maximal" and leaf.device != device.partition for leaf in leaves):
+        return TOKEN
+    arrays = list(instruction.operands[0].shape.leaves())
+    shardings = iter(leaves if len(leaves) > 1 else leaves * len(arrays))
+    device.outfeed.append(_tiles(operands[0], shardings, device))
     return TOKEN
+
+
+def _tiles(value: Value, shardings: Iterator[SingleSharding], device: Device) -> Value:
+    if isinstance(value, tuple):
+        return tuple(_tiles(part, shardings, device) for part in value)
+    array, leaf = as_array(value), next(shardings)
+    if leaf.kind != "tiled":
+        return array
+    division = division_of(Shape.array("u8", array.shape), leaf, device.world.partitions)
+    return np.array(array[division.ranges(division.tile_of[device.partition])], order="C")
 
 
 def _send(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:

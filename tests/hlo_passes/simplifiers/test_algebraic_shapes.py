@@ -362,6 +362,12 @@ WITH_LAYOUTS = (
     Case("copy that moves", P, "ROOT r = f32[2,3]{0,1} copy(p)", "copy(p)"),
     Case("bitcast twice", P, "x = f32[6] bitcast(p); ROOT r = f32[3,2] bitcast(x)", "bitcast<3,2>(p)"),
     Case("bitcast of splat", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[3,2] bitcast(x)", "broadcast<3,2>(s)"),
+    Case(
+        "bitcast around tanh",
+        P,
+        "x = f32[6] bitcast(p); y = f32[6] tanh(x); ROOT r = f32[3,2] bitcast(y)",
+        "bitcast<3,2>(tanh(p))",
+    ),
     Case("broadcasts sink", S, "x = f32[6] broadcast(s), dimensions={}; ROOT r = f32[6] tanh(x)", "broadcast<6>(tanh(s))"),
 )
 

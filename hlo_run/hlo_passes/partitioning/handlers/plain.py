@@ -13,6 +13,7 @@ from hlo_run.hlo.shardings.moves import move_tiles, remove_dims, target_for_tile
 from hlo_run.hlo.shardings.replicate import replicate_dims, transpose
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.partitioning.grouping import group_state
+from hlo_run.hlo_passes.partitioning.handlers.one_device import on_one_device, only_device
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import zero_excess
 from hlo_run.hlo_passes.partitioning.offsets import tile_ordinals
@@ -169,7 +170,10 @@ def custom_call(v: Visit) -> Part:
 
 def rng(v: Visit) -> Part:
     """Handle a random number generator: replicated numbers are made by device 0, tiles by their devices."""
-    if all(leaf.kind in ("maximal", "manual") for leaf in elements_of(v.sharding)):
+    device = only_device(v)
+    if device is not None:
+        return on_one_device(v, device)
+    if all(leaf.is_manual for leaf in elements_of(v.sharding)):
         return v.by_default()
     if v.is_whole:
         first = maximal(0)

@@ -253,6 +253,19 @@ def copy_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.add("bitcast", i.shape, i.operands) if stays else None
 
 
+def bitcast_around_one_operand(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """bitcast(tanh(bitcast(A))) => bitcast(tanh(A)); also for other elementwise instructions of one operand and one type."""
+    op = i.operands[0]
+    if op.opcode not in _ELEMENTWISE or len(op.operands) != 1 or len(op.users) != 1 or op.operands[0].opcode != "bitcast":
+        return None
+    inner = op.operands[0]
+    source = inner.operands[0]
+    is_one_type = {i.shape.element_type, op.shape.element_type, inner.shape.element_type} == {source.shape.element_type}
+    if not is_one_type or op.shape.minor_to_major != inner.shape.minor_to_major:
+        return None
+    return rw.add("bitcast", i.shape, [rw.clone(op, [source], source.shape)])
+
+
 def bitcast_twice_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """bitcast(bitcast(A)) => A if the shape is that of A. XLA first makes one bitcast of A, which takes a name."""
     inner = i.operands[0]
@@ -299,7 +312,14 @@ _BROADCAST = (
     broadcast_twice,
 )
 RULES: Rules = {
-    "bitcast": (bitcast_twice_to_own_shape, reshape_twice, to_own_shape, bitcast_of_broadcast, bitcast_of_ordered_broadcast),
+    "bitcast": (
+        bitcast_around_one_operand,
+        bitcast_twice_to_own_shape,
+        reshape_twice,
+        to_own_shape,
+        bitcast_of_broadcast,
+        bitcast_of_ordered_broadcast,
+    ),
     "broadcast": _BROADCAST,
     "constant": (constant_of_one_value, constant_that_counts),
     "copy": (reshape_twice, to_own_shape),
