@@ -203,7 +203,6 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     if cache is not None and missing:
         for request in missing:
             cache.put(request, made[request.kernel])
-        cache.clean()
     return tuple(known.get(request.kernel) or made[request.kernel] for request in requests)
 
 
