@@ -254,7 +254,9 @@ class _Recorder(Observer):
 
 def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     """Compile in `workers` processes. The observers see the steps in the order of the kernels."""
-    from hlo_run.pipeline.kernels import compile_kernel
+    from hlo_run.pipeline.kernels import compile_kernel, load_for_kernels
+
+    load_for_kernels(ctx)
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()
