@@ -14,6 +14,7 @@ import functools
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,11 +103,24 @@ def compiler_digest(*parts: str) -> str:
     Without `parts` all folders of this package count. Source files directly in the package always count.
     """
     root = Path(__file__).parent
-    folders = [root / part for part in parts] if parts else [folder for folder in root.iterdir() if folder.is_dir()]
-    files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
-    stats = [(file.relative_to(root).as_posix(), file.stat()) for file in sorted(files)]
-    sources = (f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stats)
-    return digest(*(f"{name} {_version(name)}" for name in _PACKAGES), *sources)
+    folders = [entry.name for entry in _entries(root) if entry.is_dir() and (not parts or entry.name in parts)]
+    sources = [*_sources(root, ""), *(line for name in folders for line in _all_sources(root / name, f"{name}/"))]
+    return digest(*(f"{name} {_version(name)}" for name in _PACKAGES), *sorted(sources))
+
+
+def _sources(folder: Path | os.DirEntry[str], prefix: str) -> Iterator[str]:
+    """Yield name, size and time of each source file directly in a folder. Pathlib takes four times as long."""
+    for entry in _entries(folder):
+        if entry.name.endswith(".py"):
+            status = entry.stat()
+            yield f"{prefix}{entry.name} {status.st_size} {status.st_mtime_ns}"
+
+
+def _all_sources(folder: Path | os.DirEntry[str], prefix: str) -> Iterator[str]:
+    yield from _sources(folder, prefix)
+    for entry in _entries(folder):
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _all_sources(entry, f"{prefix}{entry.name}/")
 
 
 def _version(package: str) -> str:
