@@ -78,8 +78,12 @@ def test_putting_cleans_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for number in range(100):
         small.put(str(number), bytes(1000))
     assert sum(file.stat().st_size for file in tmp_path.glob("*/*/*")) < 25_000
-    cleaned: list[None] = []
-    monkeypatch.setattr(FileCache, "clean", lambda _: cleaned.append(None))
+    cleaned: list[FileCache] = []
+
+    def clean(files: FileCache) -> None:
+        cleaned.append(files)
+
+    monkeypatch.setattr(FileCache, "clean", clean)
     large = FileCache(tmp_path / "large", "kind", limit_bytes=64 * 1000 * 20)
     for number in range(100):
         large.put(str(number), bytes(1000))
