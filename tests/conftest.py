@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +76,18 @@ class TextSection(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.section.line - 1, f"{self.path.name} {self.name}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let Hypothesis read the constants of the package before it draws.
+
+    It reads the source of every loaded module, seconds in a new checkout. Within the first draw that time would count as the
+    generator's, which is then refused as too slow.
+    """
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False) and providers is not None:
+        vars(providers).get("_get_local_constants", lambda: None)()
 
 
 @pytest.fixture(autouse=True)

@@ -72,6 +72,24 @@ def test_files_that_were_not_asked_for_go_first(tmp_path: Path) -> None:
     assert left == {"0", "3", "4", "5"}
 
 
+def test_putting_cleans_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some 64 times while as much as the limit is written, so that the cache stays small and most files cost no walk."""
+    small = FileCache(tmp_path / "small", "kind", limit_bytes=20_000)
+    for number in range(100):
+        small.put(str(number), bytes(1000))
+    assert sum(file.stat().st_size for file in tmp_path.glob("*/*/*")) < 25_000
+    cleaned: list[FileCache] = []
+
+    def clean(files: FileCache) -> None:
+        cleaned.append(files)
+
+    monkeypatch.setattr(FileCache, "clean", clean)
+    large = FileCache(tmp_path / "large", "kind", limit_bytes=64 * 1000 * 20)
+    for number in range(100):
+        large.put(str(number), bytes(1000))
+    assert 1 <= len(cleaned) <= 15, "once in 20 files, in the mean"
+
+
 def test_where_it_is(tmp_path: Path, chosen: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert open_cache("k") == FileCache(tmp_path / "hlo-run", "k")

@@ -24,6 +24,9 @@ from hlo_run.artifact.thunks import (
     every_thunk,
 )
 
+# An expression for each kernel's name would be compiled for each kernel.
+_ENTRY = re.compile(r"\.entry\s+")
+_IN_NAME = re.compile(r"[\w$]")
 # The CUDA programming guide's limits of all GPUs: blocks of a grid, threads of a block, each in x, y and z.
 _GRID, _BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _BLOCK_THREADS = 1024
@@ -76,9 +79,14 @@ def launch_problem(grid: tuple[int, int, int], block: tuple[int, int, int]) -> s
     return f"{x * y * z} threads per block, CUDA's limit is {_BLOCK_THREADS}" if x * y * z > _BLOCK_THREADS else ""
 
 
+def _is_defined(name: str, ptx: str) -> bool:
+    ends = (found.end() + len(name) for found in _ENTRY.finditer(ptx) if ptx.startswith(name, found.end()))
+    return any(not _IN_NAME.match(ptx, end) for end in ends)
+
+
 def _check_kernel(kernel: Kernel) -> None:
     what = f"kernel {kernel.name}"
-    if not re.search(rf"\.entry\s+{re.escape(kernel.name)}(?![\w$])", kernel.ptx):
+    if not _is_defined(kernel.name, kernel.ptx):
         raise ValueError(f"the PTX of {what} does not define it")
     if problem := launch_problem(kernel.grid, kernel.block):
         raise ValueError(f"{what} has {problem}")

@@ -203,7 +203,6 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     if cache is not None and missing:
         for request in missing:
             cache.put(request, made[request.kernel])
-        cache.clean()
     return tuple(known.get(request.kernel) or made[request.kernel] for request in requests)
 
 
@@ -255,7 +254,9 @@ class _Recorder(Observer):
 
 def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     """Compile in `workers` processes. The observers see the steps in the order of the kernels."""
-    from hlo_run.pipeline.kernels import compile_kernel
+    from hlo_run.pipeline.kernels import compile_kernel, load_for_kernels
+
+    load_for_kernels(ctx)
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()

@@ -48,7 +48,6 @@ def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
         return executable
     if len(data) <= MOST_BYTES:
         cache.put(key, data)
-        cache.clean()
     return executable
 
 

@@ -53,9 +53,5 @@ class KernelCache:
         }
         self._cache.put(self._key(request), json.dumps(fields).encode())
 
-    def clean(self) -> None:
-        """Remove old files if the cache exceeds its limit."""
-        self._cache.clean()
-
     def _key(self, request: KernelRequest) -> str:
         return digest(self.base, request.kernel, repr(request.fusion.fusion_kind), request.key)

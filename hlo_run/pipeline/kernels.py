@@ -29,7 +29,7 @@ from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZA
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.options.show import ShowOptions
 from hlo_run.pipeline.kernel_table import EMITTED_ROWS, KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
-from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, settings_of
+from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, load_llvm, settings_of
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
@@ -57,6 +57,15 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     arguments = _entry_arguments(request)
     emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
     return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS)
+
+
+def load_for_kernels(ctx: PassContext) -> None:
+    """Load the passes of the kernel rows and LLVM, which forks of this process then need not load again."""
+    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel)
+    for row in KERNEL_PIPELINE:
+        if row.runs(kernel_ctx, (KERNEL_GROUP,)):
+            row.make(kernel_ctx)
+    load_llvm(settings_of(ctx))
 
 
 def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:

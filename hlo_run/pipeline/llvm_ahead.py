@@ -39,7 +39,7 @@ def settings_of(ctx: PassContext) -> LlvmSettings:
     return LlvmSettings(ctx.target, options.xla_gpu_cuda_data_dir, options.xla_backend_optimization_level, options.xla_gpu_ftz)
 
 
-def _get_ready(settings: LlvmSettings) -> None:
+def load_llvm(settings: LlvmSettings) -> None:
     """Load LLVM and libdevice. An empty kernel brings the code of the optimiser and of the code generator into memory."""
     empty = (
         f'target datalayout = "{DATA_LAYOUT}"\ntarget triple = "{TRIPLE}"\ndefine ptx_kernel void @empty() {{\n  ret void\n}}\n'
@@ -62,7 +62,7 @@ def llvm_ahead(ctx: PassContext) -> Generator[None]:
         return
     _was_started = True
     settings = settings_of(ctx)
-    _assistant = Assistant(lambda: _get_ready(settings), lambda request: compile_text(*request))
+    _assistant = Assistant(lambda: load_llvm(settings), lambda request: compile_text(*request))
     try:
         yield
     finally:

@@ -36,4 +36,3 @@ class StageTexts:
         data = json.dumps(texts).encode()
         if len(data) <= executable_cache.MOST_BYTES:
             self._cache.put(self._key, data)
-            self._cache.clean()

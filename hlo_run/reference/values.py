@@ -6,7 +6,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -216,6 +215,8 @@ def in_threads(fill: Callable[[int, int], None], count: int) -> None:
     if workers == 1:
         fill(0, count)
         return
+    from concurrent.futures import ThreadPoolExecutor  # imports logging
+
     step = -(-count // workers)
     with ThreadPoolExecutor(workers, initializer=lambda: setattr(_thread, "is_worker", True)) as pool:
         for future in [pool.submit(fill, start, min(start + step, count)) for start in range(0, count, step)]:

@@ -133,8 +133,10 @@ class Bisector:
         return self.result
 
     def _set_limit(self, off: tuple[str, ...]) -> None:
-        """Limit the runs by the time of one without optional rows, which a row that never ends does not have."""
-        if self._limits.seconds:
+        """Limit the runs by the user's `--timeout`, or the time of one without optional rows, which no row delays for ever."""
+        given = self._limits.seconds or (self._run.timeout_seconds if self._is_run else 0.0)
+        if given:
+            self._limits = replace(self._limits, seconds=given)
             return
         self._limits = replace(self._limits, seconds=_MOST_SECONDS)
         begin = time.monotonic()

@@ -62,6 +62,11 @@ class RunPredicate(Struct, frozen=True):
         """Return the command line that shows the failure of a file."""
         return shlex.join([_PROGRAM, *self.with_flags(extra), path])
 
+    @property
+    def timeout_seconds(self) -> float:
+        """The user's limit of a run, 0 without one. A trial has no supervisor, so whoever starts it must stop it."""
+        return parse_arguments(self.flags)[0].timeout
+
     def with_flags(self, extra: Sequence[str]) -> list[str]:
         """Return the flags with `extra` ones. Rows that either skip are skipped, where the last flag alone would count."""
         from hlo_run.triage.row_flags import merged

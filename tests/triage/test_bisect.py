@@ -8,6 +8,7 @@ import pytest
 
 from hlo_run.tool import run_tool
 from hlo_run.triage.bisect import optional_rows
+from hlo_run.triage.predicates import RunPredicate
 from hlo_run.triage.row_flags import merged
 
 _MODULE = """HloModule t
@@ -160,11 +161,15 @@ def test_optional_rows_are_in_order_and_no_required_one() -> None:
     assert "fusion-wrapper" not in names
 
 
+# It sleeps, so that the other tests have the processor.
+_ENDLESS = _PLANT.replace("    apply(self, ctx, module)\n", "    import time\n    while True: time.sleep(1)\n")
+
+
 def test_a_row_that_never_ends_is_named(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted = tmp_path / "plant.py"
-    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", "    while True: pass\n"), encoding="utf-8")
+    planted.write_text(_ENDLESS, encoding="utf-8")
     run = f"--run=hlo-run --platform=Host --custom_calls={planted}"
-    assert run_tool(["bisect", str(file), run, "--jobs=1", "--trial_seconds=6"]) == 0
+    assert run_tool(["bisect", str(file), run, "--jobs=1", "--trial_seconds=4"]) == 0
     text = capsys.readouterr().out
     assert "failure: row 'cse': time-out:" in text
     assert "The failure names the row 'cse'; the whole pipeline without it does not fail." in text
@@ -172,11 +177,12 @@ def test_a_row_that_never_ends_is_named(file: Path, tmp_path: Path, capsys: pyte
 
 def test_a_time_out_of_hlo_run_names_the_row(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted = tmp_path / "plant.py"
-    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", "    while True: pass\n"), encoding="utf-8")
-    run = f"--run=hlo-run --platform=Host --timeout=1 --custom_calls={planted}"
-    assert run_tool(["bisect", str(file), run, "--jobs=2"]) == 0
+    planted.write_text(_ENDLESS, encoding="utf-8")
+    run = f"hlo-run --platform=Host --timeout=4 --custom_calls={planted}"
+    assert RunPredicate.of(run).timeout_seconds == 4
+    assert run_tool(["bisect", str(file), f"--run={run}", "--jobs=2"]) == 0
     text = capsys.readouterr().out
-    assert "time-out" in text
+    assert "failure: row 'cse': time-out:" in text
     assert "the row 'cse'; the whole pipeline without it does not fail." in text
 
 

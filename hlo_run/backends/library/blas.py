@@ -11,16 +11,18 @@ import importlib
 import math
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hlo_run.backends.library.arrays import Array
 from hlo_run.parallel import available_cores
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _WORTH_A_THREAD = 8_000_000
 """The multiplications that are worth a second thread."""
@@ -60,6 +62,8 @@ def in_parts(work: Callable[[slice], None], count: int, parts: int) -> None:
 
     The calling thread also takes the ranges that no other thread has begun, which saves time on a busy machine.
     """
+    from concurrent.futures import wait  # imports logging
+
     edges = [count * number // parts for number in range(parts + 1)]
     pieces = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
     waiting = [_pool().submit(work, piece) for piece in pieces[1:]]
@@ -77,6 +81,8 @@ def in_parts(work: Callable[[slice], None], count: int, parts: int) -> None:
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(_CORES, "host-library")
 
 

@@ -131,8 +131,6 @@ def cached_objects(texts: Mapping[str, str], kernels: Mapping[str, str]) -> dict
         found[digest] = data
         if cache:
             cache.put(digest, data)
-    if cache and missing:
-        cache.clean()
     return found
 
 
