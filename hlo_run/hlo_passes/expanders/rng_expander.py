@@ -124,9 +124,7 @@ def _normal(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue
     paired, place = halves(dims)[1:]
     zero, one = b.constant(0.0, element_type), b.constant(1.0, element_type)
     unit = _uniform(b, paired, key, state, zero, one)
-    u1, u2 = (
-        b.slice(unit, [(n, n + 1) if dim == place else (0, size) for dim, size in enumerate(paired)]) for n in range(2)
-    )
+    u1, u2 = (b.slice(unit, [(n, n + 1) if dim == place else (0, size) for dim, size in enumerate(paired)]) for n in range(2))
     u1 = b.maximum(u1, 1e-7)
     angle = 2 * math.pi * u2
     radius = b.sqrt(-2.0 * b.log(u1))

@@ -55,10 +55,8 @@ def expand(
         for old in group:
             name = called if isinstance(called, str) else called(old)
             kind = _kind(old, name)
-            if name and kind in bodies:
-                new = _call(old, bodies[kind])
-            else:
-                new = _replacement(module, old, build, name, described, bare)
+            is_known = name and kind in bodies
+            new = _call(old, bodies[kind]) if is_known else _replacement(module, old, build, name, described, bare)
             if name:
                 (bodies[kind],) = new.called["to_apply"]
             found[old] = new
