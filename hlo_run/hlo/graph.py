@@ -478,15 +478,16 @@ class HloModule:
             yield from list(computation.instructions)
 
     def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
-        """Return every instruction with one of these opcodes outside of fusion bodies, in order of computations.
+        """Return every instruction with one of these opcodes outside of fusion bodies, computations before their callers.
 
         Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
         """
         if self._found[0] != self.version:
             found: dict[str, list[tuple[int, HloInstruction]]] = {}
             number = 0
-            for computation in self.computations:
-                for instruction in () if computation.is_fusion else computation.instructions:
+            walked = [computation for computation in self.computations if not computation.is_fusion]
+            for computation in sorted(walked, key=self.call_order.place, reverse=True):
+                for instruction in computation.instructions:
                     found.setdefault(instruction.opcode, []).append((number, instruction))
                     number += 1
             self._found = self.version, found
@@ -496,9 +497,8 @@ class HloModule:
 
     def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
         """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers, as in XLA."""
-        found = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes) if i.parent is not None)
-        computations = sorted(found, key=self.call_order.place, reverse=True) if len(found) > 1 else found
-        return [i for c in computations for i in c.post_order() if i.opcode in opcodes]
+        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
+        return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
