@@ -165,6 +165,13 @@ class HloInstruction(TypedAttributes):
             if self._user_places is not None:
                 self._user_places[last] = place
 
+    def order_users(self, order: Iterable[HloInstruction | None]) -> None:
+        """List the users in this order, those that are not in it last. A copy has the order of its original, as in XLA."""
+        places = {user: place for place, user in reversed([*enumerate(order)])}
+        self.users.sort(key=lambda user: places.get(user, len(places)))
+        if self._user_places is not None:
+            self._user_places = {other: place for place, other in enumerate(self.users)}
+
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
         """Called computations by attribute name. Assign a new dict to change them, which updates `callers`."""
@@ -557,6 +564,8 @@ class HloModule:
             new.operands = [instructions[operand] for operand in old.operands]
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
+        for old, new in instructions.items():
+            new.order_users(instructions[user] for user in old.users)
         attributes = {name: value.copy() if isinstance(value, StackFrames) else value for name, value in self.attrs.items()}
         copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
