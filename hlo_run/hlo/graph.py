@@ -485,7 +485,7 @@ class HloModule:
             yield from list(computation.instructions)
 
     def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
-        """Return every instruction with one of these opcodes outside of fusion bodies, computations before their callers.
+        """Return every instruction with one of these opcodes outside of fusion bodies, callees before callers, as XLA walks them.
 
         Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
         """
@@ -503,7 +503,7 @@ class HloModule:
         return [instruction for _, instruction in numbered]
 
     def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
-        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers, as in XLA."""
+        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers."""
         computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
         return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
 
