@@ -83,11 +83,11 @@ def _replacement(
         _BuilderNames(builder.finished).build(body)
     for computation in made_now:
         _mark(computation, old, described and computation is body, ("parameter", *bare))
-        if computation is not body:
-            module.add_computation(computation)
     if not name:
-        return _splice(old, body)
-    return _call(old, module.add_computation(body))
+        return _splice(module, old, body)
+    for computation in made_now:
+        module.add_computation(computation)
+    return _call(old, body)
 
 
 def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
@@ -193,8 +193,11 @@ def _cloned_first(body: HloComputation) -> list[HloComputation]:
     return list(order)
 
 
-def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
-    """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root."""
+def _splice(module: HloModule, old: HloInstruction, body: HloComputation) -> HloInstruction:
+    """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root.
+
+    New computations that an instruction calls are added just before it.
+    """
     root = body.root
     for parameter in body.parameters:
         number = parameter.parameter_number
@@ -204,6 +207,9 @@ def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
         if root is parameter:
             root = actual
     for instruction in body.instructions:
+        for computation in [c for callee in instruction.called_computations for c in _cloned_first(callee)]:
+            if computation.module is None:
+                module.add_computation(computation)
         if instruction.opcode != "parameter":
             _place(old, instruction)
     return root
