@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -50,10 +51,9 @@ class _WideOperands:
 class HloInstruction(TypedAttributes):
     """One instruction. `HloComputation.add` puts it into a computation.
 
-    `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy
-    array in logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`,
-    `condition`, ..) to the computations it names. `where` is its place in the source text. `users` lists every distinct
-    user in the order in which it began to use this instruction.
+    `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy array in
+    logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`, `condition`, ..) to
+    the computations it names. `where` is its place in the source text. `users` lists every distinct user in XLA's order.
     """
 
     __slots__ = (
@@ -169,8 +169,7 @@ class HloInstruction(TypedAttributes):
         """List the users in this order, those that are not in it last. A copy has the order of its original, as in XLA."""
         places = {user: place for place, user in reversed([*enumerate(order)])}
         self.users.sort(key=lambda user: places.get(user, len(places)))
-        if self._user_places is not None:
-            self._user_places = {other: place for place, other in enumerate(self.users)}
+        self._user_places = None
 
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
@@ -442,13 +441,12 @@ class CallingConvention(Protocol):
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
 
-    `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..).
-    `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
-    `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
-    With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
-    `divided` says how arguments and result are divided, once the module is that of one partition. `is_propagated` is True once
-    the shardings are final. `settled` is the state of
+    `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..). `schedule` maps a
+    computation to its instruction order once scheduled. `version` grows with every edit. `has_header` is False for a text
+    without `HloModule`, `has_entry` for one that marks no computation `ENTRY`. With `has_default_entry_layout` arguments and
+    result have descending layouts, whatever parameters and root have, unless the header has an `entry_computation_layout`.
+    `convention` is that of the function the module was made from, if any. `divided` says how arguments and result are divided,
+    once the module is that of one partition. `is_propagated` is True once the shardings are final. `settled` is the state of
     `hlo/unchanged.py`.
     """
 
@@ -491,12 +489,10 @@ class HloModule:
         """
         if self._found[0] != self.version:
             found: dict[str, list[tuple[int, HloInstruction]]] = {}
-            number = 0
-            walked = [computation for computation in self.computations if not computation.is_fusion]
-            for computation in sorted(walked, key=self.call_order.place, reverse=True):
-                for instruction in computation.instructions:
-                    found.setdefault(instruction.opcode, []).append((number, instruction))
-                    number += 1
+            numbers = itertools.count()
+            for computation in sorted(self.computations, key=self.call_order.place, reverse=True):
+                for instruction in () if computation.is_fusion else computation.instructions:
+                    found.setdefault(instruction.opcode, []).append((next(numbers), instruction))
             self._found = self.version, found
         lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))

@@ -34,16 +34,18 @@ def expand(
     described: bool = False,
     bare: Sequence[str] = (),
     inherits: bool = True,
+    computations_first: bool = True,
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
     The order is the post-order of each computation; it decides the names of new instructions.
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
     unique) and a call replaces the instruction; the call inliner inlines it later. Equal instructions, operands aside, call the
-    same one. New instructions get the source location of
-    the old one. Only the result gets its metadata, as in XLA's `ReplaceInstruction`; with `described` the others get it too, but
-    for those with an opcode in `bare`. Without `inherits` the result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result
-    keeps the old layouts, with copies where necessary.
+    same one. New instructions get the source location of the old one. Only the result gets its metadata, as in XLA's
+    `ReplaceInstruction`; with `described` the others get it too, but for those with an opcode in `bare`. Without `inherits` the
+    result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result keeps the old layouts, with copies where necessary. Names
+    depend on whether new computations are added before all new instructions (`computations_first`), or each just before the
+    instruction that calls it.
     """
     olds: dict[HloComputation, list[HloInstruction]] = {}
     for old in module.in_post_order(*opcodes):
@@ -56,9 +58,10 @@ def expand(
             name = called if isinstance(called, str) else called(old)
             kind = _kind(old, name)
             is_known = name and kind in bodies
-            new = _call(old, bodies[kind]) if is_known else _replacement(module, old, build, name, described, bare)
+            body = bodies[kind] if is_known else _body(old, build, name, described, bare)
+            new = _call(old, body) if is_known else _insert(module, old, body, bool(name), computations_first)
             if name:
-                (bodies[kind],) = new.called["to_apply"]
+                bodies[kind] = body
             found[old] = new
             (module.replace if inherits else module.replace_uses)(old, new)
             # Its operands lose this user now, as in XLA: passes may take the first of the users, whose order depends on it.
@@ -67,27 +70,30 @@ def expand(
         computation.remove_all(found)
 
 
-def _replacement(
-    module: HloModule, old: HloInstruction, build: Build, name: str, described: bool, bare: Sequence[str]
-) -> HloInstruction:
-    """Add the replacement of an instruction to its computation, as a call if there is a name; it has no users yet."""
-    assert old.parent is not None, "the instruction is in a computation"
+def _body(old: HloInstruction, build: Build, name: str, described: bool, bare: Sequence[str]) -> HloComputation:
+    """Return a computation, in no module yet, that makes the replacement of an instruction from its operands."""
     builder = HloBuilder(name or old.opcode)
     operands = [
         builder.leaf("parameter", operand.shape, {"parameter_number": number}) for number, operand in enumerate(old.operands)
     ]
     result = with_layouts(builder, build(builder, old, *operands), old.shape)
     body = builder.build_computation(result)
-    made_now = [computation for computation in _cloned_first(body) if computation.module is None]
     if name:
         _BuilderNames(builder.finished).build(body)
-    for computation in made_now:
-        _mark(computation, old, described and computation is body, ("parameter", *bare))
-    if not name:
-        return _splice(module, old, body)
-    for computation in made_now:
-        module.add_computation(computation)
-    return _call(old, body)
+    for computation in _cloned_first(body):
+        if computation.module is None:
+            _mark(computation, old, described and computation is body, ("parameter", *bare))
+    return body
+
+
+def _insert(
+    module: HloModule, old: HloInstruction, body: HloComputation, is_called: bool, computations_first: bool
+) -> HloInstruction:
+    """Add what `_body` returned to the computation of an instruction, or a call of it; the result has no users yet."""
+    for computation in _cloned_first(body) if is_called or computations_first else ():
+        if computation.module is None and (is_called or computation is not body):
+            module.add_computation(computation)
+    return _call(old, body) if is_called else _splice(module, old, body)
 
 
 def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
@@ -196,7 +202,7 @@ def _cloned_first(body: HloComputation) -> list[HloComputation]:
 def _splice(module: HloModule, old: HloInstruction, body: HloComputation) -> HloInstruction:
     """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root.
 
-    New computations that an instruction calls are added just before it.
+    Computations that an instruction calls and no module has yet are added just before it.
     """
     root = body.root
     for parameter in body.parameters:
