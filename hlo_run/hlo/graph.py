@@ -587,8 +587,7 @@ class HloModule:
             instruction.called = {}
         self.computations.remove(computation)
         self.call_order.remove(computation)
-        if self.schedule is not None:
-            self.schedule.pop(computation, None)
+        (self.schedule or {}).pop(computation, None)
         computation.module = None
         self.version += 1
 
