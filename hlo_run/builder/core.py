@@ -187,10 +187,13 @@ class BuilderCore:
         self._computation = HloComputation(name)
         self._names = NameUniquer()
         self._scope: dict[str, Any] = {}
+        self.finished: list[HloComputation] = []  # by this builder and its sub-builders
 
     def sub_builder(self, name: str) -> Self:
         """Return a builder for a called computation; finish it with `build_computation`."""
-        return type(self)(name)
+        builder = type(self)(name)
+        builder.finished = self.finished
+        return builder
 
     @contextmanager
     def scope(self, **attributes: Any) -> Generator[None]:
@@ -346,6 +349,7 @@ class BuilderCore:
             raise UsageError(f"'{self.name}' has no instruction")
         self._computation.root = self.operand(root).instruction if root is not None else self._computation.instructions[-1]
         self._computation.execution_thread = execution_thread
+        self.finished.append(self._computation)
         return self._computation
 
     def build(self, root: HloValue | None = None, name: str | None = None, verified: bool = True, **attributes: Any) -> HloModule:

@@ -477,6 +477,8 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
     for old, new in made.items():
         new.operands = [made[operand] for operand in old.operands]
         new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
+    for old, new in made.items():
+        new.order_users(made[user] for user in old.users)
     if module.schedule is not None and computation in module.schedule:
         module.schedule[clone] = [made[instruction] for instruction in module.schedule[computation]]
     return module.add_computation(clone)

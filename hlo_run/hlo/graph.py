@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -50,10 +51,9 @@ class _WideOperands:
 class HloInstruction(TypedAttributes):
     """One instruction. `HloComputation.add` puts it into a computation.
 
-    `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy
-    array in logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`,
-    `condition`, ..) to the computations it names. `where` is its place in the source text. `users` lists every distinct
-    user in the order in which it began to use this instruction.
+    `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy array in
+    logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`, `condition`, ..) to
+    the computations it names. `where` is its place in the source text. `users` lists every distinct user in XLA's order.
     """
 
     __slots__ = (
@@ -164,6 +164,12 @@ class HloInstruction(TypedAttributes):
             users[place] = last
             if self._user_places is not None:
                 self._user_places[last] = place
+
+    def order_users(self, order: Iterable[HloInstruction | None]) -> None:
+        """List the users in this order, those that are not in it last. A copy has the order of its original, as in XLA."""
+        places = {user: place for place, user in reversed([*enumerate(order)])}
+        self.users.sort(key=lambda user: places.get(user, len(places)))
+        self._user_places = None
 
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
@@ -435,13 +441,12 @@ class CallingConvention(Protocol):
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
 
-    `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..).
-    `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
-    `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
-    With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
-    `divided` says how arguments and result are divided, once the module is that of one partition. `is_propagated` is True once
-    the shardings are final. `settled` is the state of
+    `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..). `schedule` maps a
+    computation to its instruction order once scheduled. `version` grows with every edit. `has_header` is False for a text
+    without `HloModule`, `has_entry` for one that marks no computation `ENTRY`. With `has_default_entry_layout` arguments and
+    result have descending layouts, whatever parameters and root have, unless the header has an `entry_computation_layout`.
+    `convention` is that of the function the module was made from, if any. `divided` says how arguments and result are divided,
+    once the module is that of one partition. `is_propagated` is True once the shardings are final. `settled` is the state of
     `hlo/unchanged.py`.
     """
 
@@ -478,24 +483,23 @@ class HloModule:
             yield from list(computation.instructions)
 
     def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
-        """Return every instruction with one of these opcodes outside of fusion bodies, in order of computations.
+        """Return every instruction with one of these opcodes outside of fusion bodies, callees before callers, as XLA walks them.
 
         Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
         """
         if self._found[0] != self.version:
             found: dict[str, list[tuple[int, HloInstruction]]] = {}
-            number = 0
-            for computation in self.computations:
+            numbers = itertools.count()
+            for computation in sorted(self.computations, key=self.call_order.place, reverse=True):
                 for instruction in () if computation.is_fusion else computation.instructions:
-                    found.setdefault(instruction.opcode, []).append((number, instruction))
-                    number += 1
+                    found.setdefault(instruction.opcode, []).append((next(numbers), instruction))
             self._found = self.version, found
         lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
         return [instruction for _, instruction in numbered]
 
     def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
-        """Return the instructions of `instructions_of` in the post-order of each computation."""
+        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers."""
         computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
         return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
 
@@ -556,6 +560,8 @@ class HloModule:
             new.operands = [instructions[operand] for operand in old.operands]
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
+        for old, new in instructions.items():
+            new.order_users(instructions[user] for user in old.users)
         attributes = {name: value.copy() if isinstance(value, StackFrames) else value for name, value in self.attrs.items()}
         copy = HloModule(self.name, attrs=attributes, has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
@@ -581,8 +587,7 @@ class HloModule:
             instruction.called = {}
         self.computations.remove(computation)
         self.call_order.remove(computation)
-        if self.schedule is not None:
-            self.schedule.pop(computation, None)
+        (self.schedule or {}).pop(computation, None)
         computation.module = None
         self.version += 1
 

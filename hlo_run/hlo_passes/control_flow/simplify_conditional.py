@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
@@ -40,10 +40,11 @@ class SimplifyConditional(Struct, frozen=True):
     name: ClassVar[str] = "simplify-conditional"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place, callers before what they call."""
+        """Edit in place, in the order in which the computations were defined. What is not called any more stays."""
         del ctx
-        version = module.version
-        conditionals = module.instructions_of("conditional")
+        if not module.instructions_of("conditional"):
+            return
+        conditionals = [i for c in module.computations for i in c.post_order() if i.opcode == "conditional"]
         changeable = [conditional for conditional in conditionals if may_change(conditional)]
         for conditional in conditionals:
             if conditional.parent is not None and conditional.parent.module is not None:
@@ -52,8 +53,6 @@ class SimplifyConditional(Struct, frozen=True):
                 _remove(module, conditional)
         left = [c for c in changeable if c.parent is not None and c.parent.module is not None]
         narrow_operands(module, left)
-        if module.version != version:
-            remove_uncalled(module)
 
 
 def _remove(module: HloModule, conditional: HloInstruction) -> None:
@@ -118,7 +117,8 @@ def _compute_both(module: HloModule, conditional: HloInstruction, chooser: tuple
     pairs = zip(branches(conditional), conditional.operands[1:], strict=True)
     calls = [editor.add("call", conditional.shape, [operand], {"to_apply": [branch]}) for branch, operand in pairs]
     one, two = calls if first == 0 else calls[::-1]
-    module.replace(conditional, _chosen(editor, pred, one, two))
+    # Only the calls have the metadata of the conditional, and what replaces it.
+    module.replace(conditional, _chosen(Editor(conditional, derives=False), pred, one, two))
     remove_unused([conditional])
     for call in (two, one):
         inline(module, call, call.to_apply)

@@ -29,9 +29,9 @@ class BatchNormExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("batch-norm-training",), _training, described=True)
-        expand(module, ("batch-norm-inference",), _inference, described=True)
-        expand(module, ("batch-norm-grad",), _grad, described=True)
+        expand(module, ("batch-norm-training",), _training, described=True, computations_first=False)
+        expand(module, ("batch-norm-inference",), _inference, described=True, computations_first=False)
+        expand(module, ("batch-norm-grad",), _grad, described=True, computations_first=False)
 
 
 class _Features:

@@ -36,6 +36,7 @@ from hlo_run.hlo_passes.dynamic.sizes import (
 )
 from hlo_run.hlo_passes.dynamic.values import SizedValues
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.call_graph import give_each_its_own
 from hlo_run.hlo_passes.subgraphs.comparators import with_flags
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
@@ -52,6 +53,7 @@ class DynamicPadder(Struct, frozen=True):
         del ctx
         parameters = any(not _is_taken_apart(p) for p in module.entry.parameters)
         if parameters or module.instructions_of(*DYNAMIC_SIZE) or _has_dynamic_results(module):
+            give_each_its_own(module)
             _Padder(module, module.entry).run_entry()
 
 
@@ -172,8 +174,10 @@ class _Padder(SizedValues):
         dim = _dimension(instruction)
         sizes = self.sizes_of(value)
         size = sizes[dim] if sizes else None
-        made = size if size is not None else Editor(instruction).constant(value.shape.dims[dim], "s32")
-        self._replace(instruction, made)
+        if size is None:
+            size = Editor(instruction).constant(value.shape.dims[dim], "s32")
+            size.name = self._module.unique_instruction_name(instruction.name)
+        self._replace(instruction, size)
 
     def pointwise(self, instruction: HloInstruction) -> None:
         """The result's size is the minimum of the operands' sizes."""

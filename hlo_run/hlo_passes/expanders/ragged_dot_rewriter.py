@@ -120,8 +120,9 @@ def _dense_groups(b: HloBuilder, value: HloValue, sizes: HloValue, ragged: int) 
     ends = _running_sums(b, sizes)
     before = b.slice(ends, [(0, size) for size in (*outer, count - 1)])
     starts = b.concatenate([b.broadcast(b.constant(0, kind), (*outer, 1), ()), before], first)
+    start = b.broadcast(starts, dims, range(first + 1))
     row = b.broadcast(b.iota(Shape.array(kind, (value.shape.dims[ragged],)), 0), dims, [ragged + 1])
-    inside = b.and_(b.broadcast(starts, dims, range(first + 1)) <= row, row < b.broadcast(ends, dims, range(first + 1)))
+    inside = b.and_(start <= row, row < b.broadcast(ends, dims, range(first + 1)))
     repeated = b.broadcast(value, dims, [dim + (dim >= first) for dim in range(value.shape.rank)])
     return b.select(inside, repeated, b.broadcast(b.constant(0, value.shape.element_type), dims, ()))
 
@@ -175,4 +176,6 @@ def _running_sums(b: HloBuilder, sizes: HloValue) -> HloValue:
     """Return the inclusive prefix sums along the last dimension."""
     *outer, count = sizes.shape.dims
     window = {"size": [*[1] * len(outer), count], "pad": [*[(0, 0)] * len(outer), (count - 1, 0)]}
-    return b.reduce_window(sizes, b.constant(0, sizes.shape.element_type), window, "add")
+    inner = b.sub_builder("add")
+    one, two = (inner.parameter(n, Shape.array(sizes.shape.element_type, ()), name) for n, name in enumerate(("lhs", "rhs")))
+    return b.reduce_window(sizes, b.constant(0, sizes.shape.element_type), window, inner.build_computation(one + two))

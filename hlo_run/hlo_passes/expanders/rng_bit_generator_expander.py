@@ -48,17 +48,19 @@ def _check(instruction: HloInstruction) -> None:
 def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
     _check(old)
     shape = old.shape.tuple_shapes[1]
-    words = [b.reshape(b.slice(state, [(n, n + 1)]), ()) for n in range(state.shape.dims[0])]
+    state.annotate(name="state")
     width = 64 if shape.dtype.bits == 64 else 32
+    key = b.reshape(b.slice(state, [(0, 1)]), ())
     if old.algorithm == "rng_three_fry":
-        bits, counter = three_fry(b, words[0], words[1], width, shape.dims)
-        after = [words[0], counter]
+        bits, counter = three_fry(b, key, b.slice(state, [(1, 2)]), width, shape.dims)
+        bits = _as_type(b, bits, shape.element_type)
     else:
         # In a state of two words, the key is also the high half of the counter.
-        bits, wide_counter = philox(b, words[0], (words[1], words[-1] if len(words) == 3 else words[0]), width, shape.dims)
-        after = [words[0], *wide_counter][: len(words)]
-    new_state = b.concatenate([b.reshape(word, (1,)) for word in after], 0)
-    return b.tuple([new_state, _as_type(b, bits, shape.element_type)])
+        is_wide = state.shape.dims[0] == 3
+        bits, counter = philox(b, key, b.slice(state, [(1, 3)]) if is_wide else b.reverse(state, (0,)), width, shape.dims)
+        bits = _as_type(b, bits, shape.element_type)
+        counter = counter if is_wide else b.slice(counter, [(0, 1)])
+    return b.tuple([b.concatenate([b.reshape(key, (1,)), counter], 0), bits])
 
 
 def _as_type(b: HloBuilder, bits: HloValue, element_type: str) -> HloValue:

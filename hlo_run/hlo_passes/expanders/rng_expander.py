@@ -20,7 +20,7 @@ from hlo_run.builder.core import HloValue
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.counter_rng import interleave, philox, split_dim
+from hlo_run.hlo_passes.subgraphs.counter_rng import halves, interleave, philox
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
 _MASK_64 = 2**64 - 1
@@ -91,8 +91,7 @@ def _numbers(b: HloBuilder, old: HloInstruction, key: HloValue, first: HloValue,
 
 
 def _bits(b: HloBuilder, key: HloValue, state: HloValue, width: int, dims: tuple[int, ...]) -> HloValue:
-    low, high = (b.reshape(b.slice(state, [(n, n + 1)]), ()) for n in range(2))
-    return philox(b, key, (low, high), width, dims)[0]
+    return philox(b, key, state, width, dims)[0]
 
 
 def _uniform(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, low: HloValue, high: HloValue) -> HloValue:
@@ -120,17 +119,13 @@ def _uniform_integers(
 
 
 def _normal(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, mean: HloValue, sigma: HloValue) -> HloValue:
-    """Return Box-Muller pairs along the split dimension: sines at even positions, cosines at odd ones."""
+    """Return Box-Muller pairs in the layout of `halves`: sines at even positions, cosines at odd ones."""
     element_type = mean.shape.element_type
-    split = split_dim(dims)
-    halved = [(size + 1) // 2 if dim == split else size for dim, size in enumerate(dims)]
-    paired = (*halved[: split + 1], 2, *halved[split + 1 :])
+    paired, place = halves(dims)[1:]
     zero, one = b.constant(0.0, element_type), b.constant(1.0, element_type)
     unit = _uniform(b, paired, key, state, zero, one)
-    u1, u2 = (
-        b.reshape(b.slice(unit, [(n, n + 1) if dim == split + 1 else (0, size) for dim, size in enumerate(paired)]), halved)
-        for n in range(2)
-    )
-    angle = u2 * (2 * math.pi)
-    radius = b.sqrt(b.log(b.maximum(u1, 1e-7)) * -2.0)
-    return interleave(b, (b.sine(angle) * radius, b.cosine(angle) * radius), dims, split) * sigma + mean
+    u1, u2 = (b.slice(unit, [(n, n + 1) if dim == place else (0, size) for dim, size in enumerate(paired)]) for n in range(2))
+    u1 = b.maximum(u1, 1e-7)
+    angle = 2 * math.pi * u2
+    radius = b.sqrt(-2.0 * b.log(u1))
+    return mean + sigma * interleave(b, (b.sine(angle) * radius, b.cosine(angle) * radius), dims)

@@ -31,7 +31,7 @@ class StochasticConvertDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("stochastic-convert",), _round_by_chance)
+        expand(module, ("stochastic-convert",), _round_by_chance, inherits=False)
 
 
 def _round_by_chance(b: HloBuilder, old: HloInstruction, x: HloValue, random: HloValue) -> HloValue:
@@ -40,15 +40,18 @@ def _round_by_chance(b: HloBuilder, old: HloInstruction, x: HloValue, random: Hl
         raise Unsupported(
             f"stochastic-convert from {source} to {target}", old.where, hint="only floats to signed integers are supported"
         )
-    magnitude = b.floor(b.abs(x))
-    fraction = b.abs(x) - magnitude
+    is_negative = b.sign(x) < 0
+    absolute = b.abs(x)
+    magnitude = b.floor(absolute)
+    fraction = absolute - magnitude
     bits = random.shape.dtype.bits
     if bits == _F16_BITS:
         fraction = b.convert(fraction, "f32")  # 2^16 is infinite in f16
     threshold = b.convert(fraction * 2.0**bits, random.shape.element_type)
+    rounds_up = random < threshold
     truncated = b.convert(magnitude, target)
-    rounded = b.select(random < threshold, truncated + 1, truncated)
-    signed = b.select(b.sign(x) < 0, -rounded, rounded)
+    rounded = b.select(rounds_up, truncated + 1, truncated)
+    signed = b.select(is_negative, -rounded, rounded)
     least, most = -(1 << (old.shape.dtype.bits - 1)), (1 << (old.shape.dtype.bits - 1)) - 1
     not_below = b.select(x <= float(least), b.constant(least, target), signed)
     return b.select(x >= float(most), b.constant(most, target), not_below)

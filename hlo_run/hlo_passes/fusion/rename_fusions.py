@@ -3,8 +3,7 @@
     fusion.3 = f32[8] fusion(p), kind=kInput, calls=fused_computation.3
       =>   input_reduce_fusion = f32[8] fusion(p), kind=kInput, calls=fused_reduce
 
-The name has each hero opcode once, in alphabetical order. XLA's `rename_fusions.cc`; here a fusion that was in the input
-module keeps its names.
+The name has each hero opcode once, in alphabetical order. XLA's `rename_fusions.cc`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-_MADE_NAME = "fused_computation"
 _KINDS = {"kLoop": "loop", "kInput": "input"}
 
 
@@ -32,15 +30,10 @@ class RenameFusions(Struct, frozen=True):
         for fusion in module.instructions_of("fusion"):
             kind = _KINDS.get(fusion.fusion_kind)
             body = fusion.fused_computation
-            if kind is None or not _is_made(body.name):
+            if kind is None:
                 continue
             opcodes = {hero.opcode.replace("-", "_") for hero in find_heroes(fusion_roots(fusion))}
             heroes = "_".join(sorted(opcodes))
             fusion.name = module.unique_instruction_name(f"{kind}_{heroes}_fusion")
             body.name = module.unique_computation_name(f"fused_{heroes}")
             fusion.touch()
-
-
-def _is_made(name: str) -> bool:
-    """Return True if a fusion pass gave a computation this name."""
-    return name == _MADE_NAME or name.startswith(f"{_MADE_NAME}.")

@@ -77,7 +77,7 @@ def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
     left, right = (_split(operand, plan) for operand in dot.operands)
 
     def product(one: int, two: int) -> HloInstruction:
-        made = copy_instruction(dot, [left[one], right[two]])
+        made = copy_instruction(dot, [left[one], right[two]], name="dot")
         made.attrs.pop("sharding", None)
         made.attrs["algorithm"] = f"dot_{plan.part_type}_{plan.part_type}_f32"
         return editor.computation.add(made)

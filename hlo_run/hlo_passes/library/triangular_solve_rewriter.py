@@ -35,7 +35,9 @@ class TriangularSolveRewriter(Struct, frozen=True):
         unused = Leftovers()
         for solve in [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]:
             assert solve.parent is not None, "the instruction is in a computation"
-            module.replace(solve, solve.parent.add(result_of(solve.parent.add(_call(solve)))))
+            call = solve.parent.add(_call(solve))
+            call.name = module.unique_instruction_name("triangular-solve")
+            module.replace(solve, solve.parent.add(result_of(call)))
             unused.add(solve)
         unused.remove()
 
@@ -51,4 +53,4 @@ def _call(solve: HloInstruction) -> HloInstruction:
     # cuBLAS takes a batch as two arrays of pointers.
     batch = math.prod(solve.shape.dims[:-2])
     workspace = Shape.array("s8", (0 if batch == 1 else 2 * _POINTER_BYTES * batch,))
-    return library_call(solve, solve.name, solve.operands, workspace, attrs)
+    return library_call(solve, "custom-call", solve.operands, workspace, attrs)

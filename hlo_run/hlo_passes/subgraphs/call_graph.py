@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import clone_with_fusions
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.hlo.edit import clone_computation, clone_with_fusions
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
@@ -36,3 +37,42 @@ def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloCompu
     if called != instruction.called:
         instruction.called = called
     return list(instruction.called_computations)
+
+
+def give_each_its_own(module: HloModule) -> None:
+    """Let every instruction call computations of its own, reducers and comparators too."""
+    for computation in computation_post_order(module):
+        if len(computation.callers) > 1 or any(c.called_computations.count(computation) > 1 for c in computation.callers):
+            _clone_for_callers(module, computation)
+
+
+def _clone_for_callers(module: HloModule, computation: HloComputation) -> None:
+    """Let all callers but the first call clones of a computation."""
+    parents = {caller.parent for caller in computation.callers}
+    callers = [i for c in module.computations if c in parents for i in c.instructions if computation in i.called_computations]
+    for number, caller in enumerate(callers):
+        if number == 0 and caller.called_computations.count(computation) <= 1:
+            continue
+        waiting: list[HloComputation] = []
+        caller.called = _cloned(module, caller, computation, waiting)
+        while waiting:
+            for instruction in waiting.pop().instructions:
+                if instruction.called:
+                    instruction.called = _cloned(module, instruction, None, waiting)
+
+
+def _cloned(
+    module: HloModule, caller: HloInstruction, only: HloComputation | None, clones: list[HloComputation]
+) -> dict[str, tuple[HloComputation, ...]]:
+    """Return what an instruction calls, with a new clone of each computation, or of `only`; the clones are added to `clones`."""
+    called: dict[str, tuple[HloComputation, ...]] = {}
+    for name, group in caller.called.items():
+        own: list[HloComputation] = []
+        for computation in group:
+            if only is None or computation is only:
+                own.append(clone_computation(module, computation))
+                clones.append(own[-1])
+            else:
+                own.append(computation)
+        called[name] = tuple(own)
+    return called

@@ -7,6 +7,7 @@ XLA's `OpExpanderPass`. Fusion bodies are not expanded, since a pass or the user
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue, callees_first
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
+from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
 from hlo_run.hlo.values.shape import Shape
 
 # Returns the replacement of an instruction: called with a builder, the instruction and the values of its operands.
@@ -32,24 +34,35 @@ def expand(
     described: bool = False,
     bare: Sequence[str] = (),
     inherits: bool = True,
+    computations_first: bool = True,
 ) -> None:
     """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
     The order is the post-order of each computation; it decides the names of new instructions.
     With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
-    unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location of
-    the old one. Only the result gets its metadata, as in XLA's `ReplaceInstruction`; with `described` the others get it too, but
-    for those with an opcode in `bare`. Without `inherits` the result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result
-    keeps the old layouts, with copies where necessary.
+    unique) and a call replaces the instruction; the call inliner inlines it later. Equal instructions, operands aside, call the
+    same one. New instructions get the source location of the old one. Only the result gets its metadata, as in XLA's
+    `ReplaceInstruction`; with `described` the others get it too, but for those with an opcode in `bare`. Without `inherits` the
+    result gets nothing, as in XLA's `ReplaceAllUsesWith`. The result keeps the old layouts, with copies where necessary. Names
+    depend on whether new computations are added before all new instructions (`computations_first`), or each just before the
+    instruction that calls it.
     """
     olds: dict[HloComputation, list[HloInstruction]] = {}
     for old in module.in_post_order(*opcodes):
         if old.parent is not None and matches(old):
             olds.setdefault(old.parent, []).append(old)
+    bodies: dict[tuple[object, ...], HloComputation] = {}
     for computation, group in olds.items():
         found: dict[HloInstruction, HloInstruction] = {}
         for old in group:
-            found[old] = new = replacement(module, old, build, called, described, bare)
+            name = called if isinstance(called, str) else called(old)
+            kind = _kind(old, name)
+            is_known = name and kind in bodies
+            body = bodies[kind] if is_known else _body(old, build, name, described, bare)
+            new = _call(old, body) if is_known else _insert(module, old, body, bool(name), computations_first)
+            if name:
+                bodies[kind] = body
+            found[old] = new
             (module.replace if inherits else module.replace_uses)(old, new)
             # Its operands lose this user now, as in XLA: passes may take the first of the users, whose order depends on it.
             old.operands = ()
@@ -57,34 +70,42 @@ def expand(
         computation.remove_all(found)
 
 
-def replacement(
-    module: HloModule,
-    old: HloInstruction,
-    build: Build,
-    called: Name = "",
-    described: bool = False,
-    bare: Sequence[str] = (),
-) -> HloInstruction:
-    """Add the replacement of an instruction to its computation and return it; it has no users yet. See `expand`."""
-    assert old.parent is not None, "the instruction is in a computation"
-    builder = HloBuilder((called if isinstance(called, str) else called(old)) or old.opcode)
+def _body(old: HloInstruction, build: Build, name: str, described: bool, bare: Sequence[str]) -> HloComputation:
+    """Return a computation, in no module yet, that makes the replacement of an instruction from its operands."""
+    builder = HloBuilder(name or old.opcode)
     operands = [
         builder.leaf("parameter", operand.shape, {"parameter_number": number}) for number, operand in enumerate(old.operands)
     ]
     result = with_layouts(builder, build(builder, old, *operands), old.shape)
     body = builder.build_computation(result)
-    made_now = [computation for computation in callees_first(body) if computation.module is None]
-    if called:
-        _name_twice(made_now)
-    for computation in made_now:
-        _mark(computation, old, described and computation is body, ("parameter", *bare))
-        if computation is not body:
+    if name:
+        _BuilderNames(builder.finished).build(body)
+    for computation in _cloned_first(body):
+        if computation.module is None:
+            _mark(computation, old, described and computation is body, ("parameter", *bare))
+    return body
+
+
+def _insert(
+    module: HloModule, old: HloInstruction, body: HloComputation, is_called: bool, computations_first: bool
+) -> HloInstruction:
+    """Add what `_body` returned to the computation of an instruction, or a call of it; the result has no users yet."""
+    for computation in _cloned_first(body) if is_called or computations_first else ():
+        if computation.module is None and (is_called or computation is not body):
             module.add_computation(computation)
-    if not called:
-        return _splice(old, body)
-    module.add_computation(body)
-    made = HloInstruction("call", "call", old.shape, old.operands, None, {"to_apply": (body,)}, old.where)
-    return _place(old, made)
+    return _call(old, body) if is_called else _splice(module, old, body)
+
+
+def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
+    return _place(old, HloInstruction("call", "call", old.shape, old.operands, None, {"to_apply": (body,)}, old.where))
+
+
+def _kind(old: HloInstruction, name: str) -> tuple[object, ...]:
+    """Return what the replacement of an instruction in a computation of its own depends on."""
+    attributes = tuple((key, repr(value)) for key, value in sorted(old.attrs.items()) if key not in COMMON_ATTRIBUTES)
+    config = repr(old.attrs.get("backend_config"))
+    shapes = tuple(operand.shape for operand in old.operands)
+    return name, old.opcode, old.shape, shapes, attributes, config, *old.called.items()
 
 
 def shaped_name(what: str) -> Callable[[HloInstruction], str]:
@@ -130,18 +151,59 @@ def _mark(body: HloComputation, old: HloInstruction, described: bool, without_me
             instruction.attrs["metadata"] = metadata
 
 
-def _name_twice(computations: Sequence[HloComputation]) -> None:
-    """Name what a builder made as XLA does: it makes a module of it first, which gives each name twice; the second stays."""
-    names = NameUniquer()
-    instructions = [instruction for computation in computations for instruction in computation.instructions]
-    for instruction in (*instructions, *instructions):
-        instruction.name = names.unique(instruction.name)
-    for number, computation in enumerate(computations, 1):
-        computation.name = f"{computation.name}.{number}"
+class _BuilderNames:
+    """Names the instructions of computations as a builder of XLA and its sub-builders do.
+
+    An instruction gets a name when it is made, another one when its computation is finished, and another one when an instruction
+    that calls the computation takes it over. Computations get numbers at the latter two. What is called is made just before the
+    instruction that calls it, by the same builder if it is among `own`.
+    """
+
+    def __init__(self, own: Container[HloComputation]) -> None:
+        self._own = own
+        self._names, self._numbers = NameUniquer(), itertools.count(1)
+        self._built: set[HloComputation] = set()
+
+    def build(self, computation: HloComputation) -> None:
+        """Name the instructions of a computation and of those that it calls, which no module has yet."""
+        for instruction in computation.instructions:
+            called = [c for c in instruction.called_computations if c.module is None and c not in self._built]
+            for callee in called:
+                (self if callee in self._own else _BuilderNames(())).build(callee)
+            for callee in called:
+                for inner in callees_first(callee):
+                    self._finish(inner, inner.name.rpartition(".")[0])
+            instruction.name = self._names.unique(instruction.name)
+        self._finish(computation, computation.name)
+
+    def _finish(self, computation: HloComputation, root: str) -> None:
+        for instruction in computation.instructions:
+            instruction.name = self._names.unique(instruction.name)
+        computation.name = f"{root}.{next(self._numbers)}"
+        self._built.add(computation)
 
 
-def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
-    """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root."""
+def _cloned_first(body: HloComputation) -> list[HloComputation]:
+    """Return `body` and what it calls in the order in which XLA copies them into a module: the body of a loop first."""
+    order: dict[HloComputation, None] = {}
+
+    def visit(computation: HloComputation) -> None:
+        for instruction in computation.instructions:
+            called = instruction.called_computations
+            for callee in reversed(called) if instruction.opcode == "while" else called:
+                if callee not in order:
+                    visit(callee)
+        order[computation] = None
+
+    visit(body)
+    return list(order)
+
+
+def _splice(module: HloModule, old: HloInstruction, body: HloComputation) -> HloInstruction:
+    """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root.
+
+    Computations that an instruction calls and no module has yet are added just before it.
+    """
     root = body.root
     for parameter in body.parameters:
         number = parameter.parameter_number
@@ -151,6 +213,9 @@ def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
         if root is parameter:
             root = actual
     for instruction in body.instructions:
+        for computation in [c for callee in instruction.called_computations for c in _cloned_first(callee)]:
+            if computation.module is None:
+                module.add_computation(computation)
         if instruction.opcode != "parameter":
             _place(old, instruction)
     return root

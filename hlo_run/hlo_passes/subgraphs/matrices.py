@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -29,6 +29,27 @@ def adjoint(b: HloBuilder, a: HloValue) -> HloValue:
     return conjugate(b, transpose_minor(b, a))
 
 
+def product_with_adjoint(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
+    """Return the products of matrices with adjoint matrices, with operand precision `highest`.
+
+    The transpose without effect and the attributes of the product are those of XLA's einsum.
+    """
+    rank = lhs.shape.rank
+    batch = tuple(range(rank - 2))
+    other = conjugate(b, rhs)
+    product = b.dot(
+        lhs,
+        other,
+        lhs_batch_dims=batch,
+        rhs_batch_dims=batch,
+        lhs_contracting_dims=(rank - 1,),
+        rhs_contracting_dims=(rank - 1,),
+        operand_precision=("highest", "highest"),
+    )
+    product.annotate(frontend_attributes={"grad_x": "false", "grad_y": "false"})
+    return b.transpose(product, range(rank))
+
+
 def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
     """Return the matrix products, with operand precision `highest`."""
     rank = lhs.shape.rank
@@ -45,11 +66,14 @@ def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
 
 
 def minor_slice(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloValue:
-    """Return blocks of the matrices; `rows` and `columns` are half-open ranges (start, limit)."""
-    *batch, row_count, column_count = a.shape.dims
-    if rows == (0, row_count) and columns == (0, column_count):
-        return a
-    return b.slice(a, [*((0, size) for size in batch), rows, columns])
+    """Return blocks of the matrices; `rows` and `columns` are half-open ranges (start, limit). The whole is no slice."""
+    whole = (0, a.shape.dims[-2]), (0, a.shape.dims[-1])
+    return a if (rows, columns) == whole else minor_block(b, a, rows, columns)
+
+
+def minor_block(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloValue:
+    """Return blocks of the matrices as a slice, also the whole, as XLA does; the ranges are half-open."""
+    return b.slice(a, [*((0, size) for size in a.shape.dims[:-2]), rows, columns])
 
 
 def update_minor(b: HloBuilder, a: HloValue, block: HloValue, row: int, column: int) -> HloValue:
@@ -73,3 +97,30 @@ def minor_iota(b: HloBuilder, dims: Sequence[int], from_end: int) -> HloValue:
 def spread_batch(b: HloBuilder, value: HloValue, dims: Sequence[int]) -> HloValue:
     """Broadcast one value per matrix, or per row of the matrices, to `dims` along the missing minor dimensions."""
     return b.broadcast(value, dims, range(value.shape.rank))
+
+
+def for_each(
+    b: HloBuilder,
+    count: int,
+    values: Sequence[HloValue],
+    step: Callable[[HloBuilder, HloValue, Sequence[HloValue]], Sequence[HloValue]],
+    name: str,
+) -> list[HloValue]:
+    """Return the values after a loop whose step changes them `count` times; it gets the number of the iteration as an s32.
+
+    The computations are called NAME_condition and NAME_body. Every element of their state is read, as in XLA, used or not.
+    """
+    start = b.constant(0, "s32")
+    state = b.tuple([start, *values])
+    inner = b.sub_builder(f"{name}_condition")
+    number, *_ = _elements(inner.leaf("parameter", state.shape, {"parameter_number": 0}))
+    condition = inner.build_computation(number < count)
+    inner = b.sub_builder(f"{name}_body")
+    number, *before = _elements(inner.leaf("parameter", state.shape, {"parameter_number": 0}))
+    following = number + 1
+    body = inner.build_computation(inner.tuple([following, *step(inner, number, before)]))
+    return _elements(b.while_(state, condition, body))[1:]
+
+
+def _elements(value: HloValue) -> list[HloValue]:
+    return [value[number] for number in range(len(value))]

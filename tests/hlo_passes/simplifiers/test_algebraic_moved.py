@@ -96,13 +96,6 @@ CASES = (
         "select(p, broadcast<4>(divide({1}, q)), broadcast<4>({0}))",
     ),
     Case(
-        "difference of like tests",
-        "p=s32[4]",
-        "c = s32[] constant(3); b = s32[4] broadcast(c), dimensions={}; x = pred[4] compare(p, b), direction=NE;"
-        "y = pred[4] compare(p, b), direction=NE; ROOT r = pred[4] xor(x, y)",
-        "broadcast<4>({false})",
-    ),
-    Case(
         "two bounds, one mirrored",
         "p=s32[]",
         "a = s32[] constant(10); b = s32[] constant(100); x = pred[] compare(p, a), direction=LT;"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
@@ -60,22 +59,6 @@ def _upper_bound(test: HloInstruction) -> tuple[HloInstruction, int] | None:
     value, limit = test.operands if direction == "LT" else test.operands[::-1]
     number = splat_value(limit)
     return None if number is None or not is_integer(value) else (value, int(number))
-
-
-def xor_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A ^ A => 0, A ^ 0 => A; two like instructions without side effects count as one."""
-    if i.operands[0] is i.operands[1] or _are_alike(*i.operands):
-        return rw.splat(0, i.shape)
-    return next((two for one, two in (i.operands, i.operands[::-1]) if is_all(one, 0)), None)
-
-
-def _are_alike(one: HloInstruction, two: HloInstruction) -> bool:
-    same = one.opcode == two.opcode and one.operands == two.operands and one.shape == two.shape and not one.called
-    if not same or not one.operands or has_side_effect(one):
-        return False
-    ignored = ("metadata", "sharding")
-    left, right = ({key: value for key, value in side.attrs.items() if key not in ignored} for side in (one, two))
-    return left == right and one.sharding == two.sharding
 
 
 def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -265,5 +248,4 @@ RULES: Rules = {
     "shift-left": (shift_by_zero,),
     "shift-right-arithmetic": (shift_by_zero,),
     "shift-right-logical": (shift_by_zero,),
-    "xor": (xor_of_itself,),
 }

@@ -70,10 +70,7 @@ def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruc
     for instruction in old.instructions:
         copy = copies.get(replacements.get(instruction, instruction) or instruction)
         if copy is not None:
-            # The users of a copy have the order of those of its original.
-            users = [copies.get(replacements.get(user, user) or user) for user in instruction.users]
-            places = {user: place for place, user in reversed([*enumerate(users)])}
-            copy.users.sort(key=lambda user, places=places: places.get(user, len(places)))
+            copy.order_users(copies.get(replacements.get(user, user) or user) for user in instruction.users)
     for instruction in order:
         if instruction.parent is None:
             instruction.operands = ()
