@@ -30,7 +30,7 @@ class DotDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.in_post_order("dot") if not _is_canonical(dot)]
+        replaced = [dot for dot in module.instructions_of("dot") if not _is_canonical(dot)]
         replace_each(module, replaced, _canonical)
 
 

@@ -17,6 +17,8 @@ class ConstantSinking(Struct, frozen=True):
 
     def run(self, module: HloModule) -> None:
         """Edit in place, outer loops before inner ones: the inner loops are those of the copies of their outer loop's body."""
+        if not module.instructions_of("while"):
+            return
         waiting, seen = [module.entry], set[HloComputation]()
         while waiting:
             computation = waiting.pop()
