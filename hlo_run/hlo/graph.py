@@ -495,9 +495,10 @@ class HloModule:
         return [instruction for _, instruction in numbered]
 
     def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
-        """Return the instructions of `instructions_of` in the post-order of each computation."""
-        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
-        return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]
+        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers (`call_order`)."""
+        computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes) if i.parent is not None)
+        ordered = sorted(computations, key=self.call_order.place, reverse=True)
+        return [i for computation in ordered for i in computation.post_order() if i.opcode in opcodes]
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
