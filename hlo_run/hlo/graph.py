@@ -495,7 +495,7 @@ class HloModule:
         return [instruction for _, instruction in numbered]
 
     def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
-        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers (`call_order`)."""
+        """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers."""
         computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes) if i.parent is not None)
         ordered = sorted(computations, key=self.call_order.place, reverse=True)
         return [i for computation in ordered for i in computation.post_order() if i.opcode in opcodes]
