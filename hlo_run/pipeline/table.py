@@ -26,6 +26,7 @@ _COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
+_FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
@@ -196,12 +197,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
-                    HloRow(
-                        "transpose-folding",
-                        _pass("dots.transpose_folding", dots=False),
-                        for_opcodes=("convolution",),
-                        shares=True,
-                    ),
+                    HloRow("transpose-folding", _FOLD_CONVOLUTIONS, for_opcodes=("convolution",), shares=True),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
                     HloRow("dce", _pass("simplifiers.dce")),
                 ),
