@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
@@ -111,5 +112,4 @@ class Liveness:
 
 def stays_whole(value: HloInstruction) -> bool:
     """True for a loop whose elements a frontend wants to keep."""
-    attributes = value.frontend_attributes
-    return attributes is not None and attributes.get("xla_disable_while_loop_dce") == "true"
+    return frontend_attribute(value, "xla_disable_while_loop_dce") == "true"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.walks import reaches
 
 
 class TopologicalOrder:
@@ -57,13 +58,4 @@ class TopologicalOrder:
 
 def runs_before(first: HloInstruction, then: HloInstruction) -> bool:
     """Return True if `then` runs after `first` in every order."""
-    seen: set[HloInstruction] = set()
-    waiting = [then]
-    while waiting:
-        current = waiting.pop()
-        if current is first:
-            return True
-        if current not in seen:
-            seen.add(current)
-            waiting += (*current.operands, *current.control_predecessors)
-    return False
+    return reaches(then, (first,), lambda instruction: (*instruction.operands, *instruction.control_predecessors))

@@ -22,6 +22,7 @@ from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import infer_shape
 from hlo_run.ops.verify import verify
+from hlo_run.walks import post_order
 
 _PACKAGE = os.path.dirname(__file__)
 
@@ -392,17 +393,7 @@ def _settle(made: HloInstruction, element_type: str | None) -> None:
 
 def callees_first(entry: HloComputation) -> list[HloComputation]:
     """Return `entry` and all computations that it calls, callees before callers."""
-    order: dict[HloComputation, None] = {}
-    stack: list[tuple[HloComputation, bool]] = [(entry, False)]
-    while stack:
-        computation, expanded = stack.pop()
-        if expanded:
-            order.setdefault(computation)
-        elif computation not in order:
-            called = [c for instruction in computation.instructions for c in instruction.called_computations]
-            stack.append((computation, True))
-            stack.extend((c, False) for c in reversed(called))
-    return list(order)
+    return post_order(entry, lambda caller: [c for instruction in caller.instructions for c in instruction.called_computations])
 
 
 def _caller() -> Where | None:

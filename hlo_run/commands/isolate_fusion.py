@@ -16,7 +16,7 @@ from hlo_run.execution.arguments import MODULE_SEED, Arguments
 from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation, isolate_instruction
-from hlo_run.hlo.names import identifier
+from hlo_run.hlo.names import kernel_name
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
@@ -40,7 +40,7 @@ def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Compi
     computations = executed_computations(executed)
     fusions = {i.name: i for c in computations for i in c.instructions if i.opcode == "fusion"}
     wanted = name.removeprefix("%")
-    by_kernel = {identifier(fusion): found for fusion, found in reversed(fusions.items())}
+    by_kernel = {kernel_name(fusion): found for fusion, found in reversed(fusions.items())}
     found = fusions.get(wanted) or by_kernel.get(wanted)
     if found is not None:
         return found

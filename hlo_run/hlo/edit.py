@@ -237,6 +237,22 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 
+def scalar_adder(element_type: str) -> HloComputation:
+    """Return a computation that adds two scalars, with XLA's names; it is in no module yet."""
+    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
+    sides = [
+        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
+        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
+    ]
+    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
+    return made
+
+
+def next_channel_id(module: HloModule) -> int:
+    """Return the channel after the largest one of the module; 1 without channels."""
+    return 1 + max((instruction.channel_id or 0 for instruction in module.instructions), default=0)
+
+
 def is_removable(instruction: HloInstruction) -> bool:
     """True if an instruction may be removed once it has no users.
 
@@ -465,3 +481,12 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
     if module.schedule is not None and computation in module.schedule:
         module.schedule[clone] = [made[instruction] for instruction in module.schedule[computation]]
     return module.add_computation(clone)
+
+
+def clone_with_fusions(module: HloModule, computation: HloComputation) -> HloComputation:
+    """Clone a computation. A fusion in the clone gets its own body, as a body belongs to one fusion."""
+    clone = clone_computation(module, computation)
+    for instruction in clone.instructions:
+        if instruction.opcode == "fusion":
+            instruction.called = {"calls": (clone_with_fusions(module, instruction.fused_computation),)}
+    return clone

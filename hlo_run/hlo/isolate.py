@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.walks import post_order
 
 # Header attributes to which instructions refer by number.
 _KEPT_ATTRIBUTES = ("stack_frames",)
@@ -89,15 +90,6 @@ def isolate_between(root: HloInstruction, inputs: Sequence[HloInstruction], name
 
 def needed_for(root: HloInstruction, known: Container[HloInstruction]) -> list[HloInstruction]:
     """Return the instructions that `root` needs and that are not `known`: operands first, `root` last; [] if it is known."""
-    found: list[HloInstruction] = []
-    seen: set[HloInstruction] = set()
-    pending: list[tuple[HloInstruction, bool]] = [(root, False)]
-    while pending:
-        instruction, is_complete = pending.pop()
-        if is_complete:
-            found.append(instruction)
-        elif instruction not in known and instruction not in seen:
-            seen.add(instruction)
-            pending.append((instruction, True))
-            pending += [(operand, False) for operand in reversed(instruction.operands)]
-    return found
+    if root in known:
+        return []
+    return post_order(root, lambda instruction: [operand for operand in instruction.operands if operand not in known])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+from hlo_run.hlo.values.dtype import DTYPES
+
 
 class NameRoot:
     """What names of one root are taken: all numbers below `next`, and those in `others`."""
@@ -83,3 +85,16 @@ class NameUniquer:
 def identifier(name: str) -> str:
     """Return the name with every character but ASCII letters, digits and `_` replaced by `_`, for kernels and symbols."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def legal_name(name: str) -> str:
+    """Return XLA's legal form of a name, whose characters are already valid: type names get a `_`, `__x` becomes `a_x`."""
+    if name in DTYPES or name in ("token", "opaque"):
+        return f"{name}_"
+    return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
+
+
+def kernel_name(instruction_name: str) -> str:
+    """Return the name of an instruction's kernel, as XLA makes it: PTX has no name `_`, and `__x` is left to LLVM."""
+    name = identifier(instruction_name)
+    return legal_name("__" if name == "_" else name)

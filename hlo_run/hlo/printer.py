@@ -13,6 +13,7 @@ from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
+from hlo_run.walks import post_order
 
 __all__ = [
     "CANONICAL",
@@ -130,17 +131,10 @@ def creation_order(module: HloModule) -> list[HloComputation]:
 
 
 def _add_post_order(start: HloComputation, order: dict[HloComputation, None]) -> None:
-    stack = [(start, False)]
-    entered: set[HloComputation] = set()
-    while stack:
-        computation, is_done = stack.pop()
-        if is_done:
-            order.setdefault(computation)
-        elif computation not in order and computation not in entered:
-            entered.add(computation)
-            stack.append((computation, True))
-            called = [c for instruction in computation.instructions for c in _callees(instruction)]
-            stack += [(c, False) for c in reversed(called) if c not in order]
+    if start not in order:
+        order.update(
+            dict.fromkeys(post_order(start, lambda c: [n for i in c.instructions for n in _callees(i) if n not in order]))
+        )
 
 
 def _callees(instruction: HloInstruction) -> tuple[HloComputation, ...]:

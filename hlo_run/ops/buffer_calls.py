@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.async_ops import is_async_wrapper
-from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandAliasing
 from hlo_run.hlo.values.shape import Shape
@@ -67,8 +67,7 @@ def _verify(instruction: HloInstruction, computation: HloComputation) -> None:
 
 def _is_annotated(call: HloInstruction) -> bool:
     """Return True for a call that will become an async one on another stream."""
-    attributes = call.frontend_attributes
-    return isinstance(attributes, FrontendAttributes) and attributes.get("_xla_stream_annotation") is not None
+    return frontend_attribute(call, "_xla_stream_annotation") is not None
 
 
 def _verify_call(call: HloInstruction) -> None:

@@ -18,6 +18,7 @@ from hlo_run.indexing import IndexingMap, compose, constant, dim
 from hlo_run.ops import index_linalg, index_shaping
 from hlo_run.ops.index_rule import IndexRule, array_of, from_scalar, identity, operand_dims, output_dims, to_scalar
 from hlo_run.ops.index_shaping import bitcast_map, is_simple_gather
+from hlo_run.walks import post_order
 
 __all__ = ["RuntimeValue", "bitcast_map", "fused_maps", "is_simple_gather", "operand_map", "runtime_values", "user_map"]
 
@@ -138,15 +139,4 @@ def fused_maps(root: HloInstruction) -> dict[HloInstruction, tuple[IndexingMap |
 
 def _users_first(root: HloInstruction) -> Sequence[HloInstruction]:
     """Return root and everything it depends on, each instruction after all of its users."""
-    order: list[HloInstruction] = []
-    seen: set[HloInstruction] = set()
-    stack: list[tuple[HloInstruction, bool]] = [(root, False)]
-    while stack:
-        instruction, is_done = stack.pop()
-        if is_done:
-            order.append(instruction)
-        elif instruction not in seen:
-            seen.add(instruction)
-            stack.append((instruction, True))
-            stack.extend((operand, False) for operand in reversed(instruction.operands))
-    return order[::-1]
+    return post_order(root, lambda instruction: instruction.operands)[::-1]

@@ -9,6 +9,7 @@ from collections import deque
 
 from hlo_run.artifact import AsyncDoneThunk, AsyncStartThunk, CopyThunk, SequentialThunk, Thunk
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF, SYNC_CONTROL_FLOW, TRANSFER
 from hlo_run.runtime.collective_thunks import collective_thunk
@@ -51,13 +52,11 @@ def stream_numbers(module: HloModule) -> dict[HloInstruction, int]:
 
 
 def _has(start: HloInstruction, name: str) -> bool:
-    attributes = start.frontend_attributes
-    return attributes is not None and attributes.get(name) is not None
+    return frontend_attribute(start, name) is not None
 
 
 def _annotated_stream(start: HloInstruction) -> str:
-    attributes = start.frontend_attributes
-    return (attributes.get(_STREAM) or "") if attributes is not None else ""
+    return frontend_attribute(start, _STREAM) or ""
 
 
 def is_communication(start: HloInstruction) -> bool:

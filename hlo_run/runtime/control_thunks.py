@@ -21,7 +21,7 @@ from hlo_run.artifact import (
     WhileThunk,
 )
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, record
 
@@ -98,8 +98,7 @@ def _channel(instruction: HloInstruction) -> int:
 
 def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
     """Return the (source, target) pairs of a transfer between devices, from its frontend attribute."""
-    attributes = instruction.frontend_attributes
-    text = attributes.get("_xla_send_recv_source_target_pairs") if isinstance(attributes, FrontendAttributes) else None
+    text = frontend_attribute(instruction, "_xla_send_recv_source_target_pairs")
     return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
 
 

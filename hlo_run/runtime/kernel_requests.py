@@ -10,7 +10,7 @@ from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, KernelArgument
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.names import identifier
+from hlo_run.hlo.names import NameUniquer, kernel_name
 from hlo_run.runtime.buffers import BufferAssignment
 
 
@@ -34,7 +34,7 @@ class KernelRequests:
 
     def __init__(self, buffers: BufferAssignment) -> None:
         self._buffers = buffers
-        self._names = _KernelNames()
+        self._names = NameUniquer("__")
         self._known: dict[tuple[object, ...], str] = {}
         self.requests: list[KernelRequest] = []
 
@@ -62,7 +62,7 @@ class KernelRequests:
         alignments = tuple(self._buffers.alignment_bytes(argument.slice) for argument in arguments)
         key = (*_kernel_key(fusion, arguments, alignments), part)
         if key not in self._known:
-            self._known[key] = self._names.take(name)
+            self._known[key] = self._names.unique(kernel_name(name))
             self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments, repr(key), number))
         return self._known[key]
 
@@ -115,20 +115,3 @@ def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], a
         for a, alignment in zip(arguments, alignments, strict=True)
     )
     return (computation_fingerprint(fusion.fused_computation), fusion.backend_config, *alike)
-
-
-class _KernelNames:
-    """Makes unique kernel names: the instruction's name with all but letters, digits and `_` replaced by `_`."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def take(self, instruction_name: str) -> str:
-        """Return the next free name."""
-        base = identifier(instruction_name)
-        name, number = base, 0
-        while name in self._taken:
-            number += 1
-            name = f"{base}_{number}"
-        self._taken.add(name)
-        return name

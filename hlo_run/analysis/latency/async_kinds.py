@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, TRANSFER
 
@@ -35,12 +36,6 @@ def async_kind(instruction: HloInstruction) -> AsyncKind:
     if opcode in ASYNC_DONE:
         return AsyncKind("done", opcode.removesuffix("-done"))
     return AsyncKind("", opcode)
-
-
-def attribute(instruction: HloInstruction, name: str) -> str:
-    """Return a frontend attribute; empty if there is none."""
-    attributes = instruction.frontend_attributes
-    return (attributes.get(name) or "") if attributes is not None else ""
 
 
 def gpu_config(instruction: HloInstruction) -> dict[str, Any]:
@@ -80,7 +75,10 @@ def is_collective_done(instruction: HloInstruction) -> bool:
 
 def is_on_collective_stream(instruction: HloInstruction) -> bool:
     """Return True for an async-start or async-done of a computation on the stream of collectives."""
-    return instruction.opcode in ("async-start", "async-done") and attribute(instruction, _STREAM).lower() == COLLECTIVE_STREAM
+    return (
+        instruction.opcode in ("async-start", "async-done")
+        and (frontend_attribute(instruction, _STREAM) or "").lower() == COLLECTIVE_STREAM
+    )
 
 
 def overlaps_from(instruction: HloInstruction) -> bool:

@@ -8,8 +8,8 @@ from hlo_run.analysis.latency.profile import Profile, ProfileGuided, read_profil
 from hlo_run.analysis.latency.ring_times import RingTimes
 from hlo_run.analysis.latency.speed_of_light import SpeedOfLight, asks_for_speeds, knows_collectives
 from hlo_run.analysis.latency.speeds import speeds_of
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.options import CompileOptions
 from hlo_run.target import TargetSpec
 
@@ -39,9 +39,7 @@ def profile_of(options: CompileOptions, module: HloModule) -> Profile | None:
     path = options.xla_gpu_pgle_profile_file_or_directory_path
     if not path:
         return None
-    attributes = module.attrs.get("frontend_attributes")
-    known = attributes.get("fingerprint_before_lhs") if isinstance(attributes, FrontendAttributes) else None
-    return read_profile(path, known or "")
+    return read_profile(path, frontend_attribute(module, "fingerprint_before_lhs") or "")
 
 
 def _asks_for_speeds(options: CompileOptions, target: TargetSpec, module: HloModule) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hlo_run.analysis.latency.async_kinds import async_kind, attribute
+from hlo_run.analysis.latency.async_kinds import async_kind
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
 
@@ -61,7 +62,7 @@ class TShirtSizes:
         one, other = async_kind(first), async_kind(user)
         if (one.phase, other.phase) != ("start", "done") or one.inner != other.inner:
             return LOW_LATENCY
-        if attribute(first, _P2P_STREAM) == "p2p":
+        if frontend_attribute(first, _P2P_STREAM) == "p2p":
             return self._p2p_factor(one.inner) * HIGH_LATENCY
         is_costly = first.opcode == "all-reduce-start" and first.shape.size_bytes > _COSTLY_ALL_REDUCE_BYTES
         return HIGH_LATENCY * (_COSTLY_FACTOR if is_costly and self._knows_costly_collectives else 1)
@@ -76,5 +77,5 @@ class TShirtSizes:
 
 def metadata_nanoseconds(instruction: HloInstruction) -> int | None:
     """Return the time that the frontend attribute `latency_metadata` gives, in nanoseconds; None if it gives none."""
-    text = attribute(instruction, "latency_metadata")
+    text = frontend_attribute(instruction, "latency_metadata") or ""
     return int(text) if text.isdecimal() else None

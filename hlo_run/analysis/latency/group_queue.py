@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hlo_run.analysis.latency.async_kinds import attribute
 from hlo_run.analysis.latency.schedule_graph import ScheduleNode
 from hlo_run.analysis.latency.scheduling_groups import NO_GROUP
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 
 _KEEPS_ORDER = "keep_original_sequence_order_in_group"
 
@@ -105,7 +105,7 @@ def _followers(group: int, members: Sequence[ScheduleNode]) -> set[ScheduleNode]
 
 
 def _keeps_order(node: ScheduleNode) -> bool:
-    return attribute(node.instruction, _KEEPS_ORDER) == "true"
+    return frontend_attribute(node.instruction, _KEEPS_ORDER) == "true"
 
 
 def _fits(members: Sequence[ScheduleNode], free: Mapping[str, int], at_once: bool) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from hlo_run.analysis.latency.async_kinds import async_kind, attribute
+from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.errors import InternalError
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 
@@ -37,7 +38,7 @@ class Message(Struct, eq=False):
     @property
     def pipeline(self) -> str:
         """The pipeline of send and recv; empty if they differ or have none."""
-        one, two = (attribute(self.parts[opcode], _PIPELINE) for opcode in ("send", "recv"))
+        one, two = (frontend_attribute(self.parts[opcode], _PIPELINE) or "" for opcode in ("send", "recv"))
         return one if one == two and one in ("0", "1") else ""
 
 

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from hlo_run.analysis.latency.async_kinds import (
     AsyncKind,
     async_kind,
-    attribute,
     is_on_collective_stream,
     overlaps_from,
     overlaps_until,
 )
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 
@@ -101,8 +101,8 @@ class Streams:
 
 def _stream(instruction: HloInstruction, kind: AsyncKind) -> str:
     start = instruction.operands[0] if kind.phase == "done" else instruction
-    if attribute(start, _P2P_STREAM) == "p2p":
+    if frontend_attribute(start, _P2P_STREAM) == "p2p":
         return "p2p"
     if kind.inner in TRANSFER:
-        return f"{kind.inner}-{1 if attribute(instruction, _PIPELINE) == '1' else 0}"
+        return f"{kind.inner}-{1 if frontend_attribute(instruction, _PIPELINE) == '1' else 0}"
     return "collectives" if kind.inner in COLLECTIVE or is_on_collective_stream(instruction) else "computations"

@@ -9,11 +9,13 @@ import math
 from collections.abc import Sequence
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis
-from hlo_run.analysis.latency.async_kinds import attribute, gpu_config, overlaps_from, overlaps_until
+from hlo_run.analysis.latency.async_kinds import gpu_config, overlaps_from, overlaps_until
 from hlo_run.analysis.latency.estimator import LatencyEstimator
 from hlo_run.analysis.latency.resources import Resource, Streams
 from hlo_run.analysis.latency.scheduling_groups import group_number
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.walks import reaches
 
 _AT_ONCE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
 _HINT = "scheduler_hint"
@@ -108,10 +110,10 @@ def _hints(instruction: HloInstruction, is_start: bool, is_done: bool) -> tuple[
     """Return whether the instruction is scheduled first (so that it runs late), last, and its priority among the last."""
     if instruction.backend_config and gpu_config(instruction).get("force_earliest_schedule"):
         return False, True, 0
-    hint = attribute(instruction, _HINT)
+    hint = frontend_attribute(instruction, _HINT)
     if not hint:
         return False, False, 0
-    priority = int(attribute(instruction, _PRIORITY) or 0)
+    priority = int(frontend_attribute(instruction, _PRIORITY) or 0)
     if hint == "force_early":
         return instruction.opcode == "custom-call", False, 0
     if hint == "force_delay":
@@ -170,23 +172,9 @@ def _keep_out_writers(done: ScheduleNode, nodes: dict[HloInstruction, ScheduleNo
                 continue
             operand = use.instruction.operands[use.operand_number].shape
             is_token = not operand.is_array and not operand.is_tuple
-            if is_token or _reaches(start, user):
+            if is_token or reaches(user, (start,), lambda node: [edge.node for edge in node.earlier]):
                 continue
             _connect(user, start, 1.0)
-
-
-def _reaches(first: ScheduleNode, then: ScheduleNode) -> bool:
-    """Return True if `then` runs after `first` in every order."""
-    seen: set[ScheduleNode] = set()
-    waiting = [then]
-    while waiting:
-        node = waiting.pop()
-        if node is first:
-            return True
-        if node not in seen:
-            seen.add(node)
-            waiting += [edge.node for edge in node.earlier]
-    return False
 
 
 def _measure_depths(nodes: Sequence[ScheduleNode]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hlo_run.analysis.latency.async_kinds import attribute
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 
 GROUP_ATTRIBUTE = "_scheduling_group_id"
@@ -28,7 +28,7 @@ class SchedulingGroup(NamedTuple):
 
 def scheduling_group(instruction: HloInstruction) -> SchedulingGroup | None:
     """Return the group of an instruction, if it names one. Raises Unsupported if the attribute is not a group."""
-    text = attribute(instruction, GROUP_ATTRIBUTE)
+    text = frontend_attribute(instruction, GROUP_ATTRIBUTE) or ""
     if text == _NO_WORK or not has_group(instruction):
         return None
     number, _, iteration = text.partition(":")
@@ -44,8 +44,7 @@ def scheduling_group(instruction: HloInstruction) -> SchedulingGroup | None:
 
 def has_group(instruction: HloInstruction) -> bool:
     """Return True if an instruction has the attribute, whatever it says."""
-    attributes = instruction.frontend_attributes
-    return attributes is not None and attributes.get(GROUP_ATTRIBUTE) is not None
+    return frontend_attribute(instruction, GROUP_ATTRIBUTE) is not None
 
 
 def group_number(instruction: HloInstruction) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hlo_run.analysis.sharding.division import division_of
 from hlo_run.artifact.division import Division
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.shardings.make import as_tiles, elements_of
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding
 
 _OWN_DATA = ("manual", "unreduced")
@@ -39,12 +39,10 @@ def _divisions(module: HloModule, parameter: HloInstruction, partitions: int) ->
 
 def _shardy_sharding(module: HloModule, parameter: HloInstruction) -> Sharding | None:
     """Return the sharding in a parameter's attribute of Shardy; None without one, or if it cannot be read."""
-    own, header = parameter.frontend_attributes, module.attrs.get("frontend_attributes")
-    text = own.get(shardy.SHARDING) if own is not None else None
+    text = frontend_attribute(parameter, shardy.SHARDING)
     if not text:
         return None
-    meshes = header.get(shardy.MESHES) if isinstance(header, FrontendAttributes) else None
     try:
-        return TupleSharding(shardy.read_shardings(text, shardy.read_meshes(meshes or "{}")))
+        return TupleSharding(shardy.read_shardings(text, shardy.read_meshes(frontend_attribute(module, shardy.MESHES) or "{}")))
     except ValueError:
         return None  # the pass over Shardy's attributes says what is wrong

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.shardings.make import as_tiles, elements_of
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 
 # The calls that lead into the program of one partition.
 _TO_SHARDS = ("SPMDFullToShardShape", "xla.sdy.GlobalToLocalShape")
@@ -22,8 +22,7 @@ def needed_partitions(module: HloModule) -> int:
         if instruction.sharding is not None
         for leaf in elements_of(as_tiles(instruction.sharding))
     ]
-    header = module.attrs.get("frontend_attributes")
-    meshes = header.get(shardy.MESHES) if isinstance(header, FrontendAttributes) else None
+    meshes = frontend_attribute(module, shardy.MESHES)
     if meshes:
         with suppress(ValueError):  # the pass over Shardy's attributes refuses them
             counts += [mesh.size for mesh in shardy.read_meshes(meshes).values()]

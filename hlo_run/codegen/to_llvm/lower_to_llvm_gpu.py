@@ -29,6 +29,7 @@ from hlo_run.codegen.to_llvm.math import MATH
 from hlo_run.codegen.to_llvm.structure import STRUCTURE
 from hlo_run.dialects.module_info import index_bits
 from hlo_run.errors import InternalError
+from hlo_run.walks import post_order
 
 _ENTRY = "xla.entry"
 _HANDLERS: dict[type[Operation], Handler] = {**ARITH, **MATH, **STRUCTURE}
@@ -96,16 +97,6 @@ def _lower_block(builder: Builder, block: Block) -> None:
 
 def _in_dominance_order(blocks: list[Block]) -> Iterable[Block]:
     """Return the blocks in reverse postorder from the entry (definitions before uses), then the unreachable blocks."""
-    seen: set[Block] = set()
-    finished: list[Block] = []
-    pending: list[tuple[Block, bool]] = [(blocks[0], False)]
-    while pending:
-        block, is_done = pending.pop()
-        if is_done:
-            finished.append(block)
-        elif block not in seen:
-            seen.add(block)
-            pending.append((block, True))
-            last = block.last_op
-            pending += [(successor, False) for successor in (last.successors if last is not None else ())]
+    finished = post_order(blocks[0], lambda block: reversed(block.last_op.successors) if block.last_op is not None else ())
+    seen = set(finished)
     return [*reversed(finished), *(block for block in blocks if block not in seen)]

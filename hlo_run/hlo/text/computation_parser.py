@@ -11,8 +11,9 @@ from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import MAX_DEPTH, parse_shape
 from hlo_run.hlo.attributes.text import parse_raw
 from hlo_run.hlo.graph import HloComputation
+from hlo_run.hlo.names import legal_name
 from hlo_run.hlo.text.instruction_parser import UNKNOWN_SHAPE, InstructionParser
-from hlo_run.hlo.text.parse_hints import did_you_mean, legal_name
+from hlo_run.hlo.text.parse_hints import did_you_mean
 from hlo_run.hlo.values.shape import Shape
 
 __all__ = ["UNKNOWN_SHAPE", "ComputationParser"]

@@ -13,12 +13,13 @@ from hlo_run.hlo.attributes.shape_text import parse_shape, starts_shape
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import parse_integer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.names import legal_name
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.text.async_parser import finish_async, share_attributes, split_sugar
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
-from hlo_run.hlo.text.parse_hints import did_you_mean, legal_name, name_hint, unknown_opcode
+from hlo_run.hlo.text.parse_hints import did_you_mean, name_hint, unknown_opcode
 from hlo_run.hlo.text.pending import Attributes, Body, Names, Pending, check_required
 from hlo_run.hlo.text.printed_forms import Head, read_head, read_operands
 from hlo_run.hlo.values.shape import Shape

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
+from hlo_run.hlo.names import legal_name
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.dtype import DTYPES
 
@@ -31,13 +32,6 @@ def unknown_opcode(lexer: Lexer) -> ParseError:
         f"expects opcode but sees: {lexer.value or lexer.seen()}, error: Unknown opcode: {lexer.value}",
         hint=did_you_mean(lexer.value, OPCODES),
     )
-
-
-def legal_name(name: str) -> str:
-    """Return XLA's legal form of a name, whose characters are already valid: type names get a `_`, `__x` becomes `a_x`."""
-    if name in DTYPES or name in ("token", "opaque"):
-        return f"{name}_"
-    return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

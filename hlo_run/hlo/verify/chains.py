@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import DONE_OF, TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
@@ -52,8 +53,7 @@ def _is_wrapped_root(transfer: HloInstruction) -> bool:
 
 
 def _verify_wrapped(start: HloInstruction) -> None:
-    attributes = start.frontend_attributes
-    if attributes is not None and attributes.get(_GROUP) is not None:
+    if frontend_attribute(start, _GROUP) is not None:
         return  # collectives that run as one operation
     for computation in start.called_computations:
         if not is_one_instruction(computation) and any(i.opcode not in _SEND_RECV for i in computation.instructions):

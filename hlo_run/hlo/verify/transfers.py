@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import PERMUTE, TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
@@ -43,8 +43,7 @@ def _match(instruction: HloInstruction, pairs: str, waiting: dict[str, HloInstru
 
 def _checked_pairs(instruction: HloInstruction) -> str:
     """Return the text of the pairs without blanks; raises ParseError for repeated devices and cycles."""
-    attributes = instruction.frontend_attributes
-    text = attributes.get(PAIRS) if isinstance(attributes, FrontendAttributes) else None
+    text = frontend_attribute(instruction, PAIRS)
     if text is None:
         raise instruction_error(instruction, f"expected the frontend attribute {PAIRS}, found none")
     if not _LIST.fullmatch(text):

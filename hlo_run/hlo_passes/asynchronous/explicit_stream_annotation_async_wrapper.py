@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.latency.async_kinds import attribute
 from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -33,7 +33,7 @@ class ExplicitStreamAnnotationAsyncWrapper(Struct, frozen=True):
         del ctx
         for call in module.instructions_of("call"):
             computation = call.parent
-            if not attribute(call, _STREAM) or computation is None or is_async_wrapper(computation):
+            if not frontend_attribute(call, _STREAM) or computation is None or is_async_wrapper(computation):
                 continue
             given = call.frontend_attributes
             for instruction in (call, *call.to_apply.instructions):

@@ -16,13 +16,14 @@ from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.analysis.latency.async_kinds import attribute, overlaps_from, overlaps_until
+from hlo_run.analysis.latency.async_kinds import overlaps_from, overlaps_until
 from hlo_run.analysis.latency.choice import hides_latency, latency_estimator
 from hlo_run.analysis.latency.latency_order import latency_order
 from hlo_run.analysis.latency.memory_pressure import MemoryPressure, buffer_origins, pressure_states
 from hlo_run.analysis.latency.resources import Streams
 from hlo_run.analysis.latency.schedule_graph import build_graph
 from hlo_run.analysis.latency.schedule_trace import ScheduleTrace, schedule_trace, traces_to_json
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, ASYNC_START
 from hlo_run.hlo.values.shape import Shape
@@ -86,7 +87,7 @@ class LatencyHidingScheduler(Struct, frozen=True):
 def _asks_for_it(instruction: HloInstruction) -> bool:
     if overlaps_from(instruction) or overlaps_until(instruction):
         return True
-    return instruction.opcode in ("custom-call", *ASYNC) and attribute(instruction, "scheduler_hint") == "force_delay"
+    return instruction.opcode in ("custom-call", *ASYNC) and frontend_attribute(instruction, "scheduler_hint") == "force_delay"
 
 
 def _limit_bytes(ctx: PassContext, module: HloModule) -> int:

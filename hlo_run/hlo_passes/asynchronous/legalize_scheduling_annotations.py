@@ -19,9 +19,9 @@ from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.analysis.latency.choice import hides_latency
 from hlo_run.analysis.latency.scheduling_groups import GROUP_ATTRIBUTE, SchedulingGroup, has_group, scheduling_group
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _PAIRS = ("all-gather", "all-reduce", "collective-permute", "async")
@@ -62,12 +62,7 @@ def _is_in_fusion(instruction: HloInstruction) -> bool:
 
 
 def _set_group(module: HloModule, instruction: HloInstruction, group: SchedulingGroup | None) -> None:
-    given = instruction.frontend_attributes
-    entries = dict(given.entries) if given is not None else {}
-    entries.pop(GROUP_ATTRIBUTE, None)
-    if group is not None:
-        entries[GROUP_ATTRIBUTE] = str(group)
-    instruction.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    set_frontend_attribute(instruction, GROUP_ATTRIBUTE, None if group is None else str(group))
     module.version += 1
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.latency.async_kinds import gpu_config
+from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import queue_of, set_queue
@@ -33,7 +34,7 @@ class StreamAttributeAnnotator(Struct, frozen=True):
                 set_queue(fusion, queue)
         copies = module.instructions_of("copy-start")
         if copies and module.schedule is not None:
-            channel = 1 + max((instruction.channel_id or 0 for instruction in module.instructions), default=0)
+            channel = next_channel_id(module)
             for copy in copies:
                 if queue_of(copy) == _DEFAULT:
                     set_queue(copy, str(channel))

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -53,5 +54,4 @@ def _has_kernel(reduce: HloInstruction) -> bool:
 def _is_grouped(reduce: HloInstruction) -> bool:
     """True if several collectives run as one operation with it."""
     assert reduce.parent is not None, "the all-reduce is in a computation"
-    marks = [caller.frontend_attributes for caller in reduce.parent.callers]
-    return any(mark is not None and mark.get(_GROUP) is not None for mark in marks)
+    return any(frontend_attribute(caller, _GROUP) is not None for caller in reduce.parent.callers)

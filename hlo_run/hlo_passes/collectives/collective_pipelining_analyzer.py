@@ -15,8 +15,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo_passes.communication.shards import own_shard
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -40,12 +40,7 @@ class CollectivePipeliningAnalyzer(Struct, frozen=True):
                 continue
             is_gather = collective.opcode == "all-gather"
             if _is_gathered_slice(collective) if is_gather else _is_written_slice(collective):
-                _mark(collective)
-
-
-def _mark(collective: HloInstruction) -> None:
-    entries = dict((collective.frontend_attributes or FrontendAttributes()).entries) | {_MARK: ""}
-    collective.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+                set_frontend_attribute(collective, _MARK, "")
 
 
 def _is_written_slice(collective: HloInstruction) -> bool:

@@ -15,9 +15,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.shardings.shardy import PREFIX
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.shardy.run import run_shardy
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
@@ -30,7 +30,7 @@ class ShardyXla(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place. Raises Unsupported for annotations that cannot be read, do not fit, or may not be used."""
-        if not is_annotated(module):
+        if not has_shardy_attributes(module):
             return
         if not ctx.options.use_shardy_partitioner:
             _refuse_calls(module)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.sharding.division import division_of
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, same_for_all
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
@@ -27,7 +28,7 @@ from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, without_metadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.partitioning.cleanup import clean_up
+from hlo_run.hlo_passes.partitioning.cleanup import clean_up, remove_unreached
 from hlo_run.hlo_passes.partitioning.handlers.walk import partition_computation
 from hlo_run.hlo_passes.partitioning.preparation import prepare
 from hlo_run.hlo_passes.partitioning.rings import RingOptions
@@ -57,7 +58,7 @@ class SpmdPartitioning(Struct, frozen=True):
         flatten_call_graph(module)
         _complete(module, partitions)
         prepare(module)
-        channels = Channels(1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0))
+        channels = Channels(next_channel_id(module))
         whole = module.entry
         kept = [parameter.sharding for parameter in whole.parameters]
         divided = DividedEntry(
@@ -197,15 +198,7 @@ def _root_sharding(computation: HloComputation) -> Sharding | None:
 
 def _put(module: HloModule, old: HloComputation, new: HloComputation) -> None:
     """Put a partitioned computation in the place of the original one."""
-    reached: dict[HloInstruction, None] = {}
-    waiting = [new.root, *new.parameters]
-    waiting += [i for i in new.instructions if i.opcode in ("outfeed", "send", "infeed") or _has_effect(i)]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction not in reached:
-            reached[instruction] = None
-            waiting += [*instruction.operands, *instruction.control_predecessors]
-    new.remove_all({i for i in new.instructions if i not in reached})
+    remove_unreached(new)
     is_entry = old.is_entry
     module.add_computation(new, is_entry=is_entry)
     for caller in list(old.callers):
@@ -214,10 +207,6 @@ def _put(module: HloModule, old: HloComputation, new: HloComputation) -> None:
         module.entry_computation = new
     if not is_entry or old is not module.entry:
         module.remove_computation(old)
-
-
-def _has_effect(instruction: HloInstruction) -> bool:
-    return instruction.opcode == "custom-call" and bool(instruction.attrs.get("custom_call_has_side_effect", False))
 
 
 def _fit_layout(module: HloModule) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloInstruction, HloModule
 
 
 def free_channels(module: HloModule) -> Iterator[int]:
     """Return the channel numbers after the largest one of the module, which is 0 without channels."""
-    yield from count(max((i.channel_id or 0 for c in module.computations for i in c.instructions), default=0) + 1)
+    return count(next_channel_id(module))
 
 
 def pins_layouts(module: HloModule, *opcodes: str) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -48,8 +49,7 @@ def combine_all(module: HloModule, opcode: str, key: Key, limits: Limits) -> Non
 
 
 def _suggested_bytes(module: HloModule) -> int:
-    attributes = module.attrs.get("frontend_attributes")
-    text = attributes.get("suggested_combiner_threshold") if isinstance(attributes, FrontendAttributes) else None
+    text = frontend_attribute(module, "suggested_combiner_threshold")
     return int(text) if text is not None and text.isdecimal() else 0
 
 
@@ -57,8 +57,7 @@ def _key_of_urgent(key: Key) -> Key:
     """Return the key of collectives that are pipelined or synchronous; all others stay."""
 
     def urgent(instruction: HloInstruction) -> Hashable | None:
-        attributes = instruction.frontend_attributes
-        is_sync = attributes is not None and attributes.get("sync_collective") == "true"
+        is_sync = frontend_attribute(instruction, "sync_collective") == "true"
         found = key(instruction) if is_sync or combiner_key(instruction)[1] else None
         return None if found is None else (found, is_sync)
 
@@ -182,7 +181,6 @@ def _merged_name(names: Sequence[str]) -> str:
 
 def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
     """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
-    attributes = instruction.frontend_attributes
-    name = "" if attributes is None else attributes.get("combiner_key") or ""
+    name = frontend_attribute(instruction, "combiner_key") or ""
     config = str(instruction.attrs.get("backend_config") or "")
     return name, '"is_pipelined":true' in config.replace(" ", "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.hlo.verify.transfers import PAIRS
@@ -62,8 +63,7 @@ def _join(instruction: HloInstruction, clusters: _Clusters) -> None:
 
 def _meetings(instruction: HloInstruction) -> Iterable[Sequence[int]]:
     if instruction.opcode in ("send", "recv"):
-        attributes = instruction.frontend_attributes
-        text = attributes.get(PAIRS) if attributes else None
+        text = frontend_attribute(instruction, PAIRS)
         return [[int(number) for number in pair.split(",")] for pair in (text or "").strip("{} ").split("},{") if pair]
     if "source_target_pairs" in instruction.attrs:
         return instruction.source_target_pairs

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
-from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.edit import remove_dead
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -59,8 +59,6 @@ class CallInliner(Struct, frozen=True):
 
 
 def _may_inline(call: HloInstruction) -> bool:
-    attributes = call.frontend_attributes
     body = call.to_apply
     same_thread = call.parent is not None and body.execution_thread == call.parent.execution_thread
-    forbidden = isinstance(attributes, FrontendAttributes) and attributes.get("inlineable") == "false"
-    return same_thread and not forbidden
+    return same_thread and frontend_attribute(call, "inlineable") != "false"

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -75,8 +76,7 @@ def _remove(module: HloModule, conditional: HloInstruction) -> None:
 
 def _has_hint(conditional: HloInstruction, name: str, value: str | None = None) -> bool:
     """Return True for a conditional with this frontend attribute (of this value)."""
-    hints = conditional.frontend_attributes
-    found = hints.get(name) if hints is not None else None
+    found = frontend_attribute(conditional, name)
     return found is not None and value in (None, found)
 
 

@@ -20,6 +20,7 @@ from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import loop_state
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_dead, remove_unused
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
@@ -74,8 +75,7 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     """Replace a loop with trip count 0 by its initial state, and one with trip count 1 by its body; return True if replaced."""
     counter = find_counter(loop)
     count = counter.trip_count if counter is not None else None
-    hints = loop.frontend_attributes
-    stays = count == 1 and hints is not None and hints.get(_ONCE_STAYS) == "true"
+    stays = count == 1 and frontend_attribute(loop, _ONCE_STAYS) == "true"
     if count not in (0, 1) or stays:
         return False
     if count == 0:

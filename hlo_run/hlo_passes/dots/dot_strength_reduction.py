@@ -18,8 +18,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
-from hlo_run.hlo.edit import Editor, replace_each
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.edit import Editor, replace_each, scalar_adder
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -86,7 +86,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     if not sides[0].contracting:
         return product
     product = editor.convert(product, sum_type)
-    zero, adder = replace(editor, derives=False).constant(0, sum_type), _adder(module, sum_type)
+    zero, adder = replace(editor, derives=False).constant(0, sum_type), module.add_computation(scalar_adder(sum_type))
     kept = batch + lhs_free + rhs_free
     shape = Shape.array(sum_type, product.shape.dims[:kept])
     total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, product.shape.rank)))
@@ -111,13 +111,3 @@ def _with_dims(editor: Editor, value: HloInstruction, before: int, sizes: tuple[
 def _factor(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:
     """Return an operand with its batch dimensions first, then the free ones, then the contracting ones."""
     return editor.transpose_view(value, (*side.batch, *side.free, *side.contracting))
-
-
-def _adder(module: HloModule, element_type: str) -> HloComputation:
-    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
-    sides = [
-        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
-        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
-    ]
-    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
-    return module.add_computation(made)

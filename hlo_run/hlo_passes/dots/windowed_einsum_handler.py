@@ -19,9 +19,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.hlo.edit import Editor, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, next_channel_id, remove_uncalled, remove_unused
+from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.gemm.loop_scales import move_scales, scaled
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
@@ -31,7 +31,7 @@ from hlo_run.hlo_passes.subgraphs.loops.unrolling import UnrollLimits, unroll
 _GATHERS = "windowed_dot_general_body_ag"
 _ADDS = "windowed_dot_general_body_rs"
 # while_loop_simplifier keeps loops with it.
-_RUNS_ONCE = ("skip-simplify-while-loops_trip-count-one", "true")
+_RUNS_ONCE = "skip-simplify-while-loops_trip-count-one"
 
 
 class WindowedEinsumHandler(Struct, frozen=True):
@@ -46,7 +46,7 @@ class WindowedEinsumHandler(Struct, frozen=True):
         if not any(_loop_of(loop.while_body) for loop in module.instructions_of("while")):
             return
         loops = [loop for c in computation_post_order(module) if (loop := _loop_of(c)) is not None]
-        queue = _following_channel(module)
+        queue = next_channel_id(module)
         for loop in loops:
             move_scales(loop)
         gathering = [loop for loop in loops if loop.while_body.name.startswith(_GATHERS)]
@@ -62,8 +62,7 @@ class WindowedEinsumHandler(Struct, frozen=True):
                 continue
             for computation, name in zip((loop.while_body, loop.while_condition), names, strict=True):
                 computation.name = module.unique_computation_name(name)
-            entries = loop.frontend_attributes.entries if loop.frontend_attributes is not None else ()
-            loop.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted({*entries, _RUNS_ONCE})))
+            set_frontend_attribute(loop, _RUNS_ONCE, "true")
             _spread(module, loop, queue)
         remove_uncalled(module)
 
@@ -76,10 +75,6 @@ def _loop_of(computation: HloComputation) -> HloInstruction | None:
         return None
     callers = [caller for caller in computation.callers if caller.opcode == "while"]
     return callers[0] if len(callers) == 1 else None
-
-
-def _following_channel(module: HloModule) -> int:
-    return 1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0)
 
 
 def _spread(module: HloModule, loop: HloInstruction, queue: int) -> None:

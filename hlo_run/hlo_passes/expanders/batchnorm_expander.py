@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
+from hlo_run.hlo.edit import scalar_adder
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
@@ -48,9 +48,7 @@ class _Features:
 
     def adding(self) -> HloComputation:
         """Return the computation of all sums."""
-        adder, scalar = HloBuilder("scalar_add_computation"), Shape.array(self._x.shape.element_type, ())
-        one, two = adder.parameter(0, scalar, "scalar_lhs"), adder.parameter(1, scalar, "scalar_rhs")
-        return adder.build_computation(one + two)
+        return scalar_adder(self._x.shape.element_type)
 
     def sum(self, value: HloValue, zero: HloValue, adding: HloComputation) -> HloValue:
         return self._b.reduce(value, zero, self._others, adding)

@@ -14,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction, remove_unused
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -54,7 +55,7 @@ def _can_sink(fusion: HloInstruction, scalar: HloInstruction) -> bool:
 
 def _belongs(fusion: HloInstruction, scalar: HloInstruction) -> bool:
     """True if the user asked for both to be in one fusion."""
-    wanted = [value.frontend_attributes.get("MUST_FUSE") if value.frontend_attributes else None for value in (fusion, scalar)]
+    wanted = [frontend_attribute(value, "MUST_FUSE") for value in (fusion, scalar)]
     return wanted[0] is not None and wanted[0].isdecimal() and wanted[0] == wanted[1]
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.latency.least_memory import least_memory_orders
-from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -39,8 +39,5 @@ class Schedule(Struct, frozen=True):
 
 def _tag(module: HloModule) -> None:
     """Write XLA's fingerprint of the module into its header. Takes long for large modules, so only for texts that show it."""
-    old = module.attrs.get("frontend_attributes")
-    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
-    entries["fingerprint_before_lhs"] = xla_fingerprint(module)
-    module.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
+    set_frontend_attribute(module, "fingerprint_before_lhs", xla_fingerprint(module))
     module.version += 1

@@ -23,11 +23,11 @@ def clean_up(module: HloModule) -> None:
         for element in computation.post_order():
             if element.opcode == "get-tuple-element" and element.operands[0].opcode == "tuple":
                 module.replace_uses(element, element.operands[0].operands[element.tuple_index])
-        _remove_unreached(computation)
+        remove_unreached(computation)
     remove_uncalled(module)
     for computation in computations:
         _merge_equal(module, computation)
-        _remove_unreached(computation)
+        remove_unreached(computation)
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
@@ -67,7 +67,8 @@ def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction,
             instruction.replace_operand(operand, first[numbers[operand]])
 
 
-def _remove_unreached(computation: HloComputation) -> None:
+def remove_unreached(computation: HloComputation) -> None:
+    """Remove what neither the root nor an instruction with an effect needs."""
     reached: dict[HloInstruction, None] = {}
     waiting = [computation.root, *computation.parameters]
     waiting += [i for i in computation.instructions if i.opcode in SIDE_EFFECT]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from hlo_run.hlo.edit import clone_computation, copy_instruction
+from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.communication.channels import free_channels
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
@@ -32,20 +32,12 @@ def element(computation: HloComputation, whole: HloInstruction, index: int) -> H
 
 def group_of(instruction: HloInstruction) -> str | None:
     """Return the group of instructions that the scheduler keeps together, `GROUP` or `GROUP:ITERATION`; None without one."""
-    attributes = instruction.frontend_attributes
-    return None if attributes is None else attributes.get(_GROUP)
+    return frontend_attribute(instruction, _GROUP)
 
 
 def set_group(instruction: HloInstruction, group: str | None) -> None:
     """Set the group of the scheduler; None removes it."""
-    entries = dict((instruction.frontend_attributes or FrontendAttributes()).entries)
-    entries.pop(_GROUP, None)
-    if group is not None:
-        entries[_GROUP] = group
-    if entries:
-        instruction.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
-    else:
-        instruction.attrs.pop("frontend_attributes", None)
+    set_frontend_attribute(instruction, _GROUP, group)
 
 
 class Copier(Struct):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shardings import shardy
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.hlo_passes.shardy.axes import Axes, in_mesh_order
@@ -25,12 +25,6 @@ def is_call(instruction: HloInstruction, *targets: str) -> bool:
     return instruction.opcode == "custom-call" and instruction.custom_call_target in targets
 
 
-def attribute(holder: HloInstruction | HloModule, name: str) -> str | None:
-    """Return a frontend attribute of an instruction or of the module, or None."""
-    found = holder.attrs.get("frontend_attributes")
-    return found.get(name) if isinstance(found, FrontendAttributes) else None
-
-
 class Annotations(Struct, frozen=True):
     """Reads the annotations of one module, whose meshes are `meshes` by name."""
 
@@ -40,7 +34,7 @@ class Annotations(Struct, frozen=True):
     def of(module: HloModule) -> Annotations:
         """Return the reader for a module. Raises Unsupported if its meshes cannot be read."""
         try:
-            return Annotations(shardy.read_meshes(attribute(module, shardy.MESHES) or "{}"))
+            return Annotations(shardy.read_meshes(frontend_attribute(module, shardy.MESHES) or "{}"))
         except ValueError as error:
             raise Unsupported(str(error)) from error
 
@@ -49,7 +43,7 @@ class Annotations(Struct, frozen=True):
 
         Raises Unsupported if they cannot be read or do not fit.
         """
-        text = attribute(instruction, name)
+        text = frontend_attribute(instruction, name)
         if text is None:
             return None
         try:
@@ -66,7 +60,7 @@ class Annotations(Struct, frozen=True):
 
     def manual_axes(self, instruction: HloInstruction) -> tuple[str, ...]:
         """Return the manual axes of a custom call at the border of a manual computation. Raises Unsupported without them."""
-        text = attribute(instruction, shardy.MANUAL_AXES)
+        text = frontend_attribute(instruction, shardy.MANUAL_AXES)
         if text is None:
             raise Unsupported(f"{instruction.custom_call_target} without {shardy.MANUAL_AXES}", instruction.where)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.shape import Shape
@@ -25,7 +26,6 @@ from hlo_run.hlo_passes.shardy.annotations import (
     TO_GLOBAL,
     TO_LOCAL,
     Annotations,
-    attribute,
     global_sharding,
     is_call,
     local_sharding,
@@ -190,7 +190,7 @@ class ValueGraph(Struct):
         if is_call(instruction, GROUP):
             for value in operands:
                 value.uses.append(None)
-                self.groups.setdefault(attribute(instruction, GROUP_NUMBER) or "", []).append(value)
+                self.groups.setdefault(frontend_attribute(instruction, GROUP_NUMBER) or "", []).append(value)
             return self._new_values(instruction)
         results = self._new_values(instruction)
         rule = None if is_call(instruction, CONSTRAINT) and instruction not in self.given else rule_of(instruction)
@@ -335,7 +335,7 @@ def _readers(value: HloInstruction) -> list[HloInstruction]:
 
 def _direction(barrier: HloInstruction) -> Direction:
     """Return where shardings may pass a barrier: `1 : i32` or `FORWARD`. Raises ParseError for anything else."""
-    word = (attribute(barrier, BARRIER_DIRECTION) or "0").split(":", maxsplit=1)[0].strip().upper()
+    word = (frontend_attribute(barrier, BARRIER_DIRECTION) or "0").split(":", maxsplit=1)[0].strip().upper()
     found = next((each for each in Direction if word in (each.name, str(each.value))), None)
     if found is None:
         raise ParseError(f"{BARRIER_DIRECTION} is none of 0 to {max(Direction):d}: {word}", barrier.where)

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo_passes.shardy.annotations import attribute
 from hlo_run.hlo_passes.shardy.rule import Kind, Mapping, Rule
 
 _NAME = "xla.sdy.sharding_rule"
@@ -31,7 +31,7 @@ _BLOCKED = "blocked_propagation"
 
 def given_rule(instruction: HloInstruction) -> Rule | None:
     """Return the rule in an instruction's attributes, or None. Raises Unsupported for one that cannot be read or does not fit."""
-    text = attribute(instruction, _NAME)
+    text = frontend_attribute(instruction, _NAME)
     if text is None:
         return None
     try:

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _SOURCES = ("constant", "iota")
@@ -30,7 +30,7 @@ class HloConstantSplitter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
         sources = module.instructions_of(*_SOURCES)
-        if sources and ctx.options.use_shardy_partitioner and is_annotated(module):
+        if sources and ctx.options.use_shardy_partitioner and has_shardy_attributes(module):
             return  # Shardy splits constants itself
         for computation in dict.fromkeys(source.parent for source in sources):
             if computation is not None and not computation.is_fusion:

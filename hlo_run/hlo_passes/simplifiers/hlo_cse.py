@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import Leftovers, has_side_effect
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, DEVICE_ID
 from hlo_run.hlo.unchanged import is_settled, mark_settled
@@ -150,5 +151,4 @@ def _may_merge(instruction: HloInstruction) -> bool:
 
 def _is_marked(instruction: HloInstruction) -> bool:
     """Return True for an instruction without operands that a framework allows to merge."""
-    found = instruction.frontend_attributes
-    return found is not None and found.get("_xla_cse_safe_zero_operand") == "true"
+    return frontend_attribute(instruction, "_xla_cse_safe_zero_operand") == "true"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import clone_computation
+from hlo_run.hlo.edit import clone_with_fusions
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
@@ -30,18 +30,9 @@ def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloCompu
         own: list[HloComputation] = []
         for computation in group:
             is_shared = computation in taken or any(caller.opcode not in CONTROL_FLOW for caller in computation.callers)
-            own.append(_clone(module, computation) if is_shared else computation)
+            own.append(clone_with_fusions(module, computation) if is_shared else computation)
             taken.add(own[-1])
         called[name] = tuple(own)
     if called != instruction.called:
         instruction.called = called
     return list(instruction.called_computations)
-
-
-def _clone(module: HloModule, computation: HloComputation) -> HloComputation:
-    """Clone a computation. A fusion in the clone gets its own body, as a body belongs to one fusion."""
-    clone = clone_computation(module, computation)
-    for instruction in clone.instructions:
-        if instruction.opcode == "fusion":
-            instruction.called = {"calls": (_clone(module, instruction.fused_computation),)}
-    return clone

@@ -97,10 +97,12 @@ def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: Rounding
     is_lost = not (errors.allowed < errors.size).any()
     is_bounded: Array = np.all(np.isfinite(errors.allowed), axis=-1)
     near_actual: Array = np.all(errors.of_actual <= errors.allowed, axis=-1)
-    explained = near_expected & near_actual & is_bounded & (not is_lost)
+    # Both sides are the float64 value but for the rounding of the result: right, however lost other roundings may be.
+    is_right: Array = np.all((errors.of_expected <= errors.last) & (errors.of_actual <= errors.last), axis=-1)
+    explained = is_right | (near_expected & near_actual & is_bounded & (not is_lost))
     far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
     unexplained = near_expected & far
-    if is_lost and beyond.size:
+    if is_lost and beyond.size and not explained[beyond].all():
         return replace(leaf, rounding=RoundingVerdict(0, 0, 0.0, is_lost=True))
     accepted, rejected = beyond[explained[beyond]], small[unexplained[small]]
     if not accepted.size and not rejected.size:
@@ -112,9 +114,12 @@ def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: Rounding
 
 
 class _Errors(Struct, frozen=True):
-    """Per element and part: what rounding allows, the errors of both sides, their distance, and the distance from zero."""
+    """Per element and part: what rounding allows, and that of the result alone; the errors of both sides; their distance;
+    and the distance from zero.
+    """
 
     allowed: Array
+    last: Array
     of_expected: Array
     of_actual: Array
     apart: Array
@@ -130,8 +135,9 @@ def _in_values(expected: Array, actual: Array, precise: Array, rounded: Sequence
     usual = (size > 0) & np.isfinite(spread)
     relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
     # The last roundings are those of the result itself, on both sides.
-    allowed = _FACTOR * np.maximum(spread, relative * size) + 2 * rounding(dtype) * size + 2 * _step(dtype)
-    return _Errors(allowed, np.abs(want - exact), np.abs(got - exact), np.abs(want - got), size)
+    last = 2 * rounding(dtype) * size + 2 * _step(dtype)
+    allowed = _FACTOR * np.maximum(spread, relative * size) + last
+    return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), np.abs(want - got), size)
 
 
 def _in_steps(expected: Array, actual: Array, precise: Array, rounded: Sequence[Array], dtype: DType) -> _Errors:
@@ -147,9 +153,8 @@ def _in_steps(expected: Array, actual: Array, precise: Array, rounded: Sequence[
     spread = np.max([steps_from(narrow(sample, dtype), exact) for sample in rounded], axis=0)
     allowed = 1 + 2 * spread
     zero = np.zeros_like(exact)
-    return _Errors(
-        allowed, steps_from(expected, exact), steps_from(actual, exact), steps_from(expected, actual), steps_from(exact, zero)
-    )
+    of_expected, of_actual = steps_from(expected, exact), steps_from(actual, exact)
+    return _Errors(allowed, np.ones_like(allowed), of_expected, of_actual, steps_from(expected, actual), steps_from(exact, zero))
 
 
 def _with_verdict(leaf: LeafComparison, beyond: Array, accepted: Array, rejected: Array, largest: float) -> LeafComparison:

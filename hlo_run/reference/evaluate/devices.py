@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from hlo_run.analysis.sharding.partition_count import verify_partitions
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.whole_shape import whole_shape
 from hlo_run.reference.values import Value
@@ -91,7 +91,7 @@ class DeviceGrid(Struct, frozen=True):
 
 def is_unpartitioned(module: HloModule) -> bool:
     """True if the module is not partitioned yet: it has shardings, and every partition gets the whole arguments."""
-    return is_annotated(module) or any(
+    return has_shardy_attributes(module) or any(
         instruction.sharding is not None or instruction.custom_call_target.strip('"').startswith("SPMD")
         for instruction in module.instructions
     )

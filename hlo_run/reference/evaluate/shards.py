@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings import shardy
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.reference.evaluate.collectives import meet
 from hlo_run.reference.evaluate.device import Device, Frame
@@ -175,14 +175,11 @@ def _array_shapes(instruction: HloInstruction) -> list[tuple[int, ...]]:
 
 def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[str, ...], tuple[NamedSharding, ...]]:
     """Return the manual axes of a call and the shardings of its arrays; raises Unsupported if it does not name them."""
-    found = instruction.frontend_attributes or FrontendAttributes()
-    header = (
-        instruction.parent.module.attrs.get("frontend_attributes") if instruction.parent and instruction.parent.module else None
-    )
-    meshes = header.get(shardy.MESHES) if isinstance(header, FrontendAttributes) else None
+    module = instruction.parent.module if instruction.parent else None
+    meshes = frontend_attribute(module, shardy.MESHES) if module else None
     try:
-        manual = shardy.read_manual_axes(found.get(shardy.MANUAL_AXES) or "")
-        shardings = shardy.read_shardings(found.get(name) or "", shardy.read_meshes(meshes or "{}"))
+        manual = shardy.read_manual_axes(frontend_attribute(instruction, shardy.MANUAL_AXES) or "")
+        shardings = shardy.read_shardings(frontend_attribute(instruction, name) or "", shardy.read_meshes(meshes or "{}"))
     except ValueError as error:
         raise Unsupported(str(error), instruction.where, notes=(f"instruction %{instruction.name}",)) from error
     if len(shardings) != count:

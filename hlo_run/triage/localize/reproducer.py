@@ -15,7 +15,7 @@ from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
-from hlo_run.hlo.names import identifier
+from hlo_run.hlo.names import kernel_name
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.attribute_values import RawText
 from hlo_run.hlo.values.literal import Literal
@@ -73,7 +73,7 @@ def make_reproducer(
         _keep_results(alone, leaves)
     elif updated := _updated_in_place(instruction, buffers):
         alone.attrs["input_output_alias"] = RawText("{ " + ", ".join(updated) + " }")
-    if len(kernels) == 1 and identifier(instruction.name) != kernels[0]:
+    if len(kernels) == 1 and kernel_name(instruction.name) != kernels[0]:
         # Equal fusions share a kernel, which has the name of the first.
         next(i for i in alone.entry.instructions if i.name == instruction.name).name = kernels[0]
     if scheduled:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import hlo_run
 from hlo_run.backends.tiles import join_results, split_arguments
+from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shardy_annotations import is_annotated
 from hlo_run.hlo_passes.collectives.sharding_propagation import ShardingPropagation
 from hlo_run.hlo_passes.collectives.shardy_xla import ShardyXla
 from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
@@ -77,7 +77,7 @@ def test_the_reference_has_the_values_of_jax(name: str) -> None:
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (8, 32)), ("shard_map", (4, 4)), ("train", (8, 32))])
 def test_a_device_gets_its_part_of_an_argument(name: str, shape: tuple[int, ...]) -> None:
     module = hlo_run.load(str(FOLDER / f"{name}.hlo"))
-    assert is_annotated(module)
+    assert has_shardy_attributes(module)
     _divide(module)
     assert module.entry.parameters[0].shape.dims == shape
-    assert not is_annotated(module)
+    assert not has_shardy_attributes(module)

@@ -172,3 +172,20 @@ def test_arrays_that_are_all_rounding_are_lost() -> None:
     assert _judged(module, values, (wrong, p)).is_lost
     assert not _judged(module, values, (wrong, p + 1)).is_lost
     assert not _judged(module, values, (p * 0, p)).is_lost
+
+
+def test_in_a_lost_array_a_value_is_right_that_is_off_by_the_rounding_of_the_result_alone() -> None:
+    """257 is between the bf16 numbers 256 and 258; large terms that cancel hide it from the samples."""
+    module = hlo_run.parse(
+        "HloModule t add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }"
+        " ENTRY e { p = f32[9,257] parameter(0) z = f32[] constant(0)"
+        " s = f32[9] reduce(p, z), dimensions={1}, to_apply=add ROOT r = bf16[9] convert(s) }"
+    )
+    p = np.tile(np.array([2.0**24, -(2.0**24)] * 128 + [257], np.float32), (9, 1))
+    right = _judged(module, [p], np.full(9, 258, ml_dtypes.bfloat16))
+    assert right.ok
+    assert right.leaves[0].rounding is not None
+    assert right.leaves[0].rounding.explained == 9
+    wrong = _judged(module, [p], np.full(9, 260, ml_dtypes.bfloat16))
+    assert wrong.is_lost
+    assert not wrong.ok

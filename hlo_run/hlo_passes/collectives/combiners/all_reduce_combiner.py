@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
 from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
@@ -37,8 +38,7 @@ class AllReduceCombiner(Struct, frozen=True):
 
 
 def _key(reduce: HloInstruction) -> Hashable | None:
-    attributes = reduce.frontend_attributes
-    if attributes is not None and attributes.get("_scheduling_group_id") is not None:
+    if frontend_attribute(reduce, "_scheduling_group_id") is not None:
         return None
     key = reduction_key(reduce)
     return None if key is None else (key, combiner_key(reduce))

@@ -16,9 +16,9 @@ from msgspec import Struct
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.analysis.latency.least_memory import least_memory_orders
+from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 
 _NUMBER = "collective_id"
@@ -38,19 +38,21 @@ class CollectiveCombinerAnnotator(Struct, frozen=True):
         """Edit in place."""
         collectives = module.instructions_of(*COLLECTIVE)
         for number, collective in enumerate(collectives):
-            _set(collective, _NUMBER, str(number))
+            set_frontend_attribute(collective, _NUMBER, str(number))
         trial = module.clone()
         for collective in collectives:
-            _set(collective, _NUMBER, None)
+            set_frontend_attribute(collective, _NUMBER, None)
         peak_bytes = self._schedule(ctx, trial)
         left = ctx.target.device_memory_size_bytes * ctx.options.xla_gpu_memory_limit_slop_factor // 100 - peak_bytes
         if left <= 0:
             return
-        _set(module, "suggested_combiner_threshold", str(left))
-        alone = {_get(start, _NUMBER) for start in trial.instructions_of("async-start", *COLLECTIVE) if _is_sync(start)}
+        set_frontend_attribute(module, "suggested_combiner_threshold", str(left))
+        alone = {
+            frontend_attribute(start, _NUMBER) for start in trial.instructions_of("async-start", *COLLECTIVE) if _is_sync(start)
+        }
         for number, collective in enumerate(collectives):
             if str(number) in alone:
-                _set(collective, "sync_collective", "true")
+                set_frontend_attribute(collective, "sync_collective", "true")
         module.version += 1
 
     def _schedule(self, ctx: PassContext, trial: HloModule) -> int:
@@ -70,21 +72,3 @@ def _is_sync(start: HloInstruction) -> bool:
         start.opcode in ("async-start", *ASYNC_START)
         and gpu_config(start).get("collective_backend_config", {}).get("is_sync") is True
     )
-
-
-def _get(item: HloInstruction, name: str) -> str | None:
-    attributes = item.attrs.get("frontend_attributes")
-    return attributes.get(name) if isinstance(attributes, FrontendAttributes) else None
-
-
-def _set(item: HloInstruction | HloModule, name: str, value: str | None) -> None:
-    """Set a frontend attribute, or take it away with None."""
-    old = item.attrs.get("frontend_attributes")
-    entries = dict(old.entries) if isinstance(old, FrontendAttributes) else {}
-    entries.pop(name, None)
-    if value is not None:
-        entries[name] = value
-    if entries:
-        item.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
-    else:
-        item.attrs.pop("frontend_attributes", None)

@@ -21,6 +21,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
@@ -75,7 +76,7 @@ class CollectivePermuteDecomposer(Struct, frozen=True):
         made = [self._split(p, str(marked.index(p)) if p in marked else "") for p in permutes]
         if self.overlaps_stages:
             for instruction in (*conflicting, *(half for one in made for half in (one.send, one.recv))):
-                _mark(instruction, *_STREAM)
+                set_frontend_attribute(instruction, *_STREAM)
         for first, second in pairwise(made):
             second.recv.control_predecessors = [*second.recv.control_predecessors, first.send]
             second.recv_done.control_predecessors = [*second.recv_done.control_predecessors, first.send_done]
@@ -170,9 +171,3 @@ def _closes(back: Pairs, forward: Pairs) -> bool:
     up, down = [(n, n + 1) for n in range(last)], [(n + 1, n) for n in range(last)]
     pairs = [tuple(pair) for pair in forward]
     return [tuple(pair) for pair in back] in ([(last, 0)] if pairs == up else None, [(0, last)] if pairs == down else None)
-
-
-def _mark(instruction: HloInstruction, key: str, value: str) -> None:
-    given = instruction.frontend_attributes
-    entries = dict(given.entries if given else ())
-    instruction.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted({**entries, key: value}.items())))

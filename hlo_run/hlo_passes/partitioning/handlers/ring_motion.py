@@ -19,6 +19,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.partitioning.rings import Ring
 from hlo_run.hlo_passes.partitioning.state import Builder
+from hlo_run.walks import reaches
 
 _SMALL = ("broadcast", "constant", "iota")
 _RESULT = 2
@@ -220,7 +221,7 @@ def _users_to_move(loop: HloInstruction) -> _Users | None:
             read.update(dict.fromkeys(inputs[1]))
         found[instruction] = None
         waiting += instruction.users
-    can_move = reductions and not any(_depends(value, reductions) for value in (*found, *read))
+    can_move = reductions and not any(reaches(value, reductions, lambda user: user.operands) for value in (*found, *read))
     return _Users(whole, list(found), reductions, list(read)) if can_move else None
 
 
@@ -234,19 +235,6 @@ def _is_simple_reduction(instruction: HloInstruction) -> bool:
 
 def _is_zero(value: HloInstruction) -> bool:
     return value.opcode == "constant" and not value.shape.dims and not bool(np.any(value.constant_array))
-
-
-def _depends(value: HloInstruction, others: list[HloInstruction]) -> bool:
-    seen: set[HloInstruction] = set()
-    waiting = [value]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction in others:
-            return True
-        if instruction not in seen:
-            seen.add(instruction)
-            waiting += instruction.operands
-    return False
 
 
 def _reduced(reduction: HloInstruction, shape: Shape, dims: Shape) -> Shape:

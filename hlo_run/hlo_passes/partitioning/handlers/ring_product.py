@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shardings.make import REPLICATED, device_array, listed_tiles, shard_shape
 from hlo_run.hlo.shardings.merge import merged
@@ -79,8 +80,7 @@ def _plan(p: Product) -> _Plan | None:
 
 def _is_excluded(p: Product) -> bool:
     """True if the module excludes it, or another loop already moves one of its operands."""
-    attributes = p.whole.frontend_attributes
-    if attributes is not None and attributes.get("_xla_collective_matmul") == "none":
+    if frontend_attribute(p.whole, "_xla_collective_matmul") == "none":
         return True
     operands = {_without_view(p.lhs.hlo), _without_view(p.rhs.hlo)}
     rings = p.lhs.state.rings.made

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.backward_convolution import has_form_of_library
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.edit import scalar_adder
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, either, is_all
@@ -162,25 +163,14 @@ def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed:
     if summed:
         shape = Shape.array(product.shape.element_type, tuple(product.shape.dims[dim] for dim in kept))
         zero = rw.constant(0, product.shape.element_type)
-        adder = _adder(i, product.shape.element_type)
+        assert i.parent is not None, "the instruction is in a computation"
+        assert i.parent.module is not None, "the computation is in a module"
+        adder = i.parent.module.add_computation(scalar_adder(product.shape.element_type))
         product = rw.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(sorted(summed)))
     goes_to = {labels.input.first_dim: labels.output.first_dim, labels.input.second_dim: labels.output.second_dim}
     goes_to |= dict(zip(labels.input.spatial_dims, labels.output.spatial_dims, strict=True))
     order = sorted(range(len(kept)), key=lambda number: goes_to[kept[number]])
     return rw.reshape(rw.transpose(product, order), i.shape.dims)
-
-
-def _adder(i: HloInstruction, element_type: str) -> HloComputation:
-    assert i.parent is not None, "the instruction is in a computation"
-    module = i.parent.module
-    assert module is not None, "the computation is in a module"
-    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
-    sides = [
-        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
-        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
-    ]
-    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
-    return module.add_computation(made)
 
 
 def biases_of_convolution(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -8,6 +8,7 @@ from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.walks import post_order
 
 
 class Loose(InstructionMaker):
@@ -124,12 +125,6 @@ def replace_by_form(
 
 def _unplaced(root: HloInstruction) -> list[HloInstruction]:
     """Return the operands, direct or not, that no computation has, first operands first, each before its users."""
-    order: dict[HloInstruction, None] = {}
-    stack = [(root, False)]
-    while stack:
-        one, is_done = stack.pop()
-        if is_done:
-            order.setdefault(one)
-        elif one.parent is None and one not in order:
-            stack += [(one, True), *((operand, False) for operand in reversed(one.operands))]
-    return list(order)
+    if root.parent is not None:
+        return []
+    return post_order(root, lambda user: [operand for operand in user.operands if operand.parent is None])

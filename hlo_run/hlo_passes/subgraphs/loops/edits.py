@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction, next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
@@ -64,7 +64,7 @@ def copy_body(
     """
     made: dict[HloInstruction, HloInstruction] = {body.parameters[0]: state}
     module, channels = into.module or body.module, dict[int, int]()
-    following = _next_channel(module) if module is not None else 1
+    following = next_channel_id(module) if module is not None else 1
     for old in body.post_order():
         if old in made:
             continue
@@ -75,19 +75,6 @@ def copy_body(
             old_channel = int(new.attrs["channel_id"])
             new.attrs["channel_id"] = channels.setdefault(old_channel, following + len(channels))
         if new.opcode == "fusion" and into.module is not None:
-            new.called = {"calls": (_own_fusion(into.module, old.fused_computation),)}
+            new.called = {"calls": (clone_with_fusions(into.module, old.fused_computation),)}
         made[old] = into.add(new)
     return made
-
-
-def _own_fusion(module: HloModule, computation: HloComputation) -> HloComputation:
-    """Return a copy of a fused computation, with copies of those that it calls."""
-    clone = clone_computation(module, computation)
-    for inner in clone.instructions:
-        if inner.opcode == "fusion":
-            inner.called = {"calls": (_own_fusion(module, inner.fused_computation),)}
-    return clone
-
-
-def _next_channel(module: HloModule) -> int:
-    return 1 + max((int(i.attrs["channel_id"]) for i in module.instructions if "channel_id" in i.attrs), default=0)

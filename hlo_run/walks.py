@@ -1,0 +1,42 @@
+"""Walks over any directed graph, without recursion: the graph is a function from a node to its successors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+def post_order(start: Node, successors: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """Return what `start` reaches, each node once and after its successors, the first successor first; `start` is the last.
+
+    In a cycle, the node that the walk enters first comes last.
+    """
+    order: list[Node] = []
+    entered = {start}
+    path: list[tuple[Node, Iterator[Node]]] = [(start, iter(successors(start)))]
+    while path:
+        node, rest = path[-1]
+        following = next((other for other in rest if other not in entered), None)
+        if following is None:
+            path.pop()
+            order.append(node)
+        else:
+            entered.add(following)
+            path.append((following, iter(successors(following))))
+    return order
+
+
+def reaches(start: Node, goals: Container[Node], successors: Callable[[Node], Iterable[Node]]) -> bool:
+    """Return True if `start` is a goal, or if a path leads from it to one."""
+    seen: set[Node] = set()
+    waiting = [start]
+    while waiting:
+        node = waiting.pop()
+        if node in goals:
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting += successors(node)
+    return False
