@@ -24,7 +24,6 @@ from hlo_run.pipeline.table_rows import numbered
 
 _COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
-
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 _FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
