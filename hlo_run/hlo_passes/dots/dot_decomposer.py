@@ -32,6 +32,8 @@ class DotDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
+        if not module.instructions_of("dot"):
+            return
         replaced = [dot for c in computation_post_order(module) for dot in _dots(c) if not _is_canonical(dot)]
         replace_each(module, replaced, _canonical)
 
