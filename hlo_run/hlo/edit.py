@@ -263,10 +263,11 @@ def is_removable(instruction: HloInstruction) -> bool:
     return not has_side_effect(instruction)
 
 
-def bypass(module: HloModule, old: HloInstruction) -> None:
+def bypass(module: HloModule, old: HloInstruction, inherits: bool = True) -> None:
     """Replace `old` by its only operand, whose value it returns, and remove `old` even if it has side effects.
 
-    Instructions that ran after `old` still run after the operand and after the control predecessors of `old`.
+    Instructions that ran after `old` still run after the operand and after the control predecessors of `old`. The operand
+    inherits what it lacks (`HloModule.replace`), unless `inherits` is false.
     """
     (source,) = old.operands
     assert old.parent is not None, "the instruction is in a computation"
@@ -277,7 +278,7 @@ def bypass(module: HloModule, old: HloInstruction) -> None:
             other.control_predecessors = list(dict.fromkeys(kept))
         elif first and old in other.operands:
             other.control_predecessors = list(dict.fromkeys((*other.control_predecessors, *first)))
-    module.replace(old, source)
+    (module.replace if inherits else module.replace_uses)(old, source)
     old.control_predecessors = []
     old.parent.remove(old)
 

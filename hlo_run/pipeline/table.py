@@ -24,8 +24,8 @@ from hlo_run.pipeline.table_rows import numbered
 
 _COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
-
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
+_FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
@@ -196,13 +196,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
                     HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow("transpose-folding", _FOLD_CONVOLUTIONS, for_opcodes=("convolution",), shares=True),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
                     HloRow("dce", _pass("simplifiers.dce")),
                 ),
                 repeat=25,
             ),
             HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",), mixes_layouts=True),
-            HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
+            HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot", "convolution")),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
         ),
@@ -278,7 +279,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow("bitcast_dtypes_expander", _pass("expanders.bitcast_dtypes_expander"), for_opcodes=("bitcast-convert",)),
-            HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
+            HloRow("transpose-folding", _pass("dots.transpose_folding", convolutions=False), for_opcodes=("dot",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("reduce-decomposer", _pass("reductions.reduce_decomposer"), for_opcodes=("reduce",)),
             HloRow("algorithm-checker", _pass("library.algorithm_checker"), for_opcodes=("dot",)),

@@ -25,7 +25,7 @@ from hlo_run.hlo_passes.subgraphs.inlining import inline
 
 # The opcodes that a branch may have if it is to be computed unconditionally.
 _CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
-    """broadcast concatenate constant dynamic-slice get-tuple-element iota pad parameter reduce reshape slice tuple""".split()
+    """broadcast concatenate constant dynamic-slice get-tuple-element pad parameter reduce reshape slice tuple""".split()
 )
 
 # A conditional with this attribute belongs to a group that the scheduler keeps together.

@@ -3,7 +3,8 @@
     dot(f32[3,4,5], f32[5,3,6]), lhs_contracting_dims={2,0}, rhs_contracting_dims={0,1}
         =>   dot(reshape f32[4,15] (transpose), reshape f32[15,6]), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-Batch dimensions are first; each side has one contracting dimension and at most one other dimension. Leaves transposes and
+Batch dimensions are first; each side has one contracting dimension and at most one other dimension, none if it would have one
+element. Leaves transposes and
 reshapes that change nothing, which the simplifier removes. XLA's `DotDecomposer`.
 """
 
@@ -16,8 +17,9 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Editor, replace_each
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -30,8 +32,14 @@ class DotDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [dot for dot in module.in_post_order("dot") if not _is_canonical(dot)]
+        if not module.instructions_of("dot"):
+            return
+        replaced = [dot for c in computation_post_order(module) for dot in _dots(c) if not _is_canonical(dot)]
         replace_each(module, replaced, _canonical)
+
+
+def _dots(computation: HloComputation) -> list[HloInstruction]:
+    return [i for i in computation.instructions if i.opcode == "dot" and not computation.is_fusion]
 
 
 def _is_canonical(dot: HloInstruction) -> bool:
@@ -55,10 +63,12 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
     ]
     # XLA takes the sizes in the order of the left operand's dimensions: all batches together are the same.
     sizes = [lhs.shape.dims[d] for d in (batch[0] if any(dot.shape.dynamic_dims) else sorted(batch[0]))]
-    new_lhs = _grouped(lhs, batch[0], sizes, [free[0]] * bool(free[0]) + [contracting[0]])
-    new_rhs = _grouped(rhs, batch[1], sizes, [contracting[1]] + [free[1]] * bool(free[1]))
+    # Free dimensions that have one element together go.
+    seen = [[group] if _size(operand, group) != 1 else [] for operand, group in zip((lhs, rhs), free, strict=True)]
+    new_lhs = _grouped(lhs, (*batch[0], *free[0], *contracting[0]), sizes, [*seen[0], contracting[0]])
+    new_rhs = _grouped(rhs, (*batch[1], *contracting[1], *free[1]), sizes, [contracting[1], *seen[1]])
     count = len(sizes)
-    dims = [*new_lhs.shape.dims[:count], *(_size(lhs, f) for f in free[:1] if f), *(_size(rhs, f) for f in free[1:] if f)]
+    dims = [*new_lhs.shape.dims[:count], *(_size(lhs, f) for f in seen[0]), *(_size(rhs, f) for f in seen[1])]
     changed = {
         "lhs_batch_dims": tuple(range(count)),
         "lhs_contracting_dims": (new_lhs.shape.rank - 1,),
@@ -78,19 +88,19 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
 
 
 def _grouped(
-    value: HloInstruction, batch: Sequence[int], batch_sizes: Sequence[int], groups: Sequence[Sequence[int]]
+    value: HloInstruction, order: Sequence[int], batch_sizes: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> HloInstruction:
-    """Return `value` with the batch dimensions first, seen as `batch_sizes`, then one dimension for each group.
+    """Return `value` with its dimensions in an order, seen as `batch_sizes`, then one dimension for each group.
 
     The transpose and reshape are made even if they change nothing, as in XLA.
     """
     editor, dims = Editor(value, keeps_sharding=False), value.shape.dims
-    order = (*batch, *(d for group in groups for d in group))
+    batch = order[: len(batch_sizes)]
     transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
     sizes = (*batch_sizes, *(_size(value, group) for group in groups))
     grouped = Shape.array(value.shape.element_type, sizes)
     grouped = replace(grouped, dynamic_dims=_dynamic(value, [*([d] for d in batch), *groups]))
-    return editor.add("reshape", grouped, [editor.add("transpose", transposed, [value], dimensions=order)])
+    return editor.add("reshape", grouped, [editor.add("transpose", transposed, [value], dimensions=tuple(order))])
 
 
 def _dynamic(value: HloInstruction, groups: Sequence[Sequence[int]]) -> tuple[bool, ...]:

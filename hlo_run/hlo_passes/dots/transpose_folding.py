@@ -1,9 +1,10 @@
-"""Fold a transpose of an operand into the dimension numbers of its dot.
+"""Fold a transpose of an operand into the dimension numbers of its dot or convolution.
 
     d = f32[128,32] dot(transpose f32[128,64] (a), b), lhs_contracting_dims={1}   =>   dot(a, b), lhs_contracting_dims={0}
+    c = convolution(transpose (a), dimensions={0,2,3,1}, b), dim_labels=b01f_01io->b01f   =>   .., dim_labels=bf01_01io->b01f
 
-The free dimensions must keep their order, the dimensions of each kind must be adjacent, and the batch not innermost, so that
-a library reads the operand as matrices. XLA's `TransposeFolding`.
+In a dot the free dimensions must keep their order, the dimensions of each kind must be adjacent, and the batch not innermost,
+so that a library reads the operand as matrices. XLA's `TransposeFolding`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.matrix_product import lies_as_matrices
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import copy_instruction, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -24,24 +27,47 @@ class TransposeFolding(Struct, frozen=True):
 
     name: ClassVar[str] = "transpose-folding"
 
+    dots: bool = True
+    convolutions: bool = True
+
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        folded: list[HloInstruction] = []
-        for dot in module.instructions_of("dot"):
-            if min(operand.shape.rank for operand in dot.operands) < 2:
-                continue
-            numbers = [number for number in range(2) if dot.operands[number].opcode == "transpose" and _may_fold(dot, number)]
-            operands = list(dot.operands)
-            for number in numbers:
-                folded.append(operands[number])
-                _renumber(dot, ("lhs", "rhs")[number], operands[number].dimensions)
-                operands[number] = operands[number].operands[0]
-            if numbers:
-                # XLA makes a new dot, which takes a number and then the name of the old one.
-                module.unique_instruction_name("dot")
-                dot.operands = operands
-        remove_unused(folded)
+        found = {dot: _foldable(dot) for dot in module.instructions_of("dot")} if self.dots else {}
+        if self.convolutions:
+            found |= {convolution: _transposed(convolution) for convolution in module.instructions_of("convolution")}
+        replace_each(module, [user for user, numbers in found.items() if numbers], lambda user: _folded(user, found[user]))
+
+
+def _transposed(user: HloInstruction) -> list[int]:
+    return [number for number in range(2) if user.operands[number].opcode == "transpose"]
+
+
+def _foldable(dot: HloInstruction) -> list[int]:
+    if min(operand.shape.rank for operand in dot.operands) < 2:
+        return []
+    return [number for number in _transposed(dot) if _may_fold(dot, number)]
+
+
+def _folded(user: HloInstruction, numbers: list[int]) -> HloInstruction:
+    """Add the instruction that reads what these operands transpose, after all others, as XLA does."""
+    computation, transposes = user.parent, user.operands
+    assert computation is not None, "the instruction is in a computation"
+    operands = [operand.operands[0] if number in numbers else operand for number, operand in enumerate(transposes)]
+    new = computation.add(copy_instruction(user, operands, name=user.opcode))
+    for number in numbers:
+        if user.opcode == "dot":
+            _renumber(new, ("lhs", "rhs")[number], transposes[number].dimensions)
+        else:
+            _relabel(new, ("input", "kernel")[number], transposes[number].dimensions)
+    return new
+
+
+def _relabel(convolution: HloInstruction, side: str, permutation: tuple[int, ...]) -> None:
+    old: OperandLabels = getattr(convolution.dim_labels, side)
+    spatial = tuple(permutation[d] for d in old.spatial_dims)
+    new = OperandLabels(old.letters, permutation[old.first_dim], permutation[old.second_dim], spatial)
+    convolution.attrs["dim_labels"] = replace(convolution.dim_labels, **{side: new})
 
 
 def _renumber(dot: HloInstruction, side: str, permutation: tuple[int, ...]) -> None:

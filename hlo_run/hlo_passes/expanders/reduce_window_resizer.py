@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.windows import has_one_dim, with_two_dims
 
 
 class ReduceWindowResizer(Struct, frozen=True):
@@ -25,4 +26,4 @@ class ReduceWindowResizer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        add_second_dim(module, [i for i in module.in_post_order("reduce-window") if has_one_dim(i)])
+        expand(module, ("reduce-window",), with_two_dims, has_one_dim, inherits=False)

@@ -26,7 +26,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
-from hlo_run.hlo_passes.subgraphs.windows import add_second_dim, has_one_dim
+from hlo_run.hlo_passes.subgraphs.windows import has_one_dim, with_two_dims
 
 
 class ReduceWindowRewriter(Struct, frozen=True):
@@ -37,9 +37,20 @@ class ReduceWindowRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         block = ctx.options.xla_reduce_window_rewrite_base_length
-        build = partial(_in_blocks, block)
-        expand(module, ("reduce-window",), build, lambda old: _scanned_dim(old, block) is not None, inherits=False)
-        add_second_dim(module, [i for i in module.instructions_of("reduce-window") if has_one_dim(i)])
+        expand(module, ("reduce-window",), partial(_rewritten, block), lambda old: _may_rewrite(old, block), inherits=False)
+        # XLA repeats the pass: the sums over blocks are new windows, of rank 1 too.
+        expand(module, ("reduce-window",), with_two_dims, has_one_dim, inherits=False)
+
+
+def _may_rewrite(old: HloInstruction, block: int) -> bool:
+    return _scanned_dim(old, block) is not None or has_one_dim(old)
+
+
+def _rewritten(block: int, b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:
+    if _scanned_dim(old, block) is None:
+        return with_two_dims(b, old, *operands)
+    x, init = operands
+    return _in_blocks(block, b, old, x, init)
 
 
 def _scanned_dim(old: HloInstruction, block: int) -> int | None:

@@ -105,11 +105,13 @@ class _Normalizer(Struct, frozen=True):
         editor, shape, users = Editor(instruction, derives=False), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
         instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
+        if self._has_narrow(shape):
+            self._widen_result(editor, instruction, users)
         if instruction.called_computations and instruction.opcode not in _KEEPS_COMPUTATIONS:
             instruction.called = {key: tuple(map(self._wide_clone, group)) for key, group in instruction.called.items()}
-        if not self._has_narrow(shape):
-            return
-        is_root = instruction.is_root
+
+    def _widen_result(self, editor: Editor, instruction: HloInstruction, users: list[HloInstruction]) -> None:
+        shape, is_root = instruction.shape, instruction.is_root
         instruction.shape = shape.map_leaves(self._wide_shape)
         back = self._back(editor, instruction, shape)
         widened = [u for u in users if self.omits_roundings and u.opcode == "convert" and u.shape.element_type == self.wide]
@@ -144,13 +146,14 @@ class _Normalizer(Struct, frozen=True):
         if not any(self._has_narrow(p.shape) for p in body.parameters) and not self._has_narrow(body.root.shape):
             return body
         clone = clone_computation(self.module, body)
-        for parameter in clone.parameters:
-            if parameter.shape.element_type == self.narrow:
-                self._widen_parameter(parameter)
+        # The result first, as in XLA: it decides the names.
         root = clone.root
         if self._has_narrow(root.shape):
             editor = Editor(root, derives=False)
             clone.root = self._forth(editor, root)
+        for parameter in clone.parameters:
+            if parameter.shape.element_type == self.narrow:
+                self._widen_parameter(parameter)
         return clone
 
     def _widen_parameter(self, parameter: HloInstruction) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -24,7 +24,7 @@ class SliceSinker(Struct, frozen=True):
     name: ClassVar[str] = "slice-sinker"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations except fusion bodies in place, by one walk over each."""
+        """Edit all computations except fusion bodies in place, by one walk over each. The slices that lose their users stay."""
         del ctx
         computations = dict.fromkeys(i.parent for i in module.instructions_of("slice"))
         for computation in computations:
@@ -34,17 +34,13 @@ class SliceSinker(Struct, frozen=True):
 
 
 def _sink_all(module: HloModule, computation: HloComputation) -> None:
-    sunk: dict[HloInstruction, None] = {}
     for instruction in computation.post_order():
-        if instruction in sunk or not _is_of_slices(instruction):
+        if not _is_of_slices(instruction):
             continue
-        group = [user for user in _users_of_slices(instruction) if user not in sunk and _is_similar(user, instruction)]
+        group = [user for user in _users_of_slices(instruction) if _is_similar(user, instruction)]
         whole = instruction.operands[0].operands[0].shape
-        if sum(user.shape.element_count for user in group) < whole.element_count:
-            continue
-        _sink(module, group)
-        sunk.update(dict.fromkeys(group))
-    remove_unused(sunk)
+        if sum(user.shape.element_count for user in group) >= whole.element_count:
+            _sink(module, group)
 
 
 def _is_of_slices(i: HloInstruction) -> bool:
@@ -78,9 +74,10 @@ def _is_similar(one: HloInstruction, two: HloInstruction) -> bool:
 def _sink(module: HloModule, group: list[HloInstruction]) -> None:
     first = group[0]
     sources = [operand.operands[0] for operand in first.operands]
-    editor = Editor(first)
+    computation = first.parent
+    assert computation is not None, "the instruction is in a computation"
     shape = sources[0].shape.with_element_type(first.shape.element_type)
-    whole = editor.computation.add(copy_instruction(first, sources, shape, first.opcode))
+    whole = computation.add(copy_instruction(first, sources, shape))
     for old in group:
-        piece = Editor(old).add("slice", old.shape, [whole], slice=old.operands[0].slice_ranges)
-        module.replace(old, piece)
+        piece = computation.add(copy_instruction(old.operands[0], [whole], old.shape))
+        module.replace_uses(old, piece)

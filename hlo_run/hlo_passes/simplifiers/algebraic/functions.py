@@ -132,7 +132,7 @@ def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
             low, high = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
             numbers = splat_value(low), splat_value(high)
             if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] < numbers[1]):
-                return rw.add("clamp", i.shape, [low, value, high])
+                return rw.add("clamp", value.shape, [low, value, high])
     return None
 
 

@@ -8,6 +8,7 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 _Range = tuple[int, int, int]
@@ -74,7 +75,9 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
             return None
         taken.insert(0, (0, min(left, size), 1))
         left = max(left // size, 1)
-    return rw.reshape(_slice(rw, source, taken), i.shape.dims)
+    # As in XLA the slice has the default layout, whatever that of the operand.
+    shape = Shape.array(source.shape.element_type, tuple(limit for _, limit, _ in taken))
+    return rw.reshape(rw.add("slice", shape, [source], slice=tuple(taken)), i.shape.dims)
 
 
 def slice_of_running_reduction(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

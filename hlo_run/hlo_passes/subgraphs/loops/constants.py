@@ -16,15 +16,28 @@ class ConstantSinking(Struct, frozen=True):
     only_scalars: bool = False
 
     def run(self, module: HloModule) -> None:
-        """Edit in place, outer loops before inner ones."""
-        for loop in module.instructions_of("while"):
-            if self._sinks(loop):
-                for name in ("body", "condition"):
-                    if len(loop.called[name][0].callers) > 1:
-                        _copied(module, loop, name)
-            state = loop_state(loop)
-            if state is not None:
-                self._sink(module, state)
+        """Edit in place, outer loops before inner ones: the inner loops are those of the copies of their outer loop's body."""
+        if not module.instructions_of("while"):
+            return
+        waiting, seen = [module.entry], set[HloComputation]()
+        while waiting:
+            computation = waiting.pop()
+            if computation in seen:
+                continue
+            seen.add(computation)
+            for instruction in computation.instructions:
+                if instruction.opcode == "while":
+                    self._sink_into(module, instruction)
+                waiting += instruction.called_computations
+
+    def _sink_into(self, module: HloModule, loop: HloInstruction) -> None:
+        if self._sinks(loop):
+            for name in ("body", "condition"):
+                if len(loop.called[name][0].callers) > 1:
+                    _copied(module, loop, name)
+        state = loop_state(loop)
+        if state is not None:
+            self._sink(module, state)
 
     def _may_sink(self, value: HloInstruction) -> bool:
         if value.opcode == "broadcast" and self.broadcasts:
