@@ -40,7 +40,8 @@ DOCUMENTED = frozenset((0, 1, 2, 3, 4, 5, 6, 141))
 SECONDS_FOR_AN_INPUT = 10
 # For a call that waits without using the processor. Other programs may leave it little.
 _WALL_SECONDS = 600
-_MEMORY_BYTES = 3 << 30
+# Beside what the process has when it begins: that of a worker of pytest grows with the tests before.
+_MEMORY_BYTES = 5 << 29
 _FILE_BYTES = 200 << 20
 _BATCH = 200
 _PACKAGE = str(Path(hlo_run.__file__).parent)
@@ -206,7 +207,8 @@ def _clean(folder: Path) -> None:
 
 
 def _work(cases: Iterable[tuple[int, Callable[[], Case]]], pipe: Connection, folder: Path, fault: Path) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + _MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     for number in (0, 1, 2):
