@@ -36,31 +36,31 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hlo_run", "--one_process", "--platform=Host", "--num_nodes=2", *flags, "m.hlo"]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=pipe, stderr=pipe, text=True)
-
-
-def test_two_processes_share_a_run(file: Path) -> None:
-    """Process 0 compares and writes; both have the same exit code."""
+def test_two_processes_share_a_run(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 0 compares and writes; both have the same exit code. Process 1 is that of the test, which has imported all."""
+    monkeypatch.chdir(file.parent)
     common = (
+        "--one_process",
+        "--platform=Host",
+        "--num_nodes=2",
         "--num_repeats=2",
         "--compile_processes=1",
         "--save_outputs=out.npz",
         "--report_json=report.json",
         "--print_literals",
     )
-    with _start(file.parent, "--task_id=0", "--address=127.0.0.1:0", *common) as first:
+    command = [sys.executable, "-m", "hlo_run", "--task_id=0", "--address=127.0.0.1:0", *common, "m.hlo"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(file.parent), stdout=pipe, stderr=pipe, text=True) as first:
         assert first.stderr is not None
         lines: list[str] = []
         while "listens at" not in (line := first.stderr.readline()):
             lines.append(line)
             assert line, "".join(lines)
-        with _start(file.parent, "--task_id=1", f"--address={line.split()[-1]}", *common) as second:
-            other_text, other_messages = second.communicate(timeout=60)
+        code = run(["--task_id=1", f"--address={line.split()[-1]}", *common, "m.hlo"])
         text, messages = first.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0), messages + other_messages
+    other_text, other_messages = capsys.readouterr()
+    assert (first.returncode, code) == (0, 0), messages + other_messages
     assert "process 0 of 2: devices 0 to 1" in "".join(lines)
     assert "process 1 of 2: devices 2 to 3" in other_messages
     assert "2 processes, 4 replicas x 1 partitions" in messages
