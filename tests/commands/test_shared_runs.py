@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 from processes import environment
 
 from hlo_run.cli import run
+from hlo_run.execution.sharing import options_of_process
+from hlo_run.options import Options
+from hlo_run.processes.launcher import Launch
 
 # Without kernels, so that the processes compile little.
 MODULE = """HloModule m, replica_count=4
@@ -70,6 +74,18 @@ def test_two_processes_share_a_run(file: Path, capsys: pytest.CaptureFixture[str
     assert "Result" not in other_text
     with np.load(file.parent / "out.npz") as found:
         assert [found[name].shape for name in sorted(found.files)] == [(24, 3)] * 4
+
+
+def test_processes_after_the_first_write_nothing() -> None:
+    given = replace(
+        Options(), xla_dump_to="d", xla_dump_hlo_as_text=True, xla_dump_hlo_snapshots=True, report_json="r", save_outputs="o"
+    )
+    assert options_of_process(given, Launch(2, 0)) == given
+    others = options_of_process(given, Launch(2, 1))
+    assert (others.dumps_to, others.dumps_snapshots, others.report_json, others.save_outputs) == ("", False, "", "")
+    assert not others.print_locations
+    paged = options_of_process(replace(Options(), report_html="page.html"), Launch(2, 1))
+    assert (paged.report_html, paged.print_locations) == ("", True), "the kernels of a run for a page have locations"
 
 
 def test_what_processes_cannot_share(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
