@@ -105,3 +105,4 @@ def test_a_run_that_was_compiled_before_needs_no_compiler(file: str, tmp_path: P
     assert _of(modules, "hlo_run.reference.evaluate.evaluate"), "it was compared"
     compiler = [name for name in _of(modules, "xdsl", "llvmlite", *_COMPILER) if not name.startswith("hlo_run.analysis")]
     assert compiler == []
+    assert _of(modules, "hlo_run.processes.partners", "concurrent.futures") == [], "one process and one device wait for no others"

@@ -130,7 +130,8 @@ def write_isolated(folder: str, name: str, module: HloModule, values: Sequence[L
 def isolate(task: Task, module: HloModule) -> HloModule:
     """Return the fusion of the flag as a module, and write it to a file together with its operands in this run.
 
-    Changes the task to one of the new module: `given` are the operands, and the options for the old arguments are cleared.
+    Changes the task to one of the new module, for one device: `given` are the operands, random ones if the run is on several
+    devices, and the options for the old arguments are cleared.
     """
     options = task.options
     fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options.compile)
@@ -140,6 +141,8 @@ def isolate(task: Task, module: HloModule) -> HloModule:
         return alone
     arguments = Arguments(replace(options, save_inputs=""), module, task.given, task.place, task.given_from)
     try:
+        if arguments.grid.size > 1:
+            raise Unsupported(f"they differ between the devices of {arguments.grid}")
         values, source = arguments.next(1)
         task.given = operands_in_run(fusion, values, MODULE_SEED)
         task.given_from = f"the run of {module.name} with {source}"

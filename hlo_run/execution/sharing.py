@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What only process 0 writes, since it has all results.
 _WRITTEN = (
     "report_json report_jsonl report_junit report_html save_inputs save_outputs output_literals_file dump_output_literal_to "
-    "append_profile_to_csv_file profile xla_dump_to"
+    "append_profile_to_csv_file profile"
 ).split()
 
 
@@ -37,7 +37,11 @@ def options_of_process(options: Options, launch: Launch) -> Options:
         raise UsageError(f"--jobs={options.jobs}: {launch.count} processes share each file, one after the other")
     if options.check_each_pass:
         raise UsageError("--check_each_pass runs in one process", hint="--num_nodes=1")
-    return replace(options, **dict.fromkeys(_WRITTEN, "")) if launch.number else options
+    if not launch.number:
+        return options
+    # The kernels of a run for a page have locations, and all processes compile the same.
+    locates = options.print_locations or bool(options.report_html)
+    return replace(options, xla_enable_dumping=False, print_locations=locates, **dict.fromkeys(_WRITTEN, ""))
 
 
 def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform: str) -> None:

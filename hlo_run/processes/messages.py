@@ -8,7 +8,8 @@ Headers are decoded to the records below and nothing else: a message can name no
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -121,21 +122,32 @@ def send(connection: socket.socket, message: Message, arrays: Sequence[memoryvie
         connection.sendall(array)
 
 
-def receive(connection: socket.socket, most_header_bytes: int, most_bytes: int) -> tuple[Message, list[bytearray]]:
-    """Wait for a message. Returns it with its arrays. Raises Closed, BadMessage and OSError."""
-    size = int.from_bytes(_exactly(connection, _SIZE_BYTES), "little")
+def receive(
+    connection: socket.socket,
+    most_header_bytes: int,
+    most_bytes: int,
+    deadline: float | None = None,
+    progress: Callable[[], None] | None = None,
+) -> tuple[Message, list[bytearray]]:
+    """Wait for a message. Returns it with its arrays. `progress` is called whenever a part of an array has come.
+
+    Raises Closed, BadMessage and OSError; TimeoutError if the whole message has not come by the deadline (of `time.monotonic`).
+    """
+    size = int.from_bytes(_exactly(connection, _SIZE_BYTES, deadline), "little")
     if size > most_header_bytes:
         raise BadMessage(f"a header of {size} bytes")
     try:
-        header = _decoder.decode(_exactly(connection, size))
+        header = _decoder.decode(_exactly(connection, size, deadline))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a ValidationError is a DecodeError
         raise BadMessage(str(error)) from None
     if min(header.sizes, default=0) < 0 or sum(header.sizes) > most_bytes:
         raise BadMessage(f"arrays of {sum(header.sizes)} bytes, where at most {most_bytes} are expected")
-    return header.message, [_exactly(connection, size) for size in header.sizes]
+    return header.message, [_exactly(connection, size, deadline, progress) for size in header.sizes]
 
 
-def _exactly(connection: socket.socket, size: int) -> bytearray:
+def _exactly(
+    connection: socket.socket, size: int, deadline: float | None, progress: Callable[[], None] | None = None
+) -> bytearray:
     """Return the next `size` bytes. Memory grows with the data, not with what the other side announces."""
     data = bytearray()
     while len(data) < size:
@@ -143,8 +155,15 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
         data.extend(bytes(min(size - first, max(_CHUNK_BYTES, first))))
         with memoryview(data) as view:
             while first < len(view):
+                if deadline is not None:  # a time-out of the socket alone begins again with every byte
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError
+                    connection.settimeout(left)
                 count = connection.recv_into(view[first:])
                 if not count:
                     raise Closed
                 first += count
+                if progress is not None:
+                    progress()
     return data

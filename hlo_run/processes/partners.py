@@ -153,9 +153,14 @@ class Partners:
 
     def _receive(self, partner: _Partner) -> None:
         error: HloRunError
+
+        def progress() -> None:  # signs of life wait until a long message has gone
+            partner.heard = partner.computed = time.monotonic()
+
         try:
             while True:
-                self._arrived(partner, *receive(partner.connection, _MOST_HEADER_BYTES, self._most_bytes))
+                message = receive(partner.connection, _MOST_HEADER_BYTES, self._most_bytes, progress=progress)
+                self._arrived(partner, *message)
         except Closed:
             error = DeviceError(f"process {partner.number} ended without a word: its connection is closed", hint=_SEE_HINT)
         except BadMessage as bad:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import time
@@ -191,9 +192,9 @@ def _answer(meeting: Meeting, connection: socket.socket, deadline: float, name: 
 
     Raises DeviceError if it says nothing, for which `reason` is the likely reason.
     """
-    connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+    deadline = max(deadline, time.monotonic() + _RETRY_SECONDS)
     try:
-        message: Message = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+        message: Message = receive(connection, _MOST_HEADER_BYTES, 0, deadline)[0]
     except TimeoutError:
         message_text = f"{name} did not answer within {meeting.timeout_seconds:g} s: {reason}"
         raise DeviceError(message_text, hint=f"see what it prints; {_TIMEOUT_FLAG} sets the time") from None
@@ -222,15 +223,16 @@ def _problem(meeting: Meeting, introduction: Introduction, known: dict[int, sock
 
 def _greeting(meeting: Meeting, connection: socket.socket, deadline: float) -> Introduction:
     """Return how a new connection introduces itself, once it has proved that it knows the secret. Raises _Stranger."""
-    connection.settimeout(max(_RETRY_SECONDS, min(_STRANGER_SECONDS, deadline - time.monotonic())))
+    begin = time.monotonic()
+    deadline = max(begin + _RETRY_SECONDS, min(begin + _STRANGER_SECONDS, deadline))
     try:
-        greeting = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+        greeting = receive(connection, _MOST_HEADER_BYTES, 0, deadline)[0]
         if not isinstance(greeting, Greeting) or greeting.magic != MAGIC or len(greeting.nonce) != NONCE_BYTES:
             raise _Stranger("it is no process of this version of hlo-run")
         nonces = greeting.nonce, nonce()
         send(connection, Challenge(nonces[1], proof(meeting.secret, _LISTENER, nonces)))
         try:
-            hello = receive(connection, _MOST_HEADER_BYTES, 0)[0]
+            hello = receive(connection, _MOST_HEADER_BYTES, 0, deadline)[0]
         except (Closed, ConnectionError):
             raise _Stranger(_NO_SECRET) from None
     except TimeoutError:
@@ -322,7 +324,12 @@ def _called(host: str, port: int, deadline: float, name: str, say: Callable[[str
     while True:
         left = deadline - time.monotonic()
         try:
-            return socket.create_connection((host, port), timeout=max(_RETRY_SECONDS, left))
+            connection = socket.create_connection((host, port), timeout=max(_RETRY_SECONDS, left))
+            if connection.getsockname() != connection.getpeername():
+                return connection
+            # While nothing listens at a port that the system also gives to callers, a caller may get and reach its own.
+            connection.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except OSError as error:
             reason = error.strerror or str(error)
             if left <= 0:

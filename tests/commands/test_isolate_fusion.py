@@ -185,15 +185,19 @@ def test_a_stage_of_the_fusion_alone(looped: str, tmp_path: Path, capsys: pytest
     assert not (tmp_path / "looped.f.inner.hlo").exists(), "a stage writes no other files"
 
 
+@pytest.mark.parametrize(
+    ("header", "operand"), [("", 'custom-call(p), custom_call_target="nobody.knows"'), (", replica_count=2", "copy(p)")]
+)
 def test_operands_beyond_the_reference_are_random(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    header: str, operand: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Those of an unknown custom call, and those of several devices."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "opaque.hlo"
-    file.write_text("""HloModule strange
-    ENTRY e { p = f32[8] parameter(0)
-      c = f32[8] custom-call(p), custom_call_target="nobody.knows"
-      ROOT n = f32[8] negate(c) }""")
+    file.write_text(f"""HloModule strange{header}
+    ENTRY e {{ p = f32[8] parameter(0)
+      c = f32[8] {operand}
+      ROOT n = f32[8] negate(c) }}""")
     assert run(["--platform=Host", "--isolate_fusion=wrapped_negate", str(file)]) == 0
     assert "%wrapped_negate gets random operands" in capsys.readouterr().err
     with np.load(tmp_path / "strange.wrapped_negate.npz") as data:

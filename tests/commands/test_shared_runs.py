@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 from processes import environment
 
 from hlo_run.cli import run
+from hlo_run.execution.sharing import options_of_process
+from hlo_run.options import Options
+from hlo_run.processes.launcher import Launch
 
 # Without kernels, so that the processes compile little.
 MODULE = """HloModule m, replica_count=4
@@ -36,31 +40,31 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hlo_run", "--one_process", "--platform=Host", "--num_nodes=2", *flags, "m.hlo"]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=pipe, stderr=pipe, text=True)
-
-
-def test_two_processes_share_a_run(file: Path) -> None:
-    """Process 0 compares and writes; both have the same exit code."""
+def test_two_processes_share_a_run(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 0 compares and writes; both have the same exit code. Process 1 is that of the test, which has imported all."""
+    monkeypatch.chdir(file.parent)
     common = (
+        "--one_process",
+        "--platform=Host",
+        "--num_nodes=2",
         "--num_repeats=2",
         "--compile_processes=1",
         "--save_outputs=out.npz",
         "--report_json=report.json",
         "--print_literals",
     )
-    with _start(file.parent, "--task_id=0", "--address=127.0.0.1:0", *common) as first:
+    command = [sys.executable, "-m", "hlo_run", "--task_id=0", "--address=127.0.0.1:0", *common, "m.hlo"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(file.parent), stdout=pipe, stderr=pipe, text=True) as first:
         assert first.stderr is not None
         lines: list[str] = []
         while "listens at" not in (line := first.stderr.readline()):
             lines.append(line)
             assert line, "".join(lines)
-        with _start(file.parent, "--task_id=1", f"--address={line.split()[-1]}", *common) as second:
-            other_text, other_messages = second.communicate(timeout=60)
+        code = run(["--task_id=1", f"--address={line.split()[-1]}", *common, "m.hlo"])
         text, messages = first.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0), messages + other_messages
+    other_text, other_messages = capsys.readouterr()
+    assert (first.returncode, code) == (0, 0), messages + other_messages
     assert "process 0 of 2: devices 0 to 1" in "".join(lines)
     assert "process 1 of 2: devices 2 to 3" in other_messages
     assert "2 processes, 4 replicas x 1 partitions" in messages
@@ -70,6 +74,18 @@ def test_two_processes_share_a_run(file: Path) -> None:
     assert "Result" not in other_text
     with np.load(file.parent / "out.npz") as found:
         assert [found[name].shape for name in sorted(found.files)] == [(24, 3)] * 4
+
+
+def test_processes_after_the_first_write_nothing() -> None:
+    given = replace(
+        Options(), xla_dump_to="d", xla_dump_hlo_as_text=True, xla_dump_hlo_snapshots=True, report_json="r", save_outputs="o"
+    )
+    assert options_of_process(given, Launch(2, 0)) == given
+    others = options_of_process(given, Launch(2, 1))
+    assert (others.dumps_to, others.dumps_snapshots, others.report_json, others.save_outputs) == ("", False, "", "")
+    assert not others.print_locations
+    paged = options_of_process(replace(Options(), report_html="page.html"), Launch(2, 1))
+    assert (paged.report_html, paged.print_locations) == ("", True), "the kernels of a run for a page have locations"
 
 
 def test_what_processes_cannot_share(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -200,6 +201,41 @@ def test_a_process_that_ends_or_fails_is_an_error_of_those_that_wait() -> None:
             partners.take(1, Parcel("result", 1))
         partners.close(Farewell(0))
         there.close()
+
+
+def test_a_caller_that_reaches_itself_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may give a caller the port that it calls, while nothing listens there."""
+    calls: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def reaches_itself(address: tuple[str, int], timeout: float) -> socket.socket:
+        if calls:
+            return connect(address, timeout)
+        caller = socket.socket()
+        caller.bind(("127.0.0.1", 0))
+        caller.connect(caller.getsockname())
+        calls.append(caller)
+        return caller
+
+    monkeypatch.setattr(socket, "create_connection", reaches_itself)
+    place = Place()
+    for connections in _together(lambda: _meet(place, 2, 0), lambda: _meet(place, 2, 1)):
+        (connection,) = connections.values()
+        connection.close()
+    assert calls[0].fileno() < 0, "it was closed"
+
+
+def test_a_deadline_is_that_of_the_whole_message() -> None:
+    """Who sends a byte now and then does not hold up the listener, and a long message that still comes is a sign of life."""
+    here, there = socket.socketpair()
+    send(here, Beat(True), [memoryview(b"abc")])
+    with pytest.raises(TimeoutError):
+        receive(there, _MANY, 3, deadline=time.monotonic())
+    parts: list[None] = []
+    receive(there, _MANY, 3, time.monotonic() + 20, lambda: parts.append(None))
+    assert parts
+    here.close()
+    there.close()
 
 
 def test_headers_are_decoded_to_messages_alone() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hlo_run.backends.exchange.link import ProcessLink
 from hlo_run.backends.exchange.team import Wait
 from hlo_run.errors import DeviceError, HloRunError
-from hlo_run.processes.partners import Partners
+
+if TYPE_CHECKING:
+    from hlo_run.backends.exchange.link import ProcessLink
+    from hlo_run.processes.partners import Partners
 
 DEFAULT_SECONDS = 30
 """The default of `--xla_gpu_executable_terminate_timeout_seconds`."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from msgspec import Struct, field
@@ -17,8 +16,8 @@ from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.collectives import combine
 from hlo_run.backends.literals import Bytes
 
-# Makes the arrays of an operand list of the bytes that another process sent.
-Decode = Callable[[Sequence[bytearray]], "list[Array]"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class MeetingKey(Struct, frozen=True):
@@ -36,6 +35,8 @@ class Meeting:
     """
 
     def __init__(self) -> None:
+        from concurrent.futures import Future  # imports logging; most runs have one device
+
         self.operands: dict[int, list[Array]] = {}
         self.sent: dict[int, list[bytearray]] = {}
         self.thunk: CollectiveThunk | None = None
@@ -70,7 +71,8 @@ class Link(Protocol):
 class World(Struct):
     """The devices of a run, replica-major, their meetings, and the messages that were sent but not received yet.
 
-    With a `link` some of the devices are in other processes. Results of asynchronous collectives are computed by `workers`.
+    With a `link` some of the devices are in other processes. Results of asynchronous collectives are computed by `workers`, which
+    the first of them makes.
     """
 
     replicas: int = 1
@@ -81,7 +83,7 @@ class World(Struct):
     messages: dict[tuple[int, int, int], deque[list[Bytes]]] = field(default_factory=dict[Any, "deque[list[Bytes]]"])
     meetings: dict[MeetingKey, Meeting] = field(default_factory=dict[MeetingKey, Meeting])
     rounds: dict[tuple[int, str, tuple[int, ...]], int] = field(default_factory=dict[Any, int])
-    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(thread_name_prefix="collective"))
+    workers: ThreadPoolExecutor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, team: Team[Any] | None) -> None:
@@ -150,7 +152,15 @@ class World(Struct):
         if at_once:
             self._compute(thunk, key.members, meeting)
         else:
-            self.workers.submit(self._compute, thunk, key.members, meeting)
+            self._pool().submit(self._compute, thunk, key.members, meeting)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self.lock:  # the threads of connections need it too
+            if self.workers is None:
+                from concurrent.futures import ThreadPoolExecutor
+
+                self.workers = ThreadPoolExecutor(thread_name_prefix="collective")
+            return self.workers
 
     def _compute(self, thunk: CollectiveThunk, members: tuple[int, ...], meeting: Meeting) -> None:
         try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
-from hlo_run.backends.exchange.link import ProcessLink
 from hlo_run.backends.exchange.patience import DEFAULT_SECONDS, Patience
 from hlo_run.backends.exchange.team import Team
 from hlo_run.backends.exchange.world import World
@@ -32,8 +31,10 @@ from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.processes.partners import Partners
 from hlo_run.target import TargetSpec
+
+if TYPE_CHECKING:
+    from hlo_run.processes.partners import Partners
 
 ENGINES = ("auto", "emulator", "jit")
 """The values of `--host_engine`."""
@@ -163,6 +164,8 @@ class HostBackend:
 
     def join(self, partners: Partners, devices: int) -> None:
         """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
+        from hlo_run.backends.exchange.link import ProcessLink  # imports sockets; most runs have one process
+
         self._patience = replace(self._patience, partners=partners, link=ProcessLink(partners, devices))
 
     def leave(self, *, failed: bool) -> None:

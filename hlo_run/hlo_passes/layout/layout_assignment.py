@@ -42,6 +42,7 @@ from hlo_run.hlo.opcodes.traits import (
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
+from hlo_run.walks import post_order
 
 # Opcodes without a kernel of ours, and those that communicate: their operands and results have default layouts.
 _DEFAULT = (
@@ -90,15 +91,11 @@ class LayoutAssignment(Struct, frozen=True):
 def _callees_first(module: HloModule) -> list[HloComputation]:
     """Return the computations that are executed by control flow, callees first, the entry last."""
     executed = set(executed_computations(module))
-    done: dict[HloComputation, None] = {}
-    stack = [module.entry]
-    while stack:
-        waiting = [c for i in stack[-1].instructions for c in i.called_computations if c in executed and c not in done]
-        if waiting and stack[-1] not in done:
-            stack += reversed(waiting)
-        else:
-            done[stack.pop()] = None
-    return list(done)
+
+    def callees(computation: HloComputation) -> list[HloComputation]:
+        return [c for i in computation.instructions for c in i.called_computations if c in executed]
+
+    return post_order(module.entry, callees)
 
 
 def _propagate(
