@@ -235,6 +235,7 @@ def _asked(row: _Row, name: str, made: str) -> str:
     pairs = [f"{o}={a}" for o, a in zip(OPTIONS.get(kind, ()), given, strict=False) if re.fullmatch(r"true|false|[\d.]+", a)]
     pairs += [f"unroll_strategy={_STRATEGIES[a]}" for a in given if a in _STRATEGIES]
     pairs += ["aggressive=true"] if "kAggressive" in given else []
+    pairs += ["every=true"] if given[0] in ("kEliminateAllGathers", "kEliminateAllScatters") else []
     pairs += ["trip_count_threshold=0"] if "trip_count_threshold=0" in made else []
     if fnmatch.fnmatch(row["case"], "algsimp/SimplifyBitcastConvert*Bitwidth") and row["changed"] == "true":
         pairs.append("sees_layouts=true")  # the test sets it in a record of options
