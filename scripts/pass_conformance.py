@@ -151,7 +151,6 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "a bitcast of tuples or to another number of bytes, which the verifier refuses",
         ("instruction-hoister/DefaultDisabled", "bfloat16-propagation/Bitcast*", "multi_output_fusion/SkipsDynamicSlice*"),
     ),
-    ("a transpose to another element type, which the verifier refuses", ("layout_normalization/PhysicalTranspose",)),
     ("the tuning of a cost model, for which a pass has no option", ("conditional-code-motion/Test*Configuration*",)),
     ("Triton's fusions, and annotations of streams", ("priority-fusion/*",)),
     ("computations are printed in another order or under another name", ("while-loop-*Shared*", "*SharedCallee*")),
@@ -180,7 +179,6 @@ REASONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rows after the last group of a ragged batch are zero here; XLA multiplies them", ("ragged_dot_rewriter/*",)),
     ("our kernels cannot do stable sorts, so such a sort is not fused", ("sort-iota-fusion/*",)),
     ("a condition of the test: ROCm", ("layout-assignment/*ROCm*",)),
-    ("an unchanged element of a loop's state is removed at once, which XLA's next run does", ("tuple-simplifier/RemoveMixed*",)),
     (
         "`layout-assignment`: tests of the pass of all platforms, with layouts of parameters and results that XLA:GPU changes",
         ("layout-assignment/*",),
