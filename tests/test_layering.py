@@ -82,6 +82,7 @@ _MOST_FILES = 25
 # A pass that takes a step of another one, and the reason.
 PASSES_THAT_SHARE = {
     ("control_flow/hlo_module_dce.py", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
+    ("control_flow/while_loop_concat_code_motion.py", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
     ("library/custom_fusion_inliner.py", "fusion.fusion_wrapper"): "what it inlines is wrapped again at once",
 }
 

@@ -43,7 +43,7 @@ class ValueKeys:
         return known
 
     def of_computation(self, computation: HloComputation) -> Hashable:
-        """Return the key of a computation: its instructions in post-order, with operands by number."""
+        """Return the key of a computation: its thread and its instructions in post-order, with operands by number."""
         known = self._computations.get(computation)
         if known is None:
             numbers: dict[HloInstruction, int] = {}
@@ -52,7 +52,7 @@ class ValueKeys:
                 numbers[instruction] = len(numbers)
                 operands = tuple(numbers[operand] for operand in instruction.operands)
                 lines.append((self.of(instruction, operands), tuple(numbers[p] for p in instruction.control_predecessors)))
-            known = self._computations[computation] = (tuple(lines), numbers[computation.root])
+            known = self._computations[computation] = (tuple(lines), numbers[computation.root], computation.execution_thread)
         return known
 
 

@@ -45,6 +45,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
         _row("slice-hoister", "simplifiers.slice_hoister"),
         _row("unflatten-call-graph", "control_flow.unflatten_call_graph"),
+        _row("while-loop-concat-code-motion", "control_flow.while_loop_concat_code_motion"),
         _row("while-loop-expensive-invariant-code-motion", "control_flow.while_loop_expensive_invariant_code_motion"),
         _row("while-loop-fusible-sinking", "control_flow.while_loop_fusible_sinking"),
         _row("while-loop-invariant-code-motion", "control_flow.while_loop_invariant_code_motion"),

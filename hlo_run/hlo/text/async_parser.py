@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.attributes.lexer import Lexer
@@ -53,14 +54,26 @@ def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
     if pending.wrapped is not None:
         body = _wrap(lexer, pending)
         pending.called = {"calls": (body,)}
-    thread = str(pending.attributes.get("async_execution_thread", MAIN_THREAD))
-    waiting = [*pending.called.get("calls", ())]
+    _set_thread(pending.called.get("calls", ()), str(pending.attributes.get("async_execution_thread", MAIN_THREAD)))
+    return body
+
+
+def _set_thread(computations: Iterable[HloComputation], thread: str) -> None:
+    """Let computations, and those that they call, run on a thread; asynchronous ops in them start others on it, too."""
+    waiting = list(computations)
+    met: set[HloComputation] = set()
     while waiting:
         computation = waiting.pop()
-        if computation.execution_thread != thread:
-            computation.execution_thread = thread
-            waiting += [called for instruction in computation.instructions for called in instruction.called_computations]
-    return body
+        if computation in met:
+            continue
+        met.add(computation)
+        computation.execution_thread = thread
+        for instruction in computation.instructions:
+            waiting += instruction.called_computations
+            if instruction.opcode == "async-start":
+                instruction.attrs.pop("async_execution_thread", None)
+                if thread != MAIN_THREAD:
+                    instruction.attrs["async_execution_thread"] = thread
 
 
 def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:

@@ -17,7 +17,7 @@ that the scatter leaves are summed over the devices in every iteration. That cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ from hlo_run.hlo_passes.communication.channels import free_channels, move_to_cha
 from hlo_run.hlo_passes.communication.loop_slices import WrittenPart, written_part
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.loops.edits import use_elements
 from hlo_run.ops.groups import FLATTENED, REPLICAS, device_counts, group_mode
 
 # Whether a value is the same on the devices of each group of an all-reduce.
@@ -104,7 +105,7 @@ def _move_slices(module: HloModule, body: HloComputation, limit_bytes: int) -> N
         editor, users, was_root = Editor(loop), list(loop.users), loop.is_root
         new = {part.number: _with_reduced_part(editor, reduce, part) for reduce, part in parts.items()}
         elements = [new[n] if n in new else editor.element(loop, n) for n in range(len(loop.operands[0].operands))]
-        _use_elements(loop, users, was_root, elements, editor)
+        use_elements(loop, users, was_root, elements)
     for reduce in parts:
         module.replace_uses(reduce, reduce.operands[0])
         body.remove(reduce)
@@ -284,7 +285,7 @@ def _reduce_after(module: HloModule, loop: HloInstruction, moved: dict[HloInstru
         for accumulation in found:
             n = accumulation.number
             elements[n] = editor.binary("add", olds[n], _reduced(module, editor, reduce, elements[n]))
-    _use_elements(loop, users, was_root, [elements[n] for n in range(len(elements))], editor)
+    use_elements(loop, users, was_root, [elements[n] for n in range(len(elements))])
     if not init.users and not init.is_root and init.parent is not None:
         init.parent.remove(init)
 
@@ -295,22 +296,3 @@ def _reduced(module: HloModule, editor: Editor, reduce: HloInstruction, total: H
     made = editor.add("all-reduce", value.shape, [value], dict(reduce.called), **attributes)
     move_to_channel(made, free_channels(module))
     return editor.convert(made, total.shape.element_type)
-
-
-def _use_elements(
-    loop: HloInstruction, users: Sequence[HloInstruction], was_root: bool, elements: Sequence[HloInstruction], editor: Editor
-) -> None:
-    """Let the loop's users read the new elements."""
-    whole = [user for user in users if user.opcode != "get-tuple-element"]
-    computation = editor.computation
-    if whole or was_root:
-        state = editor.tuple(elements)
-        for user in whole:
-            user.replace_operand(loop, state)
-        if was_root:
-            computation.root = state
-    assert computation.module is not None, "the computation is in a module"
-    for user in users:
-        if user.opcode == "get-tuple-element":
-            computation.module.replace_uses(user, elements[user.tuple_index])
-            computation.remove(user)

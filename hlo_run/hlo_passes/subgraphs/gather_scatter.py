@@ -120,6 +120,27 @@ def window_start(
     return editor.add("concatenate", Shape.array(element_type, (rank,)), parts, dimensions=(0,))
 
 
+def batch_starts(
+    editor: Editor, sizes: Sequence[int], index_vector_dim: int, batching: Mapping[int, int], row: HloInstruction
+) -> dict[int, HloInstruction]:
+    """Return the place of row number `row` in each batching dimension of the operand, by these dimensions.
+
+    `sizes` are those of the indices, and `batching` maps batching dimensions of the indices to those of the operand.
+    """
+    if not batching:
+        return {}
+    places: dict[int, HloInstruction] = {}
+    major, *minor = [dim for dim in range(len(sizes)) if dim != index_vector_dim]
+    rest = row
+    for dim in reversed(minor):
+        size = editor.constant(sizes[dim], row.shape.element_type)
+        if dim in batching:
+            places[dim] = editor.binary("remainder", rest, size)
+        rest = editor.binary("divide", rest, size)
+    places[major] = rest
+    return {of_operand: places[dim] for dim, of_operand in batching.items()}
+
+
 def simple_scatter(scatter: HloInstruction) -> HloInstruction:
     """Return the replacement of a scatter by one in the simple form (`has_simple_scatter_form`)."""
     editor, attrs, count = Editor(scatter), scatter.attrs, len(scatter.operands) // 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.gather_scatter import (
+    batch_starts,
     dynamic_window,
     index_vector,
     padded_row,
@@ -38,7 +40,7 @@ def row_count(scatter: HloInstruction) -> int:
 
 
 def scatter_loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:
-    """Return the replacement of a scatter without batching dimensions: a loop's result, or a tuple of its results.
+    """Return the replacement of a scatter: a loop's result, or a tuple of its results.
 
     A scatter of empty updates returns its inputs.
     """
@@ -98,13 +100,16 @@ def _one_update(
     inputs, indices, updates = state[:count], state[count], state[count + 1 :]
     row_vector = editor.broadcast(row, (1,))
     index = index_vector(editor, indices, row_vector)
-    start = window_start(editor, index, row, scatter.scatter_dims_to_operand_dims, inputs[0].shape.rank)
+    batching = dict(zip(scatter.scatter_indices_batching_dims, scatter.input_batching_dims, strict=True))
+    places = partial(batch_starts, editor, scatter.operands[count].shape.dims, scatter.index_vector_dim, batching)
+    start = window_start(editor, index, row, scatter.scatter_dims_to_operand_dims, inputs[0].shape.rank, places)
+    inserted = (*scatter.inserted_window_dims, *scatter.input_batching_dims)
     place = padded_row(editor, row_vector, updates[0].shape.rank - 1)
     old, new = list[HloInstruction](), list[HloInstruction]()
     for value, update in zip(inputs, updates, strict=True):
         part = dynamic_window(editor, update, place, (1, *update.shape.dims[1:]))
         part = reshaped(editor, part, part.shape.dims[1:])
-        new.append(reshaped(editor, part, _with_inserted(part.shape.dims, scatter.inserted_window_dims)))
+        new.append(reshaped(editor, part, _with_inserted(part.shape.dims, inserted)))
         old.append(dynamic_window(editor, value, start, new[-1].shape.dims))
     window = new[0].shape.dims
     limits = [size - taken for size, taken in zip(inputs[0].shape.dims, window, strict=True)]

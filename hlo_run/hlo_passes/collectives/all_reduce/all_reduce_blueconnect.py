@@ -26,7 +26,7 @@ from hlo_run.ops.groups import device_counts
 
 
 class AllReduceBlueconnect(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. With 0 devices per host nothing changes."""
 
     devices_per_host: int
     name: ClassVar[str] = "all-reduce-blueconnect"
@@ -34,7 +34,7 @@ class AllReduceBlueconnect(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        if pins_layouts(module, "all-reduce"):
+        if not self.devices_per_host or pins_layouts(module, "all-reduce"):
             return
         for reduce in list(module.instructions_of("all-reduce")):
             across: HloInstruction | None = reduce

@@ -4,13 +4,14 @@
         =>   while (n < 1): start = row n of i;  result = result with slice of p at start, f32[3,128], as row n
 
 Both clamp start indices so that the slice is in bounds. Leaves the loop to `simplify-while-loops`, which inlines it. A gather of
-slices as large as the operand is a broadcast. XLA's `GatherExpander`, in its mode for simple gathers.
+slices as large as the operand is a broadcast. XLA's `GatherExpander`, in its mode for simple gathers, or with `every` for all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.gather_scatter import (
+    batch_starts,
     dynamic_window,
     index_vector,
     padded_row,
@@ -30,15 +32,17 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import (
 
 
 class GatherExpander(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. With `every`, a gather of several slices becomes a loop, too."""
 
     name: ClassVar[str] = "gather_expander"
+
+    every: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
         gathers = [g for g in module.in_post_order("gather") if not g.control_predecessors and 0 not in g.shape.dims]
-        replaced = [gather for gather in gathers if _takes_all(gather) or math.prod(_rows(gather)) == 1]
+        replaced = [gather for gather in gathers if self.every or _takes_all(gather) or math.prod(_rows(gather)) == 1]
         replace_each(module, replaced, lambda gather: _repeated(gather) if _takes_all(gather) else _looped(module, gather))
 
 
@@ -96,28 +100,11 @@ def _one_slice(
     operand, indices, taken = state
     row_vector = editor.broadcast(row, (1,))
     index = index_vector(editor, indices, row_vector)
-    start = window_start(
-        editor, index, row, gather.start_index_map, operand.shape.rank, lambda number: _batch_starts(editor, gather, number)
-    )
+    batching = dict(zip(gather.start_indices_batching_dims, gather.operand_batching_dims, strict=True))
+    places = partial(batch_starts, editor, gather.operands[1].shape.dims, gather.index_vector_dim, batching)
+    start = window_start(editor, index, row, gather.start_index_map, operand.shape.rank, places)
     part = dynamic_window(editor, operand, start, gather.gather_slice_sizes)
     kept = [size for dim, size in enumerate(part.shape.dims) if dim not in _dropped(gather)]
     part = reshaped(editor, reshaped(editor, part, kept), (1, *kept))
     place = scalar_starts(editor, padded_row(editor, row_vector, len(kept)))
     return [operand, indices, editor.add("dynamic-update-slice", taken.shape, [taken, part, *place])]
-
-
-def _batch_starts(editor: Editor, gather: HloInstruction, row: HloInstruction) -> Mapping[int, HloInstruction]:
-    """Return the place of row number `row` in each batching dimension of the operand."""
-    sizes, batching = gather.operands[1].shape.dims, gather.start_indices_batching_dims
-    if not batching:
-        return {}
-    places: dict[int, HloInstruction] = {}
-    major, *minor = [dim for dim in range(len(sizes)) if dim != gather.index_vector_dim]
-    rest = row
-    for dim in reversed(minor):
-        size = editor.constant(sizes[dim], row.shape.element_type)
-        if dim in batching:
-            places[dim] = editor.binary("remainder", rest, size)
-        rest = editor.binary("divide", rest, size)
-    places[major] = rest
-    return {of_operand: places[dim] for of_operand, dim in zip(gather.operand_batching_dims, batching, strict=True)}

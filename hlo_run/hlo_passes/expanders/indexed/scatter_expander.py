@@ -4,7 +4,7 @@
         =>   while (n < 1): old = dynamic-slice(p, i, 0);  new = map(old, u), to_apply=add
                             p = dynamic-update-slice(p, select(0 <= i and i <= 61, new, old), i, 0)
 
-XLA's `ScatterExpander`, in its mode for simple scatters.
+XLA's `ScatterExpander`, in its mode for simple scatters; with `every` in its mode for all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from hlo_run.hlo_passes.subgraphs.scatter_loop import row_count, scatter_loop
 
 
 class ScatterExpander(Struct, frozen=True):
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. With `every`, a scatter of several updates becomes a loop, too."""
 
     name: ClassVar[str] = "scatter_expander"
+
+    every: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [scatter for scatter in module.in_post_order("scatter") if _has_one_update(scatter)]
+        replaced = [
+            scatter
+            for scatter in module.in_post_order("scatter")
+            if _has_one_update(scatter) or (self.every and not scatter.control_predecessors)
+        ]
         replace_each(module, replaced, lambda scatter: scatter_loop(module, scatter))
 
 

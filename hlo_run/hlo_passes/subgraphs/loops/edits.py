@@ -55,6 +55,26 @@ def _keep_old_state(module: HloModule, loop: HloInstruction) -> None:
         editor.computation.root = state
 
 
+def use_elements(
+    loop: HloInstruction, users: Sequence[HloInstruction], was_root: bool, elements: Sequence[HloInstruction]
+) -> None:
+    """Let `users` of the loop read these values instead of its elements; with `was_root` a tuple of them becomes the root."""
+    whole = [user for user in users if user.opcode != "get-tuple-element"]
+    computation = loop.parent
+    assert computation is not None, "the loop is in a computation"
+    assert computation.module is not None, "the computation is in a module"
+    if whole or was_root:
+        state = Editor(loop).tuple(elements)
+        for user in whole:
+            user.replace_operand(loop, state)
+        if was_root:
+            computation.root = state
+    for user in users:
+        if user.opcode == "get-tuple-element":
+            computation.module.replace_uses(user, elements[user.tuple_index])
+            computation.remove(user)
+
+
 def copy_body(
     body: HloComputation, into: HloComputation, state: HloInstruction, suffix: str = ""
 ) -> dict[HloInstruction, HloInstruction]:
