@@ -5,7 +5,8 @@
     s = f32[8] add(a, b)                        =>   s = f32[8] all-reduce(add(x, y)), to_apply=add
 
 Looks through reshapes, slices and pads of each all-reduce with one user, and through conversions to a wider type, with which the
-reduction takes place in the wide type. Also for shards that are sliced alike. The new all-reduce gets a new channel. XLA's `AllReduceReassociate`.
+reduction takes place in the wide type. Also for shards that are sliced alike. The new all-reduce gets a
+new channel. XLA's `AllReduceReassociate`.
 """
 
 from __future__ import annotations
