@@ -485,9 +485,9 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
     return module.add_computation(clone)
 
 
-def clone_with_fusions(module: HloModule, computation: HloComputation) -> HloComputation:
+def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: str = "clone") -> HloComputation:
     """Clone a computation. A fusion in the clone gets its own body, as a body belongs to one fusion."""
-    clone = clone_computation(module, computation)
+    clone = clone_computation(module, computation, suffix)
     for instruction in clone.instructions:
         if instruction.opcode == "fusion":
             instruction.called = {"calls": (clone_with_fusions(module, instruction.fused_computation),)}

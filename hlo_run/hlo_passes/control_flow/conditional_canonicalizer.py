@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -36,7 +36,7 @@ def _make_own(module: HloModule, conditional: HloInstruction) -> None:
     """Give the conditional its own copies of branches that others call, too."""
     shared = [branch for branch in dict.fromkeys(conditional.called_computations) if len(branch.callers) > 1]
     if shared:
-        copies = {branch: clone_computation(module, branch) for branch in shared}
+        copies = {branch: clone_with_fusions(module, branch) for branch in shared}
         conditional.called = {name: tuple(copies.get(b, b) for b in group) for name, group in conditional.called.items()}
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from hlo_run.hlo.edit import clone_computation, remove_dead
+from hlo_run.hlo.edit import clone_with_fusions, remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.code_motion.boundary import Boundary
 from hlo_run.hlo_passes.code_motion.converts import move_converts_out
@@ -122,7 +122,7 @@ def _make_own(module: HloModule, conditional: HloInstruction) -> dict[int, Mappi
         for branch in group:
             if uses[branch] > 1:
                 uses[branch] -= 1
-                copy = clone_computation(module, branch)
+                copy = clone_with_fusions(module, branch)
                 copies[number] = dict(zip(branch.instructions, copy.instructions, strict=True))
                 branch = copy
             own.append(branch)

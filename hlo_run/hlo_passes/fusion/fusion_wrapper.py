@@ -109,7 +109,7 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     fusion = HloInstruction(
         fusion_name, "fusion", instruction.shape, names.parameters, kept, {"calls": (body,)}, instruction.where
     )
-    module.replace(instruction, fusion)
+    module.replace_uses(instruction, fusion)  # the fusion gets no sharding, as in XLA
     # Here, so that the fusion takes the instruction's place among the users of its operands.
     instruction.operands, instruction.called = (), {}
     return fusion

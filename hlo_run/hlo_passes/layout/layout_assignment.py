@@ -3,9 +3,10 @@
     t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
-The entry keeps its given layouts. Loops, branches and calls use the layouts that their computations prefer
-(`called_layouts.py`). Library calls, collectives and batched dots get the default layout; fusions and bitcasts keep theirs;
-cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`). XLA's `GpuLayoutAssignment`.
+The entry keeps its given layouts, and infeeds and outfeeds those of the text. Loops, branches and calls use the layouts that
+their computations prefer (`called_layouts.py`). Library calls, collectives and batched dots get the default layout; fusions and
+bitcasts keep theirs; cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`).
+XLA's `GpuLayoutAssignment`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
 
+# The host gives and takes data in the layout that the text names.
+_FEEDS = frozenset(("infeed", "outfeed"))
 # Opcodes without a kernel of ours, and those that communicate: their operands and results have default layouts.
 _DEFAULT = (
     (COLLECTIVE - KEEPS_LAYOUT)
@@ -55,10 +58,10 @@ _DEFAULT = (
         """after-all async-update cholesky custom-call domain dynamic-reshape fft map ragged-dot
         rng-bit-generator scan set-dimension-size sort topk""".split()
     )
-)
+) - _FEEDS
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
 _CALLERS = CONTROL_FLOW | {"async-done"}
-_AS_WRITTEN = frozenset(("bitcast", "fusion", "infeed"))
+_AS_WRITTEN = frozenset(("bitcast", "fusion"))
 _BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
@@ -129,7 +132,7 @@ def _pinned(
     """Return the layouts that instructions demand; `before` has those of uses in an earlier round."""
     layouts = LayoutPropagation(computation)
     # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
-    _pin_parameters(layouts, module, called)
+    _pin_given(layouts, module, called)
     for instruction in instructions:
         if instruction.opcode in SYNC_CONTROL_FLOW:
             _pin_caller(layouts, instruction, called)
@@ -332,8 +335,8 @@ def _gives(dot: HloInstruction, order: Order) -> bool:
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
-def _pin_parameters(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
-    """Pin the parameters: the entry's as given, those of other computations as far as they are known."""
+def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
+    """Pin infeeds, outfeeds and parameters: the entry's as given, those of other computations as far as they are known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
     interface = called.get(computation)
     if computation.is_entry:
@@ -341,9 +344,14 @@ def _pin_parameters(layouts: LayoutPropagation, module: HloModule, called: Calle
         orders = [_written_orders(shape) for shape in shapes]
     else:
         orders = (interface.parameters if interface is not None else None) or ()
-    for parameter, leaves in zip(computation.parameters, orders, strict=False):
+    known = dict(zip(computation.parameters, orders, strict=False))
+    for instruction in computation.instructions:  # in the order of the text, as in XLA
+        if instruction.opcode == "outfeed":
+            written: Shape = instruction.attrs.get("outfeed_shape", instruction.operands[0].shape)
+            layouts.pin_use(instruction, 0, _written_orders(written))
+        leaves = _written_orders(instruction.shape) if instruction.opcode == "infeed" else known.get(instruction, {})
         for index, order in leaves.items():
-            layouts.pin_value((parameter, index), order)
+            layouts.pin_value((instruction, index), order)
 
 
 def _pin_result(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_unused
+from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -50,7 +50,6 @@ class HloConstantSplitter(Struct, frozen=True):
             for user in list(value.users):
                 if value.opcode == "constant" or user not in found:
                     user.replace_operand(value, _copy(computation, value))
-        remove_unused(value for value in split if not value.is_root and not value.users)
 
 
 def _is_expression(instruction: HloInstruction) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, clone_computation
+from hlo_run.hlo.edit import Editor, clone_with_fusions
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo.values.shape import Shape
@@ -42,7 +42,7 @@ def narrow_results(module: HloModule, conditional: HloInstruction) -> None:
     if len(kept) == len(conditional.shape.tuple_shapes):
         return
     shape = Shape.make_tuple(tuple(conditional.shape.tuple_shapes[n] for n in kept))
-    copies = [clone_computation(module, branch) for branch in branches(conditional)]
+    copies = [clone_with_fusions(module, branch) for branch in branches(conditional)]
     for copy in copies:
         old = copy.root
         editor = Editor(old)
@@ -62,7 +62,7 @@ def narrow_operands(module: HloModule, conditionals: Sequence[HloInstruction]) -
         if len(kept) == len(parameter.shape.tuple_shapes):
             continue
         shape = Shape.make_tuple(tuple(parameter.shape.tuple_shapes[n] for n in kept))
-        copy = clone_computation(module, branch)
+        copy = clone_with_fusions(module, branch)
         (new,) = copy.parameters
         new.shape = shape
         _renumber(new.users, kept)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.edit import clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
@@ -51,7 +51,8 @@ def inline(
 ) -> HloInstruction:
     """Replace the uses of an instruction by copies of the instructions of `body`; `arguments` default to the caller's operands.
 
-    Control dependencies are kept. In `op_name`, the caller's name becomes a prefix of the inlined instructions' names.
+    Control dependencies are kept. A fusion gets a body of its own, because `body` may stay in the module. In `op_name`, the
+    caller's name becomes a prefix of the inlined instructions' names.
     `successors` are the control successors in the caller's computation, updated in place; a pass that inlines many instructions
     computes them once.
     """
@@ -68,6 +69,8 @@ def inline(
             made[old] = operands[old.parameter_number]
             continue
         new = copy_instruction(old, [made[operand] for operand in old.operands])
+        if new.opcode == "fusion":
+            new.called = {"calls": (clone_with_fusions(module, old.fused_computation),)}
         before = [made[predecessor] for predecessor in old.control_predecessors]
         new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
         made[old] = computation.add(new)

@@ -140,3 +140,15 @@ def test_scales_of_8_bit_floats_move_into_the_loop(name: str) -> None:
         moved = [i for i in loop.while_body.instructions if i.opcode == "collective-permute"]
         assert {i.shape.element_type for i in moved} == {"f8e4m3fn"}
     assert not module.instructions_of("all-gather")
+
+
+def test_sums_of_8_bit_products_are_sent_in_the_type_of_the_result() -> None:
+    module = _handled(SCALED["sums"])
+    (loop,) = module.instructions_of("while")
+    state = [(shape.element_type, shape.rank) for shape in loop.shape.tuple_shapes]
+    # The operands, two sums that go round, the counter, and a scale of each operand.
+    assert state == [("f8e4m3fn", 3), ("f8e4m3fn", 2), ("f32", 3), ("f32", 3), ("u32", 0), ("f32", 0), ("f32", 0)]
+    steps = [i for i in loop.while_body.instructions if i.opcode == "dot"]
+    sent = [i for i in loop.while_body.instructions if i.opcode == "collective-permute"]
+    assert (len(steps), len(sent)) == (4, 4)
+    assert {i.shape.element_type for i in (*steps, *sent)} == {"f32"}

@@ -5,12 +5,14 @@
     s = f32[8] add(a, b)                        =>   s = f32[8] all-reduce(add(x, y)), to_apply=add
 
 Looks through reshapes, slices and pads of each all-reduce with one user, and through conversions to a wider type, with which the
-reduction takes place in the wide type. Also for shards that are sliced alike. XLA's `AllReduceReassociate`.
+reduction takes place in the wide type. Also for shards that are sliced alike. The new all-reduce gets a
+new channel. XLA's `AllReduceReassociate`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 from msgspec import Struct
@@ -20,7 +22,7 @@ from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import keeps_values
-from hlo_run.hlo_passes.communication.channels import pins_layouts
+from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
 from hlo_run.hlo_passes.communication.reductions import kind_of_operation, kind_of_reducer, reducer_of_type, reduction_key
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -38,18 +40,19 @@ class AllReduceReassociate(Struct, frozen=True):
         del ctx
         if not module.instructions_of("all-reduce") or pins_layouts(module, "all-reduce"):
             return
+        channels = free_channels(module)
         for computation in [c for c in module.computations if not c.is_fusion]:
             for instruction in computation.post_order():
                 kind = kind_of_operation(instruction) if instruction.parent is computation else ""
                 if kind and len(instruction.operands) == 2:
-                    self._join(module, instruction, kind)
+                    self._join(module, instruction, kind, channels)
 
-    def _join(self, module: HloModule, instruction: HloInstruction, kind: str) -> None:
+    def _join(self, module: HloModule, instruction: HloInstruction, kind: str, channels: Iterator[int]) -> None:
         one, two = (_reduced(operand, instruction.opcode) for operand in instruction.operands)
         if one is None or two is None or one.opcode != two.opcode:
             return
         if one.opcode == "dynamic-slice":
-            _join_shards(module, instruction, kind, one, two)
+            _join_shards(module, instruction, kind, one, two, channels)
             return
         sizes = math.prod(one.shape.dims) + (math.prod(two.shape.dims) if two is not one else 0)
         if sizes < math.prod(instruction.shape.dims):
@@ -62,9 +65,9 @@ class AllReduceReassociate(Struct, frozen=True):
             keeps = all(keeps_values(c.operands[0].shape.dtype, c.shape.dtype) for c in converts)
             others = [o for o in instruction.operands if o not in converts]
             if self.promotes and keeps and len(types) == 1 and all(o in (one, two) for o in others):
-                _join_converted(module, instruction, kind, one, two)
+                _join_converted(module, instruction, kind, one, two, channels)
         elif _is_same_reduction(one, two, kind) and one.shape.element_type == instruction.shape.element_type:
-            _join_plain(module, instruction, one, two)
+            _join_plain(module, instruction, one, two, channels)
 
 
 def _reduced(value: HloInstruction, opcode: str) -> HloInstruction | None:
@@ -89,12 +92,15 @@ def _is_same_reduction(one: HloInstruction, two: HloInstruction, kind: str, igno
     return alike[0] == alike[1]
 
 
-def _join_plain(module: HloModule, instruction: HloInstruction, one: HloInstruction, two: HloInstruction) -> None:
+def _join_plain(
+    module: HloModule, instruction: HloInstruction, one: HloInstruction, two: HloInstruction, channels: Iterator[int]
+) -> None:
     assert instruction.parent is not None, "it is in a computation"
     users, was_root = list(instruction.users), instruction.is_root
     for reduce in dict.fromkeys((one, two)):
         module.replace_uses(reduce, reduce.operands[0])
     made = instruction.parent.add(copy_instruction(one, [instruction], instruction.shape))
+    move_to_channel(made, channels)
     for user in users:
         user.replace_operand(instruction, made)
     if was_root:
@@ -102,7 +108,9 @@ def _join_plain(module: HloModule, instruction: HloInstruction, one: HloInstruct
     _remove(one, two)
 
 
-def _join_converted(module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction) -> None:
+def _join_converted(
+    module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction, channels: Iterator[int]
+) -> None:
     if not _is_same_reduction(one, two, kind, ignores_type=True):
         return
     assert instruction.parent is not None, "it is in a computation"
@@ -114,13 +122,16 @@ def _join_converted(module: HloModule, instruction: HloInstruction, kind: str, o
         operands.append(operand if operand.opcode == "convert" else source)
     combined = instruction.parent.add(copy_instruction(instruction, operands))
     made = copy_instruction(one, [combined], instruction.shape)
+    move_to_channel(made, channels)
     element_type = instruction.shape.element_type
     made.called = {"to_apply": (reducer_of_type(one.to_apply, element_type, "_reassoc_promoted"),)}
     module.replace_uses(instruction, instruction.parent.add(made))
     _remove(instruction, one, two)
 
 
-def _join_shards(module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction) -> None:
+def _join_shards(
+    module: HloModule, instruction: HloInstruction, kind: str, one: HloInstruction, two: HloInstruction, channels: Iterator[int]
+) -> None:
     """Join two shards that are sliced alike."""
     first, second = one.operands[0], two.operands[0]
     if one.operands[1:] != two.operands[1:] or one.shape.dims != two.shape.dims or first.shape != second.shape:
@@ -131,6 +142,7 @@ def _join_shards(module: HloModule, instruction: HloInstruction, kind: str, one:
     add = instruction.parent.add
     combined = add(copy_instruction(instruction, [first.operands[0], second.operands[0]], first.shape))
     made = add(copy_instruction(first, [combined], first.shape))
+    move_to_channel(made, channels)
     shard = add(copy_instruction(one, [made, *one.operands[1:]], instruction.shape))
     module.replace_uses(instruction, shard)
     _remove(instruction, one, two, first, second)

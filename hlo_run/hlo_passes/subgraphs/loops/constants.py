@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.analysis.loop_state import LoopState, loop_state
-from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_unused
+from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
@@ -78,7 +78,7 @@ class ConstantSinking(Struct, frozen=True):
 def _copied(module: HloModule, loop: HloInstruction, name: str) -> None:
     """Give the loop a copy of its body or condition, called `NAME.sunk`."""
     (old,) = loop.called[name]
-    loop.called = {**loop.called, name: (clone_computation(module, old, "sunk"),)}
+    loop.called = {**loop.called, name: (clone_with_fusions(module, old, "sunk"),)}
     if not old.callers:
         module.remove_computation(old)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_unused
+from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
@@ -65,7 +65,7 @@ def _make_own(module: HloModule, loop: HloInstruction) -> None:
     for name in ("body", "condition"):
         (computation,) = loop.called[name]
         if len(computation.callers) > 1:
-            loop.called = {**loop.called, name: (clone_computation(module, computation),)}
+            loop.called = {**loop.called, name: (clone_with_fusions(module, computation),)}
 
 
 def shape_bytes(shape: Shape) -> int:
