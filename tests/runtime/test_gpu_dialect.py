@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hlo_run.artifact import ArraySpec, BufferAllocation, BufferSlice, Executable, LoopOffset, SliceCopyThunk, WhileThunk
 from hlo_run.cli import run
+from hlo_run.runtime.gpu_dialect import gpu_dialect_text
 
 ir = pytest.importorskip("jaxlib.mlir.ir", reason="jaxlib is not installed (extra 'xla')")
 registration = pytest.importorskip("jaxlib.mlir._mlir_libs._jax_mlir_ext", reason="jaxlib without dialect registration")
@@ -41,37 +43,6 @@ ENTRY e { x = f32[64] parameter(0)
 """
 
 
-SLICES = """HloModule slices
-condition { p = (s32[], f32[3,64], f32[3,64]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  n = s32[] constant(3)
-  ROOT c = pred[] compare(i, n), direction=LT }
-rows { y = f32[3,64] parameter(0)
-  i = s32[] parameter(1)
-  x = f32[3,64] parameter(2)
-  z = s32[] constant(0)
-  d = f32[1,64] dynamic-slice(x, i, z), dynamic_slice_sizes={1,64}, backend_config={CONFIG}
-  c = f32[1,64] copy(d)
-  ROOT u = f32[3,64] dynamic-update-slice(y, c, i, z), backend_config={CONFIG} }
-body { p = (s32[], f32[3,64], f32[3,64]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  x = f32[3,64] get-tuple-element(p), index=1
-  y = f32[3,64] get-tuple-element(p), index=2
-  one = s32[] constant(1)
-  j = s32[] add(i, one)
-  v = f32[3,64] fusion(y, i, x), kind=kCustom, calls=rows, backend_config=
-    {"fusion_backend_config":{"kind":"__custom_fusion","custom_fusion_config":{"name":"dynamic_slice_fusion"}}}
-  ROOT t = (s32[], f32[3,64], f32[3,64]) tuple(j, x, v) }
-ENTRY e { k = s32[] parameter(0)
-  x = f32[3,64] parameter(1)
-  y = f32[3,64] parameter(2)
-  zero = s32[] constant(0)
-  s = (s32[], f32[3,64], f32[3,64]) tuple(BEGIN, x, y)
-  w = (s32[], f32[3,64], f32[3,64]) while(s), condition=condition, body=body
-  ROOT v = f32[3,64] get-tuple-element(w), index=2 }
-""".replace("CONFIG", '"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"256"}')
-
-
 @pytest.mark.parametrize(("begin", "expected"), [("k", "scf.while"), ("zero", "scf.for")])
 def test_upstream_reads_it(begin: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "m.hlo"
@@ -86,14 +57,17 @@ def test_upstream_reads_it(begin: str, expected: str, tmp_path: Path, capsys: py
     _verify(text)
 
 
-def test_copies_of_slices_in_loops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for begin, loop in (("k", "scf.while (%i_"), ("zero", "scf.for")):
-        (tmp_path / "m.hlo").write_text(SLICES.replace("BEGIN", begin), encoding="utf-8")
-        assert run(["--stage=gpu-dialect", str(tmp_path / "m.hlo")]) == 0
-        text = capsys.readouterr().out
-        assert loop in text
-        assert re.search(r"%o_\d+ = arith.muli %i_\d+, %c256 : index", text)
-        _verify(text)
+def test_copies_of_slices_in_loops() -> None:
+    x, y, flag = BufferSlice(0, 0, 768), BufferSlice(1, 0, 768), BufferSlice(2, 0, 1)
+    copy = SliceCopyThunk("c", x, y, 256, LoopOffset(512, -256, 1), LoopOffset(0, 256))
+    inner = WhileThunk("i", flag, (), (copy,))
+    outer = WhileThunk("o", flag, (), (inner,), trip_count=3)
+    allocations = tuple(BufferAllocation(number, size) for number, size in enumerate((768, 768, 1)))
+    spec = ArraySpec("f32", (192,), (0,), y)
+    text = gpu_dialect_text(Executable("m", "h100", (), (outer,), allocations, (), spec), {})
+    assert re.search(r"%o_\d+ = arith.muli %i_1, %c-256 : index", text)
+    assert re.search(r"%o_\d+ = arith.muli %i_3, %c256 : index", text)
+    _verify(text)
 
 
 def _verify(text: str) -> None:

@@ -157,8 +157,7 @@ def test_copies_of_slices_in_loops() -> None:
     x = RNG.standard_normal((3, 64)).astype(np.float32)
     backends = [HostBackend(engine="jit"), HostBackend(engine="emulator"), HostBackend(engine="jit", timeout_seconds=600)]
     for backend in backends:
-        for times, rows in ((1, x[::-1] * 2), (2, x * 4)):
-            np.testing.assert_array_equal(backend.run(program, [np.array(times, np.int32), x]), rows)
+        np.testing.assert_array_equal(backend.run(program, [np.array(3, np.int32), x]), x[::-1] * 8)
 
 
 @pytest.mark.parametrize("engine", ["jit", "emulator"])
