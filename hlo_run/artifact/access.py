@@ -37,6 +37,7 @@ from hlo_run.artifact.thunks import (
     RngStateThunk,
     SendThunk,
     SequentialThunk,
+    SliceCopyThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -71,7 +72,7 @@ def _own(thunk: Thunk) -> Accesses:
             return Accesses(
                 tuple(a.slice for a in thunk.arguments if not a.written), tuple(a.slice for a in thunk.arguments if a.written)
             )
-        case CopyThunk():
+        case CopyThunk() | SliceCopyThunk():
             return Accesses((thunk.source,), (thunk.destination,))
         case MemsetThunk():
             return Accesses((), (thunk.destination,))

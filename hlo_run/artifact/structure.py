@@ -19,6 +19,7 @@ from hlo_run.artifact.thunks import (
     RecvThunk,
     RngStateThunk,
     SendThunk,
+    SliceCopyThunk,
     Thunk,
     WhileThunk,
     every_thunk,
@@ -107,6 +108,10 @@ def _check_thunk(thunk: Thunk, kernels: dict[str, Kernel]) -> None:
         case CopyThunk():
             if thunk.source.size_bytes != thunk.destination.size_bytes:
                 problem = "two sizes"
+        case SliceCopyThunk():
+            loops = (thunk.source_offset.loop, thunk.destination_offset.loop)
+            if not 0 <= thunk.size_bytes <= min(thunk.source.size_bytes, thunk.destination.size_bytes) or min(loops) < 0:
+                problem = "a size that exceeds an array's or the number of a loop that is none"
         case MemsetThunk():
             if thunk.destination.size_bytes % 4 or not 0 <= thunk.value < 1 << 32:
                 problem = "a size or a value that is not of 32-bit words"

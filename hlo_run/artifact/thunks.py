@@ -51,6 +51,32 @@ class CopyThunk(Struct, frozen=True):
     kind: Literal["kCopy"] = "kCopy"
 
 
+class LoopOffset(Struct, frozen=True):
+    """A byte offset: `first_bytes` in the first iteration of a loop, and `step_bytes` more in each iteration after it.
+
+    `loop` counts the loops around from the innermost one, 0. Without such a loop the iteration is the first one.
+    """
+
+    first_bytes: int = 0
+    step_bytes: int = 0
+    loop: int = 0
+
+
+class SliceCopyThunk(Struct, frozen=True):
+    """Copy `size_bytes` from an offset in `source` to an offset in `destination`. Both may depend on a loop's iteration.
+
+    As with a dynamic-slice, an offset from which too few bytes are left becomes the last one with enough.
+    """
+
+    name: str
+    source: BufferSlice
+    destination: BufferSlice
+    size_bytes: int
+    source_offset: LoopOffset = LoopOffset()
+    destination_offset: LoopOffset = LoopOffset()
+    kind: Literal["kCopy"] = "kCopy"
+
+
 class MemsetThunk(Struct, frozen=True):
     """Fill `destination` with a 32-bit value; its size is a multiple of 4 bytes. `kind` says where the value is from."""
 
@@ -139,8 +165,8 @@ class RecvThunk(HostTransfer, frozen=True):
 class SequentialThunk(Nesting, frozen=True):
     """Run the thunks of a called computation in order. A `kGroup` holds collectives that run as one operation.
 
-    A `kDynamicSliceFusion` copies a part of an array, at an offset that depends on the iteration of the loop. Its thunk is a
-    kernel, where XLA's is a copy. `copied` are the arrays that it copies from and to.
+    A `kDynamicSliceFusion` copies a part of an array, at an offset that depends on the iteration of the loop. `copied` are the
+    arrays that it copies from and to.
     """
 
     name: str
@@ -203,6 +229,7 @@ class AsyncDoneThunk(Struct, frozen=True):
 Thunk: TypeAlias = (
     KernelThunk
     | CopyThunk
+    | SliceCopyThunk
     | MemsetThunk
     | LibraryThunk
     | SortThunk
@@ -240,7 +267,7 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.branches
         case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk():
             return (thunk.thunks,)
-        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | AsyncDoneThunk():
+        case KernelThunk() | CopyThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall() | AsyncDoneThunk():
             return ()
         case _:
             assert_never(thunk)

@@ -1,10 +1,12 @@
-"""Compute values that every backend takes from the host: the branch of a conditional, generator states, the seed."""
+"""Compute values that every backend takes from the host: branches, places in loops, generator states, the seed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 
-from hlo_run.artifact import ConditionalThunk, RngSeedThunk, RngStateThunk
+from hlo_run.artifact import BufferSlice, ConditionalThunk, LoopOffset, RngSeedThunk, RngStateThunk, SliceCopyThunk
 from hlo_run.backends.literals import Bytes
 from hlo_run.hlo.values.dtype import DTYPES
 
@@ -22,6 +24,34 @@ def taken_branch(thunk: ConditionalThunk, selector: Bytes) -> int:
     number = int(selector[:4].view(np.int32)[0])
     last = len(thunk.branches) - 1
     return number if 0 <= number <= last else last
+
+
+def counted(iterations: list[int], trip_count: int | None, goes_on: Callable[[], bool]) -> Iterator[int]:
+    """Yield the numbers of a loop's iterations from 0, each while it is the last of `iterations`: those of the loops around.
+
+    There are `trip_count`, or as many as `goes_on` allows if the count is not known. `goes_on` runs as a part of the loop.
+    """
+    iterations.append(0)
+    try:
+        while iterations[-1] < trip_count if trip_count is not None else goes_on():
+            yield iterations[-1]
+            iterations[-1] += 1
+    finally:
+        iterations.pop()
+
+
+def copied_places(thunk: SliceCopyThunk, iterations: Sequence[int]) -> tuple[BufferSlice, BufferSlice]:
+    """Return the slices that a copy reads and writes in an iteration; `iterations` are those of the loops around, from 0."""
+    pairs = ((thunk.source, thunk.source_offset), (thunk.destination, thunk.destination_offset))
+    source, destination = (_part(whole, offset, thunk.size_bytes, iterations) for whole, offset in pairs)
+    return source, destination
+
+
+def _part(whole: BufferSlice, offset: LoopOffset, size_bytes: int, iterations: Sequence[int]) -> BufferSlice:
+    iteration = iterations[-1 - offset.loop] if offset.loop < len(iterations) else 0
+    wanted = offset.first_bytes + iteration * offset.step_bytes
+    start = min(max(wanted, 0), whole.size_bytes - size_bytes)
+    return BufferSlice(whole.allocation, whole.offset_bytes + start, size_bytes)
 
 
 class RngStates:

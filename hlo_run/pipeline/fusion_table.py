@@ -14,7 +14,7 @@ from msgspec import Struct
 from xdsl.dialects.builtin import FixedBitwidthType
 from xdsl.ir import Attribute
 
-from hlo_run.analysis.buffers.copied_operands import copied_operands
+from hlo_run.analysis.buffers.copied_operands import copied_operands, copied_slice
 from hlo_run.analysis.buffers.in_place import in_place_operands
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_owner import fusion_owner
@@ -86,7 +86,7 @@ class _Plan(Struct, frozen=True):
 
 def _plan(analysis: FusionAnalysis) -> _Plan:
     """Return the emitter and launch of a fusion."""
-    if copied_operands(analysis.fusion):
+    if copied_operands(analysis.fusion) or copied_slice(analysis.fusion) is not None:
         return _Plan("copies", "no kernel", "-", "-")
     try:
         kernel = emit_kernel(analysis.fusion, "kernel", analysis.target, _arguments(analysis.fusion))

@@ -26,6 +26,7 @@ from hlo_run.artifact import (
     KernelThunk,
     MemsetThunk,
     SequentialThunk,
+    SliceCopyThunk,
     Thunk,
     WhileThunk,
 )
@@ -85,7 +86,7 @@ class CommandBufferConversion(Struct, frozen=True):
             case SequentialThunk():
                 # XLA computes the offset of a slice before each of its copies.
                 return thunk.kind != "kDynamicSliceFusion" and self._all_recorded(thunk.thunks)
-            case MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
+            case SliceCopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -107,7 +108,9 @@ class CommandBufferConversion(Struct, frozen=True):
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
             case AsyncStartThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
-            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncDoneThunk():
+            case CommandBufferThunk() | AsyncDoneThunk():
+                return thunk
+            case KernelThunk() | CopyThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall():
                 return thunk
             case _:
                 assert_never(thunk)

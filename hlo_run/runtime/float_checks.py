@@ -24,6 +24,7 @@ from hlo_run.artifact import (
     KernelThunk,
     MemsetThunk,
     SequentialThunk,
+    SliceCopyThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -89,7 +90,7 @@ def _buffers(thunk: Thunk, arrays: list[BufferSlice]) -> list[BufferSlice]:
         case CollectiveThunk():
             pairs = zip(thunk.operands, thunk.results, strict=True)
             return [piece for pair in pairs for tree in pair for piece in tree_slices(tree)]
-        case CopyThunk() | MemsetThunk() | FunctionCall():
+        case CopyThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall():
             found = accesses(thunk)
             return [*found.reads, *found.writes]
         case WhileThunk() | ConditionalThunk() | SequentialThunk() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():

@@ -23,11 +23,14 @@ from hlo_run.artifact import (
     Executable,
     FunctionCall,
     KernelThunk,
+    LoopOffset,
     MemsetThunk,
     SequentialThunk,
+    SliceCopyThunk,
     Thunk,
     WhileThunk,
     accesses,
+    every_thunk,
 )
 from hlo_run.hlo.names import identifier
 
@@ -61,6 +64,8 @@ class _Writer:
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
         self._head: dict[str, str] = {}
         self._fresh = 0
+        self._iterations: list[str] = []
+        """The values with the iterations of the loops around, innermost last."""
         self.declared: dict[str, str] = {}
 
     def head(self) -> list[str]:
@@ -77,9 +82,11 @@ class _Writer:
                 return [indent + self._launch(thunk)]
             case CopyThunk():
                 target, source = self._pointer(thunk.destination), self._pointer(thunk.source)
-                size = self._define(f"%n{thunk.source.size_bytes}", f"arith.constant {thunk.source.size_bytes} : i64")
-                types = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
-                return [f'{indent}"llvm.intr.memcpy"({target}, {source}, {size}) <{{isVolatile = false}}> : {types}']
+                return [indent + self._memcpy(target, source, thunk.source.size_bytes)]
+            case SliceCopyThunk():
+                lines, source = self._part(thunk.source, thunk.source_offset, thunk.size_bytes, indent)
+                more, target = self._part(thunk.destination, thunk.destination_offset, thunk.size_bytes, indent)
+                return [*lines, *more, indent + self._memcpy(target, source, thunk.size_bytes)]
             case MemsetThunk():
                 value = self._define(f"%v{thunk.value}", f"arith.constant {thunk.value} : i32")
                 return [f"{indent}llvm.store {value}, {self._pointer(thunk.destination)} : i32, !llvm.ptr"]
@@ -95,6 +102,36 @@ class _Writer:
                 return [indent + self._call(thunk)]
             case _:
                 assert_never(thunk)
+
+    def _memcpy(self, target: str, source: str, size_bytes: int) -> str:
+        size = self._define(f"%n{size_bytes}", f"arith.constant {size_bytes} : i64")
+        return f'"llvm.intr.memcpy"({target}, {source}, {size}) <{{isVolatile = false}}> : (!llvm.ptr, !llvm.ptr, i64) -> ()'
+
+    def _part(self, whole: BufferSlice, offset: LoopOffset, size_bytes: int, indent: str) -> tuple[list[str], str]:
+        """Return the lines that compute the place of a part of a slice in an iteration, and the name of its pointer."""
+        last = whole.size_bytes - size_bytes
+        if not offset.step_bytes or offset.loop >= len(self._iterations):
+            start = whole.offset_bytes + min(max(offset.first_bytes, 0), last)
+            return [], self._pointer(BufferSlice(whole.allocation, start, size_bytes))
+        iteration, step, first = (
+            self._iterations[-1 - offset.loop],
+            self._index(offset.step_bytes),
+            self._index(offset.first_bytes),
+        )
+        values = [
+            f"arith.muli {iteration}, {step} : index",
+            f"arith.addi %o, {first} : index",
+            f"arith.maxsi %o, {self._index(0)} : index",
+            f"arith.minsi %o, {self._index(last)} : index",
+            "arith.index_cast %o : index to i64",
+            f"llvm.getelementptr {self._pointer(whole)}[%o] : (!llvm.ptr, i64) -> !llvm.ptr, i8",
+        ]
+        lines: list[str] = []
+        name = ""
+        for value in values:
+            before, name = name, self._name("o")
+            lines.append(f"{indent}{name} = {value.replace('%o', before) if before else value}")
+        return lines, name
 
     def _launch(self, thunk: KernelThunk) -> str:
         kernel = self._kernels[thunk.kernel]
@@ -116,8 +153,14 @@ class _Writer:
         deeper = indent + "  "
         if thunk.trip_count is not None:
             low, high, step = map(self._index, (0, thunk.trip_count, 1))
-            head = f"{indent}scf.for {self._name('i')} = {low} to {high} step {step} {{"
-            return [head, *self.sequence(thunk.body, deeper), f"{indent}}}"]
+            number = self._name("i")
+            head = f"{indent}scf.for {number} = {low} to {high} step {step} {{"
+            self._iterations.append(number)
+            body = self.sequence(thunk.body, deeper)
+            self._iterations.pop()
+            return [head, *body, f"{indent}}}"]
+        if any(isinstance(inner, SliceCopyThunk) for inner in every_thunk((thunk,))):
+            return self._counted_while(thunk, indent)
         asked, is_true = self._truth(thunk.predicate, deeper)
         return [
             f"{indent}scf.while : () -> () {{",
@@ -127,6 +170,29 @@ class _Writer:
             f"{indent}}} do {{",
             *self.sequence(thunk.body, deeper),
             f"{deeper}scf.yield",
+            f"{indent}}}",
+        ]
+
+    def _counted_while(self, thunk: WhileThunk, indent: str) -> list[str]:
+        """Return a loop that hands on the number of its iteration, which places inside depend on."""
+        deeper = indent + "  "
+        number, inner, following, left = (self._name("i") for _ in range(4))
+        asked, is_true = self._truth(thunk.predicate, deeper)
+        self._iterations.append(number)
+        condition = self.sequence(thunk.condition, deeper)
+        self._iterations[-1] = inner
+        body = self.sequence(thunk.body, deeper)
+        self._iterations.pop()
+        return [
+            f"{indent}{left} = scf.while ({number} = {self._index(0)}) : (index) -> index {{",
+            *condition,
+            *asked,
+            f"{deeper}scf.condition({is_true}) {number} : index",
+            f"{indent}}} do {{",
+            f"{indent}^bb0({inner}: index):",
+            *body,
+            f"{deeper}{following} = arith.addi {inner}, {self._index(1)} : index",
+            f"{deeper}scf.yield {following} : index",
             f"{indent}}}",
         ]
 

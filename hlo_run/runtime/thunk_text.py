@@ -29,6 +29,7 @@ from hlo_run.artifact import (
     KernelThunk,
     MemsetThunk,
     SequentialThunk,
+    SliceCopyThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -185,7 +186,7 @@ class _Printer:
                 return f"async_id={self._starts[thunk.key]}"
             case CommandBufferThunk():
                 return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
-            case CopyThunk() | MemsetThunk() | FunctionCall():
+            case CopyThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall():
                 return thunk.kind if thunk.kind in _SELF_DESCRIBED else "(no description)"
             case _:
                 assert_never(thunk)

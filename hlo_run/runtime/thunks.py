@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hlo_run.analysis.buffers.copied_operands import copied_operands, copied_slice
-from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, SequentialThunk, Thunk
+from hlo_run.analysis.buffers.copied_operands import CopiedSlice, SlicePlace, copied_operands, copied_slice
+from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, LoopOffset, SequentialThunk, SliceCopyThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
@@ -69,15 +69,13 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
 def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     if fusion.fused_computation.root.opcode == "sort":
         return sort_thunks.sort_fusion(context, fusion)
+    found = copied_slice(fusion)
+    if found is not None:
+        return _slice_copy(context, fusion, found)
     copied = copied_operands(fusion)
     if not copied:
         kernel, arguments = context.kernels.of_fusion(fusion)
-        found = copied_slice(fusion)
-        if found is None:
-            return [KernelThunk(fusion.name, kernel, arguments)]
-        ends = context.buffers.slice(fusion.operands[found.number]), context.buffers.slice(fusion)
-        copy = KernelThunk(found.copy.name, kernel, arguments, "kCopy")
-        return [SequentialThunk(fusion.name, (copy,), "kDynamicSliceFusion", ends)]
+        return [KernelThunk(fusion.name, kernel, arguments)]
     thunks: list[Thunk] = []
     for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
         whole, target = context.buffers.slice(fusion.operands[part.number]), context.buffers.slice(fusion, index)
@@ -85,6 +83,26 @@ def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
         if source != target:  # a result may share the memory of its operand
             thunks.append(CopyThunk(fusion.name, source, target))
     return thunks
+
+
+def _slice_copy(context: ThunkContext, fusion: HloInstruction, found: CopiedSlice) -> list[Thunk]:
+    """Return the thunks of a fusion that copies a slice.
+
+    A result that is not in the memory of the operand that the slice changes begins as a copy of it.
+    """
+    result = context.buffers.slice(fusion)
+    source = context.buffers.slice(fusion.operands[found.source.number])
+    before: list[Thunk] = []
+    into = LoopOffset()
+    if found.target is not None:
+        old, into = context.buffers.slice(fusion.operands[found.target.number]), _offset(found.target)
+        before = [] if old == result else [CopyThunk(fusion.name, old, result)]
+    copy = SliceCopyThunk(found.copy.name, source, result, found.size_bytes, _offset(found.source), into)
+    return [*before, SequentialThunk(fusion.name, (copy,), "kDynamicSliceFusion", (source, result))]
+
+
+def _offset(place: SlicePlace) -> LoopOffset:
+    return LoopOffset(place.first_bytes, place.step_bytes, place.loop)
 
 
 def _copy(context: ThunkContext, copy: HloInstruction) -> list[Thunk]:

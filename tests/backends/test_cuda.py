@@ -22,8 +22,10 @@ from hlo_run.artifact import (
     Kernel,
     KernelArgument,
     KernelThunk,
+    LoopOffset,
     MemsetThunk,
     SequentialThunk,
+    SliceCopyThunk,
     WhileThunk,
 )
 from hlo_run.backends.cuda import device as cuda_device
@@ -167,6 +169,21 @@ def test_loops_branches_and_library_work(driver: FakeDriver, selector: int) -> N
     assert backend.profile is not None
     assert [line.split()[0] for line in backend.profile.table().splitlines()[1:-1]].count("kCublasLtMatmul") == 1
     assert "%g (kCublasLtMatmul) ran by numpy on copies of its arrays: nvmath-python is not installed" in backend.report()
+    backend.close()
+
+
+def test_copies_at_places_that_loops_determine(driver: FakeDriver) -> None:
+    """y[r, c] := x[n-1-r, c] for the 2 rows of the outer loop and 2 columns of the inner one; offsets outside move inside."""
+    x, y, flag = BufferSlice(0, 0, 16), BufferSlice(1, 0, 16), BufferSlice(2, 0, 1)
+    row = SliceCopyThunk("row", x, y, 8, LoopOffset(8, -8, 1), LoopOffset(0, 8, 1))
+    last = SliceCopyThunk("last", x, y, 4, LoopOffset(-4, 0), LoopOffset(4, 8, 0))
+    outer = WhileThunk("o", flag, (), (WhileThunk("i", flag, (), (row, last), trip_count=2),), trip_count=2)
+    spec, other = ArraySpec("f32", (2, 2), (1, 0), x), ArraySpec("f32", (2, 2), (1, 0), y)
+    allocations = (BufferAllocation(0, 16, parameter_number=0), BufferAllocation(1, 16, is_output=True), BufferAllocation(2, 1))
+    executable = Executable("m", "a100", (), (outer,), allocations, (spec,), other)
+    backend = CudaBackend()
+    result = backend.run(executable, [np.array([[1, 2], [3, 4]], np.float32)])
+    np.testing.assert_array_equal(np.asarray(result), [[3, 1], [1, 1]])
     backend.close()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from hlo_run.artifact import ArraySpec, BufferAllocation, BufferSlice, Executable, LoopOffset, SliceCopyThunk, WhileThunk
 from hlo_run.cli import run
+from hlo_run.runtime.gpu_dialect import gpu_dialect_text
 
 ir = pytest.importorskip("jaxlib.mlir.ir", reason="jaxlib is not installed (extra 'xla')")
 registration = pytest.importorskip("jaxlib.mlir._mlir_libs._jax_mlir_ext", reason="jaxlib without dialect registration")
@@ -51,6 +54,23 @@ def test_upstream_reads_it(begin: str, expected: str, tmp_path: Path, capsys: py
         assert part in text, part
     launch = "gpu.launch_func @wrapped_tanh::@wrapped_tanh blocks in (%c1, %c1, %c1) threads in (%c64, %c1, %c1) args("
     assert launch in text
+    _verify(text)
+
+
+def test_copies_of_slices_in_loops() -> None:
+    x, y, flag = BufferSlice(0, 0, 768), BufferSlice(1, 0, 768), BufferSlice(2, 0, 1)
+    copy = SliceCopyThunk("c", x, y, 256, LoopOffset(512, -256, 1), LoopOffset(0, 256))
+    inner = WhileThunk("i", flag, (), (copy,))
+    outer = WhileThunk("o", flag, (), (inner,), trip_count=3)
+    allocations = tuple(BufferAllocation(number, size) for number, size in enumerate((768, 768, 1)))
+    spec = ArraySpec("f32", (192,), (0,), y)
+    text = gpu_dialect_text(Executable("m", "h100", (), (outer,), allocations, (), spec), {})
+    assert re.search(r"%o_\d+ = arith.muli %i_1, %c-256 : index", text)
+    assert re.search(r"%o_\d+ = arith.muli %i_3, %c256 : index", text)
+    _verify(text)
+
+
+def _verify(text: str) -> None:
     context = ir.Context()
     registry = ir.DialectRegistry()
     registration.register_dialects(registry)

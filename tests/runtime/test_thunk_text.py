@@ -145,6 +145,7 @@ def test_sequence(program: Executable) -> None:
 def test_copies_of_slices() -> None:
     made = compiled(SLICES)
     assert thunk_sequence_text(made).splitlines() == SLICES_SEQUENCE
+    assert [kernel.name for kernel in made.kernels] == ["loop_compare_fusion", "loop_add_fusion"]
     assert 'thunk_id: 6\n  }\n  thunk_kind: "kDynamicSliceFusion"' in thunk_metadata_text(made)
     weights, results = np.stack([X * n for n in (1, 2, 3, 4)]), np.zeros((4, 64, 64), np.float32)
     expected, x = results.copy(), X

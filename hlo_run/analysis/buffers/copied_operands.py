@@ -8,11 +8,13 @@ Mirrors the choices of XLA's `MemcpyFusion` and of its copies of static slices.
 
 from __future__ import annotations
 
+import json
+
 from msgspec import Struct
 
 from hlo_run.analysis.fusion_owner import is_slice_copy
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 
 class CopiedOperand(Struct, frozen=True):
@@ -58,27 +60,81 @@ def _offset_bits(slice_: HloInstruction) -> int | None:
     return offset
 
 
+class SlicePlace(Struct, frozen=True):
+    """Where a slice of operand `number` begins: `first_bytes`, and `step_bytes` more in each iteration after the first.
+
+    The iterations are those of a loop around the fusion; `loop` counts from the innermost one, 0.
+    """
+
+    number: int
+    first_bytes: int = 0
+    step_bytes: int = 0
+    loop: int = 0
+
+
 class CopiedSlice(Struct, frozen=True):
-    """The copy in the body of a fusion, and the number of the operand that it copies from."""
+    """A copy of `size_bytes` from `source` to `target`, or to all of the result; `copy` is the instruction in the body."""
 
     copy: HloInstruction
-    number: int
+    size_bytes: int
+    source: SlicePlace
+    target: SlicePlace | None
 
 
 def copied_slice(fusion: HloInstruction) -> CopiedSlice | None:
     """Return the copy of a fusion that only copies a part of an operand at a dynamic offset, or into its result; else None.
 
-    `fusion-dynamic-memcpy-rewriter` marked these fusions and put the copy into their bodies.
+    `fusion-dynamic-memcpy-rewriter` marked these fusions and put the copy into their bodies; `dynamic-slice-annotator` wrote the
+    offsets. None for elements that are not whole bytes, and for a fusion outside of the loop that determines the offset.
     """
     if not is_slice_copy(fusion):
         return None
     copies = [inner for inner in fusion.fused_computation.instructions if inner.opcode == "copy"]
-    if len(copies) != 1:
+    if len(copies) != 1 or copies[0].shape.dtype.bits % 8:
         return None
-    source = _behind(copies[0].operands[0])
-    if source.opcode in ("dynamic-slice", "slice"):
-        source = _behind(source.operands[0])
-    return CopiedSlice(copies[0], source.parameter_number) if source.opcode == "parameter" else None
+    (copy,) = copies
+    depth = _loops_around(fusion.parent)
+    source = _source_place(_behind(copy.operands[0]))
+    root = _behind(fusion.fused_computation.root)
+    if root is copy:
+        target = None
+    elif root.opcode == "dynamic-update-slice" and _behind(root.operands[1]) is copy:
+        target = _dynamic_place(root)
+        if target is None:
+            return None
+    else:
+        return None
+    if source is None or any(place is not None and place.step_bytes and place.loop >= depth for place in (source, target)):
+        return None
+    return CopiedSlice(copy, copy.shape.size_bytes, source, target)
+
+
+def _loops_around(computation: HloComputation | None) -> int:
+    """Return how many loops run a computation, one in the other."""
+    callers = computation.callers if computation is not None else ()
+    return min((_loops_around(caller.parent) + (caller.opcode == "while") for caller in callers), default=0)
+
+
+def _source_place(value: HloInstruction) -> SlicePlace | None:
+    if value.opcode == "dynamic-slice":
+        return _dynamic_place(value)
+    if value.opcode == "slice":
+        whole, bits = _behind(value.operands[0]), _offset_bits(value)
+        return SlicePlace(whole.parameter_number, bits // 8) if whole.opcode == "parameter" and bits is not None else None
+    return SlicePlace(value.parameter_number) if value.opcode == "parameter" else None
+
+
+def _dynamic_place(slice_: HloInstruction) -> SlicePlace | None:
+    """Return the place that the record in a dynamic slice's config says; None without a record that can be read."""
+    whole = _behind(slice_.operands[0])
+    if whole.opcode != "parameter":
+        return None
+    try:
+        found = json.loads(slice_.backend_config or "{}")["dynamic_slice_config"]
+        numbers = [int(found.get(name, 0)) for name in ("byte_offset", "byte_stride", "loop_index")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return SlicePlace(whole.parameter_number, *numbers) if numbers[2] >= 0 else None
 
 
 def _behind(value: HloInstruction) -> HloInstruction:

@@ -27,6 +27,7 @@ from hlo_run.artifact import (
     RngStateThunk,
     ScanThunk,
     SelectKThunk,
+    SliceCopyThunk,
     SortThunk,
     Thunk,
     TriangularSolveThunk,
@@ -120,6 +121,7 @@ class Libraries:
                 | SelectKThunk()
                 | KernelThunk()
                 | CopyThunk()
+                | SliceCopyThunk()
                 | MemsetThunk()
                 | SortThunk()
                 | RngStateThunk()

@@ -38,6 +38,7 @@ from hlo_run.artifact import (
     RngStateThunk,
     SendThunk,
     SequentialThunk,
+    SliceCopyThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -54,7 +55,7 @@ from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import ThunkObserver
-from hlo_run.backends.thunk_values import RngStates, seed_bytes, taken_branch
+from hlo_run.backends.thunk_values import RngStates, copied_places, counted, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
@@ -88,6 +89,7 @@ class CudaRun:
         self._feed = feed or NO_FEEDS(0)
         self.outfeed: list[Literal] = []
         self._rng_states = RngStates()
+        self._iterations: list[int] = []
         self._messages: dict[int, deque[list[Bytes]]] = {}
 
     def run(self) -> None:
@@ -112,6 +114,10 @@ class CudaRun:
                 if thunk.source.size_bytes:
                     target, source = self._address(thunk.destination), self._address(thunk.source)
                     self._memory.copy(target, source, thunk.source.size_bytes)
+            case SliceCopyThunk():
+                if thunk.size_bytes:
+                    source, target = map(self._address, copied_places(thunk, self._iterations))
+                    self._memory.copy(target, source, thunk.size_bytes)
             case MemsetThunk():
                 count = thunk.destination.size_bytes // 4
                 replica, partition = (0, 0) if self._shared is None else self._shared.place
@@ -163,20 +169,18 @@ class CudaRun:
                 return True
             case GemmThunk():
                 return self._state.libraries.takes_product(thunk)
-            case FunctionCall() | Nesting() | AsyncDoneThunk():
+            case SliceCopyThunk() | FunctionCall() | Nesting() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
 
     def _while(self, thunk: WhileThunk) -> None:
-        if thunk.trip_count is not None:
-            for _ in range(thunk.trip_count):
-                self._sequence(thunk.body)
-            return
-        self._sequence(thunk.condition)
-        while self._read(thunk.predicate)[0]:
+        for _ in counted(self._iterations, thunk.trip_count, lambda: self._goes_on(thunk)):
             self._sequence(thunk.body)
-            self._sequence(thunk.condition)
+
+    def _goes_on(self, thunk: WhileThunk) -> bool:
+        self._sequence(thunk.condition)
+        return bool(self._read(thunk.predicate)[0])
 
     def _conditional(self, thunk: ConditionalThunk) -> None:
         self._sequence(thunk.branches[taken_branch(thunk, self._read(thunk.selector))])

@@ -32,6 +32,7 @@ from hlo_run.artifact import (
     RngStateThunk,
     SendThunk,
     SequentialThunk,
+    SliceCopyThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -50,6 +51,7 @@ from hlo_run.backends.host.steps import (
     KernelStep,
     Leaf,
     LibraryStep,
+    SliceCopyStep,
     Step,
 )
 from hlo_run.backends.library.arrays import store, view
@@ -57,7 +59,7 @@ from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
-from hlo_run.backends.thunk_values import seed_bytes, taken_branch
+from hlo_run.backends.thunk_values import counted, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import take_tiles
 
@@ -85,6 +87,8 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return KernelStep(machine, thunk)
         case CopyThunk():
             return CopyStep(machine, thunk)
+        case SliceCopyThunk():
+            return SliceCopyStep(machine, thunk)
         case CollectiveThunk():
             return CollectiveStep(machine, thunk)
         case MemsetThunk():
@@ -256,15 +260,13 @@ class WhileStep(_Nested):
     def run(self) -> None:
         """Run the loop. Raises DeviceError if the run is out of time."""
         machine, (condition, body) = self._machine, self.sequences
-        if self.trip_count is not None:
-            for _ in range(self.trip_count):
-                run_steps(machine, body)
-                machine.check_time(self.thunk.name)
-            return
-        run_steps(machine, condition)
-        while self._predicate[0]:
-            run_steps(machine, body)
+
+        def goes_on() -> bool:
             run_steps(machine, condition)
+            return bool(self._predicate[0])
+
+        for _ in counted(machine.iterations, self.trip_count, goes_on):
+            run_steps(machine, body)
             machine.check_time(self.thunk.name)
 
 

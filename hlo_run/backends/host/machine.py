@@ -114,6 +114,8 @@ class Machine:
         self.statistics: list[KernelStatistics] = []
         self.deadline: float | None = None
         self.seed = 0
+        self.iterations: list[int] = []
+        """The numbers of the iterations, from 0, of the loops that run; the innermost one last."""
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
         self.started: dict[str, list[Callable[[], None]]] = {}
@@ -226,6 +228,7 @@ class Machine:
             self.observer.begin_run()
         self.statistics = []
         self.outfeed = []
+        self.iterations.clear()
         self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:

@@ -14,8 +14,14 @@ from typing import NoReturn
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.artifact import BufferSlice
-from hlo_run.backends.host.control_steps import CommandBufferStep, ConditionalStep, SequenceStep, WhileStep
+from hlo_run.artifact import BufferSlice, LoopOffset
+from hlo_run.backends.host.control_steps import (
+    CommandBufferStep,
+    ConditionalStep,
+    SequenceStep,
+    WhileStep,
+    every_step,
+)
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.jit.body import CANCELLED
 from hlo_run.backends.host.jit.engine import ReadyLaunch, slice_shift
@@ -34,7 +40,7 @@ from hlo_run.backends.host.jit.workers import (
     table_rows,
 )
 from hlo_run.backends.host.machine import Machine
-from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, Step
+from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, SliceCopyStep, Step
 from hlo_run.containment.board import KERNELS_FILE, Blame, native
 
 _SCRATCH = range(SHARED, CHOSEN + 1)
@@ -48,6 +54,9 @@ class Recording:
         self._ready = ready
         self._memory = _Memory(self._ready.values())
         self._list = CallList()
+        self._iterations: list[MemoryOffset] = []
+        """Words of the list with the iterations of the loops around, innermost last. Loops that copy no slice are left out."""
+        self._zero = self._list.data([0])
         self._calls: dict[int, tuple[Callable[[], None], Step]] = {}
         self._spreads: list[_Spread] = []
         self._play_steps(steps)
@@ -125,6 +134,11 @@ class Recording:
             case CopyStep():
                 source, destination = step.slices
                 self._list.add(Op.COPY, _place(destination), _place(source), source.size_bytes)
+            case SliceCopyStep() if step.copy.size_bytes:
+                copy = step.copy
+                to = self._place_in_loop(copy.destination, copy.destination_offset, copy.size_bytes)
+                source = self._place_in_loop(copy.source, copy.source_offset, copy.size_bytes)
+                self._list.add(Op.SLICE, to, source, copy.size_bytes)
             case FillStep() if step.constant is not None and step.slices[0].size_bytes:
                 self._list.add(Op.FILL, _place(step.slices[0]), step.constant, step.slices[0].size_bytes // 4)
             case WhileStep():
@@ -134,7 +148,25 @@ class Recording:
             case SequenceStep() | CommandBufferStep():
                 self._play_steps(step.sequences[0])
             case _:
-                self._calls[self._list.add(Op.CALL)] = step.run, step
+                run = self._in_loops(step) if _copies_slices((step,)) else step.run
+                self._calls[self._list.add(Op.CALL)] = run, step
+
+    def _place_in_loop(self, whole: BufferSlice, offset: LoopOffset, size_bytes: int) -> MemoryOffset:
+        """Write the record of a place that depends on a loop's iteration. Return where it is."""
+        is_around = offset.loop < len(self._iterations)
+        factor = self._iterations[-1 - offset.loop] if is_around else self._zero
+        return self._list.data([factor, _place(whole), offset.first_bytes, offset.step_bytes, whole.size_bytes - size_bytes])
+
+    def _in_loops(self, step: Step) -> Callable[[], None]:
+        """Return a function that runs a step which copies slices, with the numbers of the iterations."""
+        around, machine = tuple(self._iterations), self._machine
+
+        def run() -> None:
+            machine.iterations[:] = [self._player.word(place) for place in around]
+            step.run()
+            machine.iterations.clear()
+
+        return run
 
     def _play_kernel(self, step: KernelStep, ready: ReadyLaunch) -> None:
         states = [self._state(step, ready, worker) for worker in range(ready.workers)]
@@ -159,21 +191,31 @@ class Recording:
         return self._list.data([*scratch.places, self._list.data(table), *bases])
 
     def _play_loop(self, step: WhileStep) -> None:
+        iteration = self._list.data([0]) if _copies_slices(step.inner()) else None
+        if iteration is not None:
+            self._list.add(Op.SET, iteration, 0)
+            self._iterations.append(iteration)
         condition, body = step.sequences
-        if step.trip_count is not None:
-            if step.trip_count:
-                counter = self._list.data([0])
-                self._list.add(Op.SET, counter, step.trip_count)
-                begin = self._list.here
-                self._play_steps(body)
-                self._list.add(Op.REPEAT, counter, begin)
-            return
-        begin = self._list.here
-        self._play_steps(condition)
-        leave = self._list.add(Op.UNLESS, _place(step.slices[0]))
+        if step.trip_count:
+            counter = self._list.data([0])
+            self._list.add(Op.SET, counter, step.trip_count)
+            begin = self._list.here
+            self._play_body(body, iteration)
+            self._list.add(Op.REPEAT, counter, begin)
+        elif step.trip_count is None:
+            begin = self._list.here
+            self._play_steps(condition)
+            leave = self._list.add(Op.UNLESS, _place(step.slices[0]))
+            self._play_body(body, iteration)
+            self._list.add(Op.JUMP, begin)
+            self._list.set_operand(leave, 1, self._list.here)
+        if iteration is not None:
+            self._iterations.pop()
+
+    def _play_body(self, body: Iterable[Step], iteration: MemoryOffset | None) -> None:
         self._play_steps(body)
-        self._list.add(Op.JUMP, begin)
-        self._list.set_operand(leave, 1, self._list.here)
+        if iteration is not None:
+            self._list.add(Op.INCREMENT, iteration)
 
     def _play_branches(self, step: ConditionalStep) -> None:
         """Write a conditional. A true predicate falls through to a jump to the first branch; a false one skips that jump."""
@@ -192,6 +234,10 @@ class Recording:
             ends.append(self._list.add(Op.JUMP))
         for end in ends:
             self._list.set_operand(end, 0, self._list.here)
+
+
+def _copies_slices(steps: Iterable[Step]) -> bool:
+    return any(isinstance(step, SliceCopyStep) for step in every_step(steps))
 
 
 def _place(piece: BufferSlice) -> MemoryOffset:

@@ -44,8 +44,9 @@ class Stepper:
             step.bind()
         self._backend.prepare([step.bound() for step in steps if isinstance(step, KernelStep)], machine.deadline)
 
-    def run(self, steps: Iterable[Step]) -> None:
-        """Run some steps in order. Raises DeviceError for the fault of a kernel."""
+    def run(self, steps: Iterable[Step], iterations: Sequence[int] = ()) -> None:
+        """Run some steps in order, in these iterations of the loops around. Raises DeviceError for the fault of a kernel."""
+        self._machine.iterations[:] = iterations
         with np.errstate(all="ignore"):
             for step in steps:
                 self._machine.check_time(step.thunk.name)

@@ -16,6 +16,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     RngSeedThunk,
     RngStateThunk,
+    SliceCopyThunk,
     Thunk,
 )
 from hlo_run.backends.host.emulator.checks import make_observer
@@ -27,6 +28,7 @@ from hlo_run.backends.host.machine import Machine, argument_region, pointer
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.library.arrays import Array, LibraryCall, empty, is_viewable, store, view
 from hlo_run.backends.literals import Bytes
+from hlo_run.backends.thunk_values import copied_places
 
 
 class Step(Protocol):
@@ -120,6 +122,26 @@ class CopyStep(Leaf):
         """Copy the bytes."""
         self._destination[:] = self._source
         self._machine.copy_written(self.thunk.source, self.thunk.destination)
+
+
+class SliceCopyStep(Leaf):
+    """Copy bytes between places that depend on the iteration of a loop."""
+
+    def __init__(self, machine: Machine, thunk: SliceCopyThunk) -> None:
+        self.thunk = thunk
+        self.copy = thunk
+        self.slices = (thunk.source, thunk.destination)
+        self._machine = machine
+
+    def bind(self) -> None:
+        """Do nothing: the places are looked up when the step runs."""
+
+    def run(self) -> None:
+        """Copy the bytes."""
+        machine = self._machine
+        source, destination = copied_places(self.copy, machine.iterations)
+        machine.read(destination)[:] = machine.read(source)
+        machine.copy_written(source, destination)
 
 
 class FillStep(Leaf):

@@ -22,6 +22,7 @@ from hlo_run.artifact import (
     RngStateThunk,
     ScanThunk,
     SelectKThunk,
+    SliceCopyThunk,
     SortThunk,
     Thunk,
     TriangularSolveThunk,
@@ -62,7 +63,7 @@ def library_call(thunk: Thunk) -> LibraryCall | None:
             return matrix_library_call(thunk)
         case CollectiveThunk():
             return lone_call(thunk)
-        case KernelThunk() | CopyThunk() | MemsetThunk() | RngStateThunk() | RngSeedThunk():
+        case KernelThunk() | CopyThunk() | SliceCopyThunk() | MemsetThunk() | RngStateThunk() | RngSeedThunk():
             return None
         case HostTransfer() | Nesting() | AsyncDoneThunk():
             return None

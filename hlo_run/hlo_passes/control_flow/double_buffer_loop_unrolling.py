@@ -4,12 +4,13 @@
 
 Loops whose `backend_config` has a trip count above 1 (`known_trip_count`). The first iteration of an odd number moves before the
 loop. XLA's `DoubleBufferLoopUnrolling`. What the second copy reads waits for the first copy, except for collectives and for
-operations with a constant. Dynamic slices with a config of their offset are not known here.
+operations with a constant. `dynamic_slice_config` of a slice is the offset in the iterations that its copy does.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
+from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
 
 
@@ -45,7 +47,8 @@ class DoubleBufferLoopUnrolling(Struct, frozen=True):
             copies = count if strategy == "full" else 2
             if count % copies:
                 _peel(loop)
-            _repeat(loop, copies, "full_unroll_clone" if strategy == "full" else "double_buffer_clone")
+            suffix = "full_unroll_clone" if strategy == "full" else "double_buffer_clone"
+            _repeat(loop, copies, suffix, _Iterations(count % copies, 0 if strategy == "full" else copies))
             _count_again(loop, config, count, copies)
         if module.version != version:
             flatten_call_graph(module)
@@ -79,13 +82,14 @@ def _peel(loop: HloInstruction) -> None:
     assert loop.parent is not None, "the loop is in a computation"
     body = loop.while_body
     made = copy_body(body, loop.parent, loop.operands[0], "peeled_double_buffer")
+    _place_slices((made[value] for value in body.instructions), _Iterations(0))
     loop.operands = [made[body.root]]
 
 
-def _repeat(loop: HloInstruction, copies: int, suffix: str) -> None:
+def _repeat(loop: HloInstruction, copies: int, suffix: str, iterations: _Iterations) -> None:
     body = loop.while_body
-    single = _snapshot(body)
-    for _ in range(copies - 1):
+    single, own = _snapshot(body), list(body.instructions)
+    for number in range(1, copies):
         before = body.root
         made = copy_body(single, body, before, suffix)
         for old in single.parameters[0].users:
@@ -93,8 +97,39 @@ def _repeat(loop: HloInstruction, copies: int, suffix: str) -> None:
                 if user in made and not _is_free(user):
                     _wait(made[user], before.operands)
         body.root = made[single.root]
+        places = _Iterations(iterations.first + number, iterations.step)
+        _place_slices((made[value] for value in single.instructions), places)
+    _place_slices(own, iterations)
     for value in single.instructions:
         value.called = {}
+
+
+class _Iterations(Struct, frozen=True):
+    """The iterations of the old loop that a copy of its body does: `first`, and every `step`-th after it; 0: no other."""
+
+    first: int
+    step: int = 0
+
+
+def _place_slices(values: Iterable[HloInstruction], iterations: _Iterations) -> None:
+    """Change what the configs of dynamic slices say about the old loop to what is true of a copy of its body."""
+    for value in values:
+        if value.opcode == "fusion":
+            _place_slices(value.fused_computation.instructions, iterations)
+        if value.opcode not in ("dynamic-slice", "dynamic-update-slice") or not value.backend_config:
+            continue
+        config = json.loads(value.backend_config)
+        place = config.get("dynamic_slice_config", {})
+        # A loop further out has its iterations as before.
+        if place.get("loop_index") != "0":
+            continue
+        step = int(place["byte_stride"])
+        place["byte_offset"] = str(int(place["byte_offset"]) + iterations.first * step)
+        place["byte_stride"] = str(step * iterations.step)
+        if not iterations.step:
+            del place["loop_index"]
+        value.attrs["backend_config"] = to_json(config)
+        value.touch()
 
 
 def _snapshot(body: HloComputation) -> HloComputation:

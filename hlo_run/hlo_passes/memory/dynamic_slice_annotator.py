@@ -6,7 +6,7 @@
 The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
 grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before,
 or a parameter of a computation that is called once. With constant indices the offset is constant, and there is no `loop_index`.
-XLA's `DynamicSliceAnnotator`.
+XLA's `DynamicSliceAnnotator`, but for slices whose elements are not at the offset that it writes: XLA then copies others.
 """
 
 from __future__ import annotations
@@ -116,8 +116,11 @@ class _Search:
         init = _behind_copies(start.operands[element.tuple_index])
         if init.opcode != "constant":
             return None
-        # As in XLA, which counts on from the first value.
-        return _Loop(element, int(init.constant_array), counter.step, counter.trip_count)
+        first = int(init.constant_array)
+        # XLA counts on from the first value, also where the second one is another number than that.
+        if counter.trip_count > 1 and first + counter.step != counter.init:
+            return None
+        return _Loop(element, first, counter.step, counter.trip_count)
 
 
 def _counter(loop: HloInstruction) -> _Counter | None:
@@ -187,19 +190,26 @@ def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | N
     if len(indices) != whole.rank or any(whole.dynamic_dims) or not _is_contiguous(whole, part):
         return None
     fixed, moving, loop = 0, None, None
+    clamped: Any = 0
     for index, stride, size, taken in zip(indices, strides, whole.dims, part.dims, strict=True):
         if size == taken:
             continue
         if stride is None:
             return None
         if index.opcode == "constant":
-            fixed += int(index.constant_array) * stride
+            number = int(index.constant_array)
+            fixed += number * stride
+            clamped = clamped + min(max(number, 0), size - taken) * stride
             continue
         found = search.values(index)
         if found is None or (loop is not None and found[0] != loop):
             return None
         loop = found[0]
         moving = found[1] * stride + (0 if moving is None else moving)
+        clamped = clamped + np.clip(found[1], 0, size - taken) * stride
+    # A copy moves only the sum of the offsets inside; a dynamic-slice moves each index.
+    if np.any(np.clip(fixed + (0 if moving is None else moving), 0, whole.size_bytes - part.size_bytes) != clamped):
+        return None
     if moving is None:
         return {"byte_offset": str(fixed), "byte_stride": "0"}
     steps = np.diff(moving)

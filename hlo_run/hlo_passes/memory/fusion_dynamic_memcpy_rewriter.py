@@ -6,7 +6,7 @@
                  "custom_fusion_config":{"name":"dynamic_slice_fusion",..}}..}
 
 The fusion reads a slice, or writes one into its operand. `dynamic-slice-annotator` wrote where the slices are. Needs layouts.
-XLA's `FusionDynamicMemcpyRewriter`. The thunk is XLA's kDynamicSliceFusion; here a kernel computes the copy in it.
+XLA's `FusionDynamicMemcpyRewriter`. The thunk is XLA's kDynamicSliceFusion.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ class Walk:
         self.module = module
         self._reference = Reference(module)
         self._device = Device(World(seed=seed), 0, self._reference, feeds(0))
+        self.iterations: list[int] = []
+        """The numbers of the iterations, from 0, of the loops that the walk is in; the innermost one last."""
 
     def walk(self, arguments: Sequence[Value]) -> Value:
         """Return the value of the entry's root for one argument per entry parameter. Raises as `Reference.run` does."""
@@ -117,15 +119,19 @@ class Walk:
             self.leave()
 
     def _loop(self, loop: HloInstruction, state: Value) -> Value:
-        iteration = 0
-        while True:
-            text = f"before iteration {iteration}"
-            goes_on = bool(as_array(self._inner(loop, 0, text, loop.while_condition, [state])).item())
-            self.turn(loop, goes_on, iteration)
-            if not goes_on:
-                return state
-            state = self._inner(loop, 1, f"iteration {iteration}", loop.while_body, [state])
-            iteration += 1
+        self.iterations.append(0)
+        try:
+            while True:
+                iteration = self.iterations[-1]
+                text = f"before iteration {iteration}"
+                goes_on = bool(as_array(self._inner(loop, 0, text, loop.while_condition, [state])).item())
+                self.turn(loop, goes_on, iteration)
+                if not goes_on:
+                    return state
+                state = self._inner(loop, 1, f"iteration {iteration}", loop.while_body, [state])
+                self.iterations[-1] += 1
+        finally:
+            self.iterations.pop()
 
     def _conditional(self, conditional: HloInstruction, operands: Sequence[Value]) -> Value:
         branches = conditional.called_computations

@@ -214,7 +214,7 @@ class Replay(Walk):
     def _run_steps(self, stepper: Stepper, steps: list[Step]) -> DeviceError | None:
         """Run steps; return the fault if one fails."""
         try:
-            stepper.run(steps)
+            stepper.run(steps, self.iterations)
         except DeviceError as error:
             return error
         return None

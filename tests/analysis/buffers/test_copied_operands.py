@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from emitting import read_fusion, results_on_host
 
-from hlo_run.analysis.buffers.copied_operands import CopiedOperand, copied_operands
+import hlo_run
+from hlo_run.analysis.buffers.copied_operands import CopiedOperand, SlicePlace, copied_operands, copied_slice
 from hlo_run.artifact import CopyThunk
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -52,6 +53,28 @@ def test_contiguous_slices_are_copies(name: str) -> None:
 def test_other_slices_need_a_kernel(name: str) -> None:
     _, fusion = read_fusion(NOT_COPIED[name])
     assert copied_operands(fusion) == ()
+
+
+COPIED_SLICE = """HloModule m
+f { p = f32[5,8] parameter(0)
+  i = s32[] parameter(1)
+  z = s32[] constant(0)
+  d = f32[1,8] dynamic-slice(p, i, z), dynamic_slice_sizes={1,8}, backend_config={"dynamic_slice_config":{CONFIG}}
+  ROOT c = f32[1,8] copy(d) }
+ENTRY e { p = f32[5,8] parameter(0)
+  i = s32[] parameter(1)
+  ROOT r = f32[1,8] fusion(p, i), kind=kCustom, calls=f,
+    backend_config={"fusion_backend_config":{"kind":"__custom_fusion","custom_fusion_config":{"name":"dynamic_slice_fusion"}}} }
+"""
+
+
+def test_copied_slices() -> None:
+    fixed = hlo_run.parse(COPIED_SLICE.replace("CONFIG", '"byte_offset":"64","byte_stride":"0"'))
+    found = copied_slice(fixed.entry.root)
+    assert found is not None
+    assert (found.size_bytes, found.source, found.target) == (32, SlicePlace(0, 64), None)
+    outside = hlo_run.parse(COPIED_SLICE.replace("CONFIG", '"loop_index":"0","byte_offset":"0","byte_stride":"32"'))
+    assert copied_slice(outside.entry.root) is None, "the loop that the offset depends on is not around"
 
 
 def test_copies_of_several_operands() -> None:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 pytest.importorskip("llvmlite")
 
 import hlo_run
-from hlo_run.artifact import Kernel, KernelThunk
+from hlo_run.artifact import Kernel, KernelThunk, LoopOffset, SliceCopyThunk, every_thunk
+from hlo_run.artifact.file import load, save
 from hlo_run.backends.host import recording
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.prepared import Prepared
@@ -103,6 +104,60 @@ def test_loops_and_branches(options: Options | None, monkeypatch: pytest.MonkeyP
     for kept, copy in results:
         np.testing.assert_array_equal(kept, copy, err_msg="a later run wrote into it")
     assert len(played) == 10
+
+
+SLICES = """HloModule slices
+condition { p = (s32[], f32[3,64], f32[3,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { p = (s32[], f32[3,64], f32[3,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[3,64] get-tuple-element(p), index=1
+  y = f32[3,64] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  two = s32[] constant(2)
+  z = s32[] constant(0)
+  j = s32[] add(i, one)
+  k = s32[] subtract(two, i)
+  row = f32[1,64] dynamic-slice(x, i, z), dynamic_slice_sizes={1,64}
+  v = f32[3,64] dynamic-update-slice(y, row, k, z)
+  ROOT t = (s32[], f32[3,64], f32[3,64]) tuple(j, x, v) }
+twice { p = (s32[], s32[], f32[3,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] get-tuple-element(p), index=1
+  ROOT c = pred[] compare(i, n), direction=LT }
+outer { p = (s32[], s32[], f32[3,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] get-tuple-element(p), index=1
+  x = f32[3,64] get-tuple-element(p), index=2
+  d = f32[3,64] add(x, x)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  z = s32[] constant(0)
+  s = (s32[], f32[3,64], f32[3,64]) tuple(z, d, x)
+  w = (s32[], f32[3,64], f32[3,64]) while(s), condition=condition, body=body
+  v = f32[3,64] get-tuple-element(w), index=2
+  ROOT t = (s32[], s32[], f32[3,64]) tuple(j, n, v) }
+ENTRY e { n = s32[] parameter(0)
+  x = f32[3,64] parameter(1)
+  z = s32[] constant(0)
+  s = (s32[], s32[], f32[3,64]) tuple(z, n, x)
+  w = (s32[], s32[], f32[3,64]) while(s), condition=twice, body=outer
+  ROOT y = f32[3,64] get-tuple-element(w), index=2 }
+"""
+
+
+def test_copies_of_slices_in_loops() -> None:
+    """The inner loop of each iteration doubles the rows and turns their order around."""
+    program = compiled(SLICES)
+    (copy,) = (thunk for thunk in every_thunk(program.thunks) if isinstance(thunk, SliceCopyThunk))
+    assert (copy.size_bytes, copy.source_offset, copy.destination_offset) == (256, LoopOffset(0, 256), LoopOffset(512, -256))
+    assert load(save(program), "m.hlox") == program
+    x = RNG.standard_normal((3, 64)).astype(np.float32)
+    backends = [HostBackend(engine="jit"), HostBackend(engine="emulator"), HostBackend(engine="jit", timeout_seconds=600)]
+    for backend in backends:
+        np.testing.assert_array_equal(backend.run(program, [np.array(3, np.int32), x]), x[::-1] * 8)
 
 
 @pytest.mark.parametrize("engine", ["jit", "emulator"])

@@ -20,6 +20,7 @@ from hlo_run.backends.host.jit.workers import address_of
 from hlo_run.containment.board import progress_address
 
 INSTRUCTION_WORDS = 5
+PLACE_WORDS = 5
 _OWN = -1
 _PATIENCE = 200_000_000
 """Approximate thread-instructions to play before control returns to Python: some tenths of a second."""
@@ -48,6 +49,11 @@ class Op(IntEnum):
     """place of a 32-bit index, number of the following instructions to choose from; out of range takes the last one"""
     CALL = 9
     """play ends here; the caller continues behind it"""
+    INCREMENT = 10
+    """place of a word to increment"""
+    SLICE = 11
+    """destination, source, bytes; both are records of `PLACE_WORDS` words: the place of a factor, the address of an array, the
+    first offset, what to add to it times the factor, the last offset. Offsets outside of 0 .. the last one become the nearest."""
 
 
 class Status(IntEnum):
@@ -148,6 +154,10 @@ class Player:
         """Reset the patience."""
         self._control[0] = _PATIENCE
 
+    def word(self, place: MemoryOffset) -> int:
+        """Return a word of the list's own data."""
+        return int(self._words[(self._data_offset_bytes + place.offset_bytes) // 8])
+
     def own_place(self, place: MemoryOffset) -> int:
         """Return the address of a place in the list's own data."""
         return self._start + self._data_offset_bytes + place.offset_bytes
@@ -166,6 +176,28 @@ def player_code() -> llvm.Loaded:
 
 _TEXT = """
 declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal ptr @place(i64 %record) nounwind {
+  %at = inttoptr i64 %record to ptr
+  %base.at = getelementptr i64, ptr %at, i64 1
+  %first.at = getelementptr i64, ptr %at, i64 2
+  %step.at = getelementptr i64, ptr %at, i64 3
+  %last.at = getelementptr i64, ptr %at, i64 4
+  %factor.at = load ptr, ptr %at
+  %factor = load i64, ptr %factor.at
+  %base = load ptr, ptr %base.at
+  %first = load i64, ptr %first.at
+  %step = load i64, ptr %step.at
+  %last = load i64, ptr %last.at
+  %more = mul i64 %factor, %step
+  %wanted = add i64 %first, %more
+  %is.low = icmp slt i64 %wanted, 0
+  %low = select i1 %is.low, i64 0, i64 %wanted
+  %is.high = icmp sgt i64 %low, %last
+  %offset = select i1 %is.high, i64 %last, i64 %low
+  %found = getelementptr i8, ptr %base, i64 %offset
+  ret ptr %found
+}
 
 define void @run(i64 %list, i64 %first, ptr %control) nounwind {
 entry:
@@ -232,6 +264,16 @@ unless:
   br i1 %is.zero, label %go, label %next
 set:
   store i64 %b, ptr %a.ptr, align 8
+  br label %next
+increment:
+  %old = load i64, ptr %a.ptr, align 8
+  %new = add i64 %old, 1
+  store i64 %new, ptr %a.ptr, align 8
+  br label %next
+slice:
+  %from = call ptr @place(i64 %b)
+  %to = call ptr @place(i64 %a)
+  call void @llvm.memmove.p0.p0.i64(ptr %to, ptr %from, i64 %c, i1 false)
   br label %next
 repeat:
   %count = load i64, ptr %a.ptr, align 8
