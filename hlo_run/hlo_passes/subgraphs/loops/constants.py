@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.analysis.loop_state import LoopState, loop_state
-from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_unused
+from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
@@ -19,6 +19,7 @@ class ConstantSinking(Struct, frozen=True):
         """Edit in place, outer loops before inner ones: the inner loops are those of the copies of their outer loop's body."""
         if not module.instructions_of("while"):
             return
+        version = module.version
         waiting, seen = [module.entry], set[HloComputation]()
         while waiting:
             computation = waiting.pop()
@@ -29,6 +30,8 @@ class ConstantSinking(Struct, frozen=True):
                 if instruction.opcode == "while":
                     self._sink_into(module, instruction)
                 waiting += instruction.called_computations
+        if module.version != version:
+            remove_uncalled(module)
 
     def _sink_into(self, module: HloModule, loop: HloInstruction) -> None:
         if self._sinks(loop):
