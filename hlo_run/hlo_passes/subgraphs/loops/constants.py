@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import clone_computation, copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
@@ -118,5 +119,5 @@ def _copy(computation: HloComputation, value: HloInstruction) -> HloInstruction:
     """Add a copy of a constant, or of a broadcast and its constant, with XLA's names."""
     operands = [_copy(computation, operand) for operand in value.operands]
     # XLA adds a dot and the suffix `.sunk`.
-    name = f"{value.name}..sunk" if value.opcode == "constant" else value.name
+    name = clone_name(value.name, "..sunk") if value.opcode == "constant" else value.name
     return computation.add(copy_instruction(value, operands, name=name))
