@@ -17,6 +17,13 @@ def computation_post_order(module: HloModule) -> list[HloComputation]:
     return sorted(module.computations, key=module.call_order.place, reverse=True)
 
 
+def in_definition_order(module: HloModule, *opcodes: str) -> list[HloInstruction]:
+    """Return the instructions of `HloModule.instructions_of`, computations in order of definition: some passes of XLA walk so."""
+    found = module.instructions_of(*opcodes)
+    places = {computation: place for place, computation in enumerate(module.computations)} if found else {}
+    return sorted(found, key=lambda i: places[i.parent] if i.parent is not None else 0)
+
+
 def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:
     """Return the computations that run as separate code when the instruction runs, in the order of a flat schedule."""
     if instruction.opcode == "while":

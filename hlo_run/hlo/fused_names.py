@@ -125,11 +125,11 @@ class FusedNames(Generic[K]):
 _CLONE = ".clone"
 
 
-def clone_name(name: str) -> str:
+def clone_name(name: str, suffix: str = _CLONE) -> str:
     """Return the name of a copy: `NAME.clone`, of `NAME.clone` `NAME.clone2`, of `NAME.clone2` `NAME.clone3`."""
-    head, found, tail = name.rpartition(_CLONE)
+    head, found, tail = name.rpartition(suffix)
     if not found:
-        return name + _CLONE
+        return name + suffix
     if not tail:
         return f"{name}2"
-    return f"{head}{_CLONE}{int(tail) + 1}" if tail.isdecimal() else name + _CLONE
+    return f"{head}{suffix}{int(tail) + 1}" if tail.isdecimal() else name + suffix

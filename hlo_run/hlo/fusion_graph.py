@@ -11,6 +11,7 @@ producer with one user are moved instead of copied, which costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 from hlo_run.hlo.fused_names import FusedNames, clone_name
@@ -127,6 +128,7 @@ class FusionGraph:
         self.computation = computation
         self._gone: list[HloInstruction] = []
         self._without_body: list[HloInstruction] = []
+        self._unused_bodies: list[tuple[int, HloComputation]] = []
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
@@ -198,7 +200,7 @@ class FusionGraph:
         if sibling.is_multi_output:
             _drop_unused(copies[sibling.root], node)
         self._return_results(sibling, node, copies)
-        self.remove(sibling)
+        self._remove(sibling)
         self._without_body.append(sibling.instruction)
         return _readers(node)
 
@@ -212,7 +214,7 @@ class FusionGraph:
         self._connect(producer, consumer, copies[producer.root])
         names.replace_parameter(producer, producer.root)
         self._return_results(producer, consumer, copies)
-        self.remove(producer)
+        self._remove(producer)
         self._without_body.append(producer.instruction)
         return _readers(consumer)
 
@@ -342,7 +344,12 @@ class FusionGraph:
                 operand.users.add(node)
 
     def remove(self, node: Node) -> None:
-        """Remove a node without users."""
+        """Remove a node without users. As in XLA, the body of a fusion that was made here stays for dce."""
+        self._remove(node)
+        if node.is_changed:
+            self._unused_bodies.append((node.number, _make_body(node)))
+
+    def _remove(self, node: Node) -> None:
         assert not node.users, f"{node.name} is still used"
         for operand in dict.fromkeys(node.operands):
             operand.users.remove(node)
@@ -352,22 +359,29 @@ class FusionGraph:
     def write(self) -> None:
         """Write all fusions into the module. New instructions come last, in the order in which they were made."""
         pairs: dict[HloInstruction, HloInstruction] = {}
+        kept: list[tuple[Node, HloComputation]] = []
         for node in self.post_order():
             if not node.is_changed and node.instruction.parent is None:
                 self.computation.add_named(node.instruction)
         for node in self.post_order():
             operands = [operand.instruction for operand in node.operands]
             old = node.instruction
-            if node.is_changed:
+            if node.is_changed and not _has_own_body(old):
                 node.instruction = _make_fusion(node, operands)
                 pairs[old] = node.instruction
-            elif operands != list(old.operands):
-                old.operands = operands
-        if not pairs and not self._gone:
-            return
-        for node in sorted(self._alive, key=lambda node: node.number):
+                continue
             if node.is_changed:
-                self._module.add_named_computation(node.instruction.fused_computation)
+                kept.append((node, _make_body(node)))
+            if operands != list(old.operands):
+                old.operands = operands
+        if not pairs and not kept and not self._gone:
+            return
+        made = [node for node in self._alive if node.is_changed and node.instruction.parent is None]
+        bodies = [(node.number, node.instruction.fused_computation) for node in made]
+        for _, body in sorted((*bodies, *self._unused_bodies), key=itemgetter(0)):
+            self._module.add_named_computation(body)
+        for node, body in kept:
+            _rewrite(node, body)
         for instruction in (*self._gone, *pairs):
             instruction.operands = ()
         for old in pairs:
@@ -536,9 +550,36 @@ def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
 
 def _make_fusion(node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
     """Return the fusion instruction of a node, outside any computation; its body is outside the module."""
-    old, names = node.instruction, node.names
+    old = node.instruction
+    attributes = {name: old.attrs[name] for name in ("metadata", "frontend_attributes") if name in old.attrs}
+    attributes["kind"] = node.kind
+    return HloInstruction(node.name, "fusion", node.shape, operands, attributes, {"calls": (_make_body(node),)}, old.where)
+
+
+def _has_own_body(instruction: HloInstruction) -> bool:
+    return instruction.opcode == "fusion" and len(instruction.fused_computation.callers) == 1
+
+
+def _rewrite(node: Node, new: HloComputation) -> None:
+    """Make the fusion instruction of a node what the node is; its body, which keeps its place in the module, becomes `new`."""
+    fusion = node.instruction
+    body = fusion.fused_computation
+    fusion.shape = node.shape
+    fusion.attrs["kind"] = node.kind
+    for instruction in body.instructions:
+        instruction.operands, instruction.called, instruction.parent = (), {}, None
+    body.instructions = []
+    for instruction in new.instructions:
+        body.add_named(instruction)
+    body.root = new.root
+    body.forget_parameters()
+
+
+def _make_body(node: Node) -> HloComputation:
+    """Return the body of a fusion, outside the module."""
+    names = node.names
     assert names is not None, "the node is a fusion"
-    body = HloComputation(node.body_name, old.where)
+    body = HloComputation(node.body_name, node.instruction.where)
     made: dict[Operand, HloInstruction] = {}
     numbers = {operand: number for number, operand in enumerate(node.operands)}
     for key, name in names.items():
@@ -552,6 +593,4 @@ def _make_fusion(node: Node, operands: Sequence[HloInstruction]) -> HloInstructi
         made[key] = body.add(instruction, is_root=key is node.root)
     for op in node.ops:
         made[op].operands = [made[operand] for operand in op.operands]
-    attributes = {name: old.attrs[name] for name in ("metadata", "frontend_attributes") if name in old.attrs}
-    attributes["kind"] = node.kind
-    return HloInstruction(node.name, "fusion", node.shape, operands, attributes, {"calls": (body,)}, old.where)
+    return body

@@ -112,7 +112,7 @@ def computation_order(module: HloModule) -> list[HloComputation]:
 def creation_order(module: HloModule) -> list[HloComputation]:
     """Return the computations in the module's order, except that a caller before a callee follows its last callee."""
     numbers = {computation: number for number, computation in enumerate(module.computations)}
-    waits_for = {computation: {c for i in computation.instructions for c in _callees(i)} for computation in numbers}
+    waits_for = {computation: {c for i in computation.instructions for c in callees_in_order(i)} for computation in numbers}
     callers: dict[HloComputation, list[HloComputation]] = {computation: [] for computation in numbers}
     for computation, callees in waits_for.items():
         for callee in callees:
@@ -133,11 +133,11 @@ def creation_order(module: HloModule) -> list[HloComputation]:
 def _add_post_order(start: HloComputation, order: dict[HloComputation, None]) -> None:
     if start not in order:
         order.update(
-            dict.fromkeys(post_order(start, lambda c: [n for i in c.instructions for n in _callees(i) if n not in order]))
+            dict.fromkeys(post_order(start, lambda c: [n for i in c.instructions for n in callees_in_order(i) if n not in order]))
         )
 
 
-def _callees(instruction: HloInstruction) -> tuple[HloComputation, ...]:
+def callees_in_order(instruction: HloInstruction) -> tuple[HloComputation, ...]:
     """Return the called computations in XLA's order: a loop's body before its condition."""
     called = instruction.called_computations
     return called[::-1] if instruction.opcode == "while" else called

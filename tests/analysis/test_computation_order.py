@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hlo_run
-from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.analysis.computation_order import computation_post_order, in_definition_order
 from hlo_run.hlo.edit import clone_computation
 
 _LOOP = """
@@ -28,3 +28,11 @@ def test_the_callers_of_an_added_computation_move_behind_it() -> None:
     (reduce,) = module.instructions_of("reduce")
     reduce.called = {"to_apply": (added,)}
     assert [c.name for c in computation_post_order(module)] == ["sum", "cond", "sum.clone", "body", "e"]
+
+
+def test_instructions_in_order_of_definition() -> None:
+    module = hlo_run.parse(_LOOP)
+    (reduce,) = module.instructions_of("reduce")
+    reduce.called = {"to_apply": (clone_computation(module, reduce.to_apply),)}
+    assert [i.name for i in module.instructions_of("get-tuple-element")] == ["j", "i", "v"]
+    assert [i.name for i in in_definition_order(module, "get-tuple-element")] == ["i", "v", "j"]

@@ -26,7 +26,7 @@ class ConditionalCanonicalizer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        for conditional in module.instructions_of("conditional"):
+        for conditional in module.in_post_order("conditional"):
             if not conditional.shape.is_tuple:
                 _make_own(module, conditional)
                 _canonicalize(module, conditional)

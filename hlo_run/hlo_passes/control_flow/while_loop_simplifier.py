@@ -15,6 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import loop_state
@@ -45,7 +46,7 @@ class WhileLoopSimplifier(Struct, frozen=True):
         """Edit in place."""
         del ctx
         version = module.version
-        for loop in module.instructions_of("while"):
+        for loop in in_definition_order(module, "while"):
             if loop.parent is None or loop.parent.module is None or stays_whole(loop):
                 continue
             if len(loop.while_body.callers) == 1 and len(loop.while_condition.callers) == 1:

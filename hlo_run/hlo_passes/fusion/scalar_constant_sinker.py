@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -25,7 +26,7 @@ class ScalarConstantSinker(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit fusions in place. The constants stay for other users, and for dce."""
         del ctx
-        for computation in dict.fromkeys(fusion.parent for fusion in module.instructions_of("fusion")):
+        for computation in dict.fromkeys(fusion.parent for fusion in in_definition_order(module, "fusion")):
             if computation is not None and not computation.is_fusion:
                 _sink(computation)
 

@@ -176,7 +176,10 @@ def _may_add_matrix(call: HloInstruction) -> bool:
 def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloInstruction) -> bool:
     """Add a matrix to a product; return False if the call cannot. The call overwrites the matrix if it has no other users."""
     call = product.call
-    if not _may_add_matrix(call) or not _same_places(addend.shape, product.value.shape):
+    if not _may_add_matrix(call):
+        _add_before_bitcast(edits, add, product, addend)
+        return False
+    if not _same_places(addend.shape, product.value.shape):
         return False
     if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.slice_ranges):
         return False
@@ -189,6 +192,8 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
         # XLA first moves the add before the bitcast. Then the view of the addend derives from it, the result's from the add.
         viewer = Editor(addend, derives=addend.opcode != "broadcast") if is_recast else editor
         matrix = viewer.bitcast(matrix, product.sliced.shape)
+        if is_recast:
+            edits.module.unique_instruction_name("add")  # that of the moved add
     if product.slice is not None:
         matrix = padded_to(editor, matrix, call.shape)
     call.operands = [*call.operands[:_ADDEND], matrix, *call.operands[_ADDEND:]]
@@ -201,6 +206,19 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
         product.bitcast.attrs.pop("metadata", None)
     edits.replace_by_changed(add, product.value)
     return True
+
+
+def _add_before_bitcast(edits: Edits, add: HloInstruction, product: Product, addend: HloInstruction) -> None:
+    """Move an add that the call cannot do before the bitcast, as XLA does.
+
+    add(bitcast(call), c) => bitcast(add(call, bitcast(c)))
+    """
+    call = product.call
+    if product.bitcast is None or product.slice is not None:
+        return
+    editor = Editor(addend, keeps_sharding=False)
+    total = editor.binary("add", call, editor.bitcast(addend, call.shape))
+    edits.replace(add, Editor(add, derives=False).bitcast(total, add.shape))
 
 
 def _written_out(editor: Editor, value: HloInstruction) -> HloInstruction:

@@ -116,7 +116,9 @@ class _Call(Struct, frozen=True):
         shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
         editor = Editor(self.call, derives=False)
         whole = Shape.make_tuple((shape, self.call.shape.tuple_shapes[1]))
-        made = editor.computation.add(copy_instruction(self.call, operands, whole))
+        # XLA names the copy twice; a copy of another type alone is a `clone` before, which takes no number of the name.
+        name = f"{self.call.name}.clone" if tuple(operands) == self.call.operands else ""
+        made = editor.computation.add(copy_instruction(self.call, operands, whole, name))
         made.name = self.module.unique_instruction_name(self.call.name)
         return _Call(made, self.config, editor.element(made, 0)).configure(**told)
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -51,7 +52,7 @@ class DotAlgorithmRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         replaced: list[HloInstruction] = []
-        for dot in module.instructions_of("dot"):
+        for dot in in_definition_order(module, "dot"):
             algorithm = dot.algorithm
             if any(operand.shape.element_type != "f32" for operand in dot.operands):
                 continue

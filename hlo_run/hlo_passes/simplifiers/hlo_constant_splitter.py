@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.frontend_attributes import has_shardy_attributes
@@ -29,7 +30,7 @@ class HloConstantSplitter(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place."""
-        sources = module.instructions_of(*_SOURCES)
+        sources = in_definition_order(module, *_SOURCES)
         if sources and ctx.options.use_shardy_partitioner and has_shardy_attributes(module):
             return  # Shardy splits constants itself
         for computation in dict.fromkeys(source.parent for source in sources):

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -26,7 +27,7 @@ class SliceSinker(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place, by one walk over each. The slices that lose their users stay."""
         del ctx
-        computations = dict.fromkeys(i.parent for i in module.instructions_of("slice"))
+        computations = dict.fromkeys(i.parent for i in in_definition_order(module, "slice"))
         for computation in computations:
             assert computation is not None, "the instruction is in a computation"
             if not computation.is_fusion:

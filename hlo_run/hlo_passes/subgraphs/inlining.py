@@ -11,6 +11,7 @@ from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.printer import callees_in_order
 
 # Of `op_name`, as in XLA.
 _LONGEST_NAME = 1024
@@ -94,7 +95,8 @@ def name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames | 
     if not isinstance(outer, OpMetadata) or not (outer.op_name or outer.stack_frame_id):
         return
     if new.opcode in CONTROL_FLOW and new.opcode != "call":
-        for computation in new.called_computations:
+        # XLA's order decides the numbers of new frames.
+        for computation in callees_in_order(new):
             for inner in computation.instructions:
                 name_after(inner, call, frames)
     old = new.metadata if isinstance(new.metadata, OpMetadata) else OpMetadata()

@@ -49,6 +49,24 @@ def test_multi_output_fusion_fuses_what_xla_fuses(file: Path) -> None:
     assert fusion_contents(module) == Counter(record["fusions"])
 
 
+def test_a_fusion_that_takes_a_producer_keeps_its_body_and_its_place() -> None:
+    module = hlo_run.parse("""
+        one { q = f32[64] parameter(0) ROOT n = f32[64] negate(q) }
+        two { q = f32[64] parameter(0) ROOT n = f32[64] abs(q) }
+        ENTRY e {
+          p = f32[64] parameter(0)
+          f = f32[64] fusion(p), kind=kLoop, calls=one
+          g = f32[64] fusion(f), kind=kLoop, calls=two
+          ROOT t = (f32[64], f32[64]) tuple(f, g)
+        }""")
+    bodies = list(module.computations)
+    places = [module.call_order.place(body) for body in bodies]
+    MultiOutputFusion().apply(_context(), module)
+    left = [(body, module.call_order.place(body)) for body in module.computations]
+    assert len(left) == 2
+    assert set(left) < set(zip(bodies, places, strict=True))
+
+
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
 def test_producers_are_weighed_as_in_xla(file: Path) -> None:
     record = _record(file)

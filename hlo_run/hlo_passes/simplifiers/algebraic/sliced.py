@@ -129,7 +129,7 @@ def dynamic_slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction 
     groups = common_groups(source.shape.dims, inner.shape.dims)
     if not i.operands[1:] or any(len(ours) != 1 or len(theirs) != 1 for ours, theirs in groups):
         return None
-    starts = [rw.constant(0, i.operands[1].shape.element_type)] * source.shape.rank
+    starts = [rw.at(i.operands[1]).constant(0, i.operands[1].shape.element_type)] * source.shape.rank
     sizes = [1] * source.shape.rank
     for (ours,), (theirs,) in groups:
         starts[ours], sizes[ours] = i.operands[1 + theirs], i.shape.dims[theirs]

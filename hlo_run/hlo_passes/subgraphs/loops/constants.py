@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.analysis.loop_state import LoopState, loop_state
-from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_unused
+from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
@@ -19,6 +20,7 @@ class ConstantSinking(Struct, frozen=True):
         """Edit in place, outer loops before inner ones: the inner loops are those of the copies of their outer loop's body."""
         if not module.instructions_of("while"):
             return
+        version = module.version
         waiting, seen = [module.entry], set[HloComputation]()
         while waiting:
             computation = waiting.pop()
@@ -29,6 +31,8 @@ class ConstantSinking(Struct, frozen=True):
                 if instruction.opcode == "while":
                     self._sink_into(module, instruction)
                 waiting += instruction.called_computations
+        if module.version != version:
+            remove_uncalled(module)
 
     def _sink_into(self, module: HloModule, loop: HloInstruction) -> None:
         if self._sinks(loop):
@@ -115,5 +119,5 @@ def _copy(computation: HloComputation, value: HloInstruction) -> HloInstruction:
     """Add a copy of a constant, or of a broadcast and its constant, with XLA's names."""
     operands = [_copy(computation, operand) for operand in value.operands]
     # XLA adds a dot and the suffix `.sunk`.
-    name = f"{value.name}..sunk" if value.opcode == "constant" else value.name
+    name = clone_name(value.name, "..sunk") if value.opcode == "constant" else value.name
     return computation.add(copy_instruction(value, operands, name=name))
