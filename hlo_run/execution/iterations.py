@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from msgspec import Struct
@@ -275,13 +275,17 @@ class Execution:
     ) -> Comparison:
         """Compare by the bounds, and by rounding where flags allow it; `precise` returns the float64 value or None."""
 
+        def sample(number: int) -> Literal:
+            return self._run_reference(arguments, seed, "f64", feeds, number)
+
         def samples() -> RoundingSamples | None:
             value = precise()
             if value is None:
                 return None
             with busy("evaluating with random roundings"):
-                rounded = [self._run_reference(arguments, seed, "f64", feeds, seed_) for seed_ in range(_ROUNDED_SAMPLES)]
-            return RoundingSamples(value, tuple(rounded))
+                rounded = tuple(sample(number) for number in range(_ROUNDED_SAMPLES))
+            numbers = count(_ROUNDED_SAMPLES)
+            return RoundingSamples(value, rounded, lambda: sample(next(numbers)))
 
         comparison = compare(expected, actual, self._shape, self._spec)
         return comparison if has_fixed_bounds(self._options) else comparison.judged(samples)

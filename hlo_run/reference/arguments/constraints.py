@@ -106,7 +106,7 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
         case "set-dimension-size" if number == 1:
             yield Constraints(index_limit=user.shape.dims[user.dimensions[0]])
         case "reduce" | "reduce-window" if number >= len(user.operands) // 2:
-            yield _identity(user.to_apply)
+            yield _identity(user.to_apply, number - len(user.operands) // 2)
         case "select-and-scatter" if number == 2:
             yield _identity(user.called["scatter"][0])
         case "ragged-dot" if number == 2:
@@ -190,9 +190,14 @@ def _moves_indices(instruction: HloInstruction) -> bool:
     return instruction.opcode in _INDEX_MOVERS
 
 
-def _identity(reducer: HloComputation) -> Constraints:
-    """Return the constraint on the initial value of a reduction: 0 for a sum, 1 for a product, else none, as in XLA."""
+def _identity(reducer: HloComputation, number: int = 0) -> Constraints:
+    """Return the constraint on an initial value of a reduction: 0 for a sum, 1 for a product, else none, as in XLA.
+
+    Also of one array of several that are reduced together, which XLA leaves open.
+    """
     root = reducer.root
-    if len(root.operands) != 2 or len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
+    combined = root.operands[number] if root.opcode == "tuple" else root
+    pair = {operand.parameter_number for operand in combined.operands if operand.opcode == "parameter"}
+    if len(combined.operands) != 2 or pair != {number, number + len(reducer.parameters) // 2}:
         return Constraints()
-    return Constraints(identity={"add": 0, "multiply": 1}.get(root.opcode))
+    return Constraints(identity={"add": 0, "multiply": 1}.get(combined.opcode))

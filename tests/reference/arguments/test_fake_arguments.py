@@ -221,6 +221,16 @@ def test_inits_of_reductions_are_identities_also_through_fusions(opcode: str, id
     assert identity is None or float(value) == identity
 
 
+def test_each_init_of_several_arrays_has_its_identity() -> None:
+    text = """HloModule m
+    both { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
+      s = f32[] add(a, c) p = f32[] multiply(d, b) ROOT t = (f32[], f32[]) tuple(s, p) }
+    ENTRY e { x = f32[8] parameter(0) i = f32[] parameter(1) j = f32[] parameter(2)
+      ROOT r = (f32[], f32[]) reduce(x, x, i, j), dimensions={0}, to_apply=both }"""
+    assert [_constraints(text, number).identity for number in (1, 2)] == [0, 1]
+    assert _constraints(text.replace("add(a, c)", "add(a, d)"), 1) == Constraints()
+
+
 def test_a_reducer_of_one_parameter_twice_has_no_identity() -> None:
     text = REDUCE.replace("{ADD}", ADD.replace("OP(a, b)", "add(a, a)"))
     assert _constraints(text, 1) == Constraints()
