@@ -31,6 +31,7 @@ from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
 from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
+from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
 _ROUNDED_SAMPLES = 4
+# A later try is left out if the reference needs longer for its loops.
+_LOOP_SECONDS = 2.0
 _MOST_NAMED = 4
 
 
@@ -200,6 +203,9 @@ class Execution:
         others = () if self._options.expected_output else self._arguments.others(done.number)
         for arguments, source in others:
             feeds = self._feeds(done.number)
+            if not self._ends(arguments, seed, feeds):
+                self._console.err(f"{source}: not run, as a loop goes on with these arguments")
+                continue
             actual = self._actual(runner, arguments, seed, feeds)
             precise = _once(partial(self._precise, arguments, seed, feeds))
             expected = self._reference_value(arguments, seed, feeds)
@@ -225,6 +231,19 @@ class Execution:
         if all_draws and done.later_tries:
             self._console.err(f"{len(done.later_tries)} other sets of arguments agree too")
         self._warn_if_blind(done, best)
+
+    def _ends(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> bool:
+        """True unless a loop of the module goes on for long with arguments that nobody asked for."""
+        if not any(i.opcode == "while" for i in self._module.instructions):
+            return True
+        try:
+            with loops_end_within(_LOOP_SECONDS):
+                self._run_reference(arguments, seed, "native", feeds)
+        except EndlessLoop:
+            return False
+        except Unsupported:
+            pass
+        return True
 
     def _warn_if_blind(self, done: IterationResult, best: Sequence[Sight]) -> None:
         assert done.comparison is not None, "a comparison comes before its warnings"
