@@ -202,7 +202,7 @@ def test_operands_beyond_the_reference_are_random(
 
 def test_python_cuts_out_a_fusion() -> None:
     module = hlo_run.parse(LOOP)
-    alone: HloModule = hlo_run.isolate(module, "f.inner")
+    alone: HloModule = hlo_run.isolate(module, "loop_multiply_fusion")
     np.testing.assert_array_equal(np.asarray(hlo_run.run(alone, P, platform="Host")), P * P)
-    alone, operands = hlo_run.isolate_in_run(module, "f.inner", P, True)
+    alone, operands = hlo_run.isolate_in_run(module, "loop_multiply_fusion", P, True)
     np.testing.assert_allclose(np.asarray(hlo_run.evaluate(alone, *operands)), (P + P) ** 2, rtol=1e-6)

@@ -191,7 +191,7 @@ def parse_bools(lexer: Lexer) -> tuple[bool, ...]:
 def format_bools(value: AttributeValue) -> str:
     """Return `{true,false}`."""
     assert isinstance(value, tuple)
-    return "{" + ",".join(map(format_bool, value)) + "}"
+    return "{" + ",".join("true" if item else "false" for item in value) + "}"
 
 
 def number(lexer: Lexer) -> float:

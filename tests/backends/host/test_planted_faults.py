@@ -137,13 +137,13 @@ NO_SYNC = (r"(?s)%synced_tensor = xla_gpu\.sync_threads (%\w+)[^\n]*\n(.*)%synce
 def test_a_removed_sync_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     error = fault(TRANSPOSE, [NO_SYNC], monkeypatch)
     assert "race in shared memory: load of byte" in error.message
-    assert "kernel 'r', PTX line" in error.message
+    assert "kernel 'input_transpose_fusion', PTX line" in error.message
     assert "of block (0, 0, 0)" in error.message
     write, read = error.notes
     assert "llvm.store" in write
     assert "of HLO instruction 'e'" in write
     assert "llvm.load" in read
-    assert "of HLO instruction 'r'" in read
+    assert "of HLO instruction 'input_transpose_fusion'" in read
 
 
 def test_a_reduction_without_its_barrier_or_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_shared_memory_that_is_read_before_it_is_written(monkeypatch: pytest.Mon
     error = fault(TRANSPOSE, shorter, monkeypatch)
     assert "uninitialised shared load: nothing has written byte 112 of shared memory" in error.message
     assert "thread (28, 0, 0) of block (0, 0, 0)" in error.message
-    assert "of HLO instruction 'r'" in error.notes[-1]
+    assert "of HLO instruction 'input_transpose_fusion'" in error.notes[-1]
 
 
 def test_elements_of_the_result_that_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
