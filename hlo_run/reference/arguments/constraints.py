@@ -162,12 +162,13 @@ def _windows(scatter: HloInstruction) -> tuple[tuple[int, int], ...]:
 
     Empty where indices are not rows of numbers, or may be equal in different batches.
     """
-    indices, indexed = scatter.operands[_indices_number(scatter)].shape, scatter.attrs["scatter_dims_to_operand_dims"]
+    indices = scatter.operands[_indices_number(scatter)].shape
+    indexed = tuple[int, ...](scatter.attrs["scatter_dims_to_operand_dims"])
     if scatter.input_batching_dims or (len(indexed) > 1 and scatter.attrs["index_vector_dim"] != indices.rank - 1):
         return ()
     sizes, inserted = scatter.operands[0].shape.dims, scatter.attrs["inserted_window_dims"]
     updates = scatter.operands[-1].shape.dims
-    kept = iter(scatter.attrs["update_window_dims"])
+    kept = iter(tuple[int, ...](scatter.attrs["update_window_dims"]))
     window = [1 if dim in inserted else updates[next(kept)] for dim in range(len(sizes))]
     return tuple((sizes[dim] // max(window[dim], 1), window[dim]) for dim in indexed)
 

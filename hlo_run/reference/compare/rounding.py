@@ -115,11 +115,12 @@ def _farther(precise: Value, one: Value, two: Value) -> Value:
         assert isinstance(one, tuple), "samples have the structure of the result"
         assert isinstance(two, tuple), "samples have the structure of the result"
         return tuple(_farther(*parts) for parts in zip(precise, one, two, strict=True))
-    if not isinstance(one, np.ndarray) or one.dtype not in (np.float64, np.complex128):
+    first = as_array(one)
+    if first.dtype.name not in ("float64", "complex128"):
         return one
     exact, old, new = (_parts(as_array(value)) for value in (precise, one, two))
-    chosen = np.where(np.isnan(old) | (np.abs(new - exact) <= np.abs(old - exact)), old, new)
-    return chosen.view(one.dtype).reshape(one.shape)
+    chosen: Array = np.where(np.isnan(old) | (np.abs(new - exact) <= np.abs(old - exact)), old, new)
+    return chosen.view(first.dtype).reshape(first.shape)
 
 
 def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: RoundingSamples) -> LeafComparison:
