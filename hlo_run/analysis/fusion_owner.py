@@ -6,8 +6,9 @@ import re
 
 from hlo_run.hlo.graph import HloInstruction
 
-_OWNER = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"([^"]*)"')
-_SLICE_FUSION = re.compile(r'"custom_fusion_config":\s*{\s*"name":\s*"dynamic_slice_fusion"')
+# XLA reads keys without quotes too.
+_OWNER = re.compile(r'"?\bfusion_backend_config"?\s*:\s*{\s*"?kind"?\s*:\s*"([^"]*)"')
+_SLICE_FUSION = re.compile(r'"?\bcustom_fusion_config"?\s*:\s*{\s*"?name"?\s*:\s*"dynamic_slice_fusion"')
 
 
 def fusion_owner(fusion: HloInstruction) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
 from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
+from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
 _ROUNDED_SAMPLES = 4
+# A later try is left out if the reference needs longer for its loops.
+_LOOP_SECONDS = 2.0
 _MOST_NAMED = 4
 
 
@@ -200,6 +203,9 @@ class Execution:
         others = () if self._options.expected_output else self._arguments.others(done.number)
         for arguments, source in others:
             feeds = self._feeds(done.number)
+            if not self._ends(arguments, seed, feeds):
+                self._console.err(f"{source}: not run, as a loop goes on with these arguments")
+                continue
             actual = self._actual(runner, arguments, seed, feeds)
             precise = _once(partial(self._precise, arguments, seed, feeds))
             expected = self._reference_value(arguments, seed, feeds)
@@ -225,6 +231,19 @@ class Execution:
         if all_draws and done.later_tries:
             self._console.err(f"{len(done.later_tries)} other sets of arguments agree too")
         self._warn_if_blind(done, best)
+
+    def _ends(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> bool:
+        """True unless a loop of the module goes on for long with arguments that nobody asked for."""
+        if not any(i.opcode == "while" for i in self._module.instructions):
+            return True
+        try:
+            with loops_end_within(_LOOP_SECONDS):
+                self._run_reference(arguments, seed, "native", feeds)
+        except EndlessLoop:
+            return False
+        except Unsupported:
+            pass
+        return True
 
     def _warn_if_blind(self, done: IterationResult, best: Sequence[Sight]) -> None:
         assert done.comparison is not None, "a comparison comes before its warnings"
@@ -275,13 +294,17 @@ class Execution:
     ) -> Comparison:
         """Compare by the bounds, and by rounding where flags allow it; `precise` returns the float64 value or None."""
 
+        def sample(number: int) -> Literal:
+            return self._run_reference(arguments, seed, "f64", feeds, number)
+
         def samples() -> RoundingSamples | None:
             value = precise()
             if value is None:
                 return None
             with busy("evaluating with random roundings"):
-                rounded = [self._run_reference(arguments, seed, "f64", feeds, seed_) for seed_ in range(_ROUNDED_SAMPLES)]
-            return RoundingSamples(value, tuple(rounded))
+                rounded = tuple(sample(number) for number in range(_ROUNDED_SAMPLES))
+            numbers = count(_ROUNDED_SAMPLES)
+            return RoundingSamples(value, rounded, lambda: sample(next(numbers)))
 
         comparison = compare(expected, actual, self._shape, self._spec)
         return comparison if has_fixed_bounds(self._options) else comparison.judged(samples)

@@ -10,7 +10,7 @@ import pytest
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
-from hlo_run.execution import arguments
+from hlo_run.execution import arguments, iterations
 
 ROUNDED_DOWN = "HloModule r\nENTRY e { p = f32[40] parameter(0) a = f32[40] abs(p) ROOT c = s32[40] convert(a) }"
 ZEROS = "HloModule z\nENTRY e { p = f32[4] parameter(0) z = f32[] constant(0) ROOT b = f32[4] broadcast(z), dimensions={} }"
@@ -210,3 +210,22 @@ def test_equal_numbers_are_not_tried_where_their_order_is_open(write: Path, caps
     write.write_text(TIES)
     assert run(["--platform=Host", str(write)]) == 0
     assert "4 other sets of arguments agree too" in capsys.readouterr().err
+
+
+ENDLESS = """HloModule endless
+body { v = (s32[], f32[]) parameter(0) n = s32[] get-tuple-element(v), index=0 y = f32[] get-tuple-element(v), index=1
+  d = s32[] add(n, n) ROOT t = (s32[], f32[]) tuple(d, y) }
+large { v = (s32[], f32[]) parameter(0) y = f32[] get-tuple-element(v), index=1 h = f32[] constant(0.5)
+  ROOT c = pred[] compare(y, h), direction=GE }
+ENTRY e { zero = s32[] constant(0) y = f32[] parameter(0) t = (s32[], f32[]) tuple(zero, y)
+  ROOT w = (s32[], f32[]) while(t), condition=large, body=body }
+"""
+
+
+def test_a_try_with_which_a_loop_never_ends_is_left_out(
+    write: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterations, "_LOOP_SECONDS", 0.05)
+    write.write_text(ENDLESS)
+    assert run(["--platform=Host", str(write)]) == 0
+    assert "not run, as a loop goes on with these arguments" in capsys.readouterr().err

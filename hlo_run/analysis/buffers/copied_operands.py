@@ -32,7 +32,7 @@ def copied_operands(fusion: HloInstruction) -> tuple[CopiedOperand, ...]:
 
 
 def _copied_part(fusion: HloInstruction, root: HloInstruction, *, may_be_slice: bool) -> CopiedOperand | None:
-    if root.opcode not in ("copy", "slice") or root.operands[0].opcode != "parameter":
+    if root.opcode not in ("copy", "slice") or root.operands[0].opcode != "parameter" or not root.shape.is_array:
         return None
     number = root.operands[0].parameter_number
     if fusion.operands[number].shape.minor_to_major != root.shape.minor_to_major:

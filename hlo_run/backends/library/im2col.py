@@ -72,7 +72,8 @@ def _each_feature_alone(views: Array, weights: Array, out: Array) -> None:
     rank = weights.ndim - 2
     for place in np.ndindex(*weights.shape[:rank]):
         seen = views[(slice(None),) * (rank + 1) + place]
-        total += seen[..., None] * weights[place].reshape(features, each)
+        # The operands' own type may be too narrow for their product.
+        total += seen[..., None].astype(out.dtype) * weights[place].reshape(features, each)
     out[...] = total.reshape(out.shape)
 
 

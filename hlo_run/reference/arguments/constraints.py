@@ -22,8 +22,9 @@ class Constraints(Struct, frozen=True):
     """The constraints on the values of one parameter; none by default.
 
     `index_limit` bounds values to the closed interval [0, index_limit]; `sorted_` means ascending order; `no_duplicates`
-    means distinct keys; `identity` is a constant 0 or 1. `scattered`: the values are indices of a scatter, which may ask for
-    distinct ones.
+    means distinct keys; `identity` is a constant 0 or 1. `scattered`: the values are indices of a scatter. `windows`: the
+    values are, in rows of one number per pair, the starts of windows that must not overlap; each pair has the number of
+    windows side by side in one dimension, and the size of each.
     """
 
     index_limit: int | None = None
@@ -31,18 +32,21 @@ class Constraints(Struct, frozen=True):
     no_duplicates: bool = False
     identity: int | None = None
     scattered: bool = False
+    windows: tuple[tuple[int, int], ...] = ()
 
 
 def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
     """Return the constraints from all uses of an entry parameter, also within fusions, as XLA's `MakeFakeArguments`.
 
-    Unlike in XLA, integers that a loop's condition compares are small, so that loops end.
+    Unlike in XLA, integers that a loop's condition compares are small, so that loops end; sizes of dynamic dimensions are
+    within the bound, and a scatter with `unique_indices` gets windows that do not overlap: else its result is open.
     `path` is the index of a leaf of a tuple parameter. Raises Unsupported if the constraints of the uses conflict.
     """
     demands = list(dict.fromkeys(_demands(parameter, path)))
     limits = [demand.index_limit for demand in demands if demand.index_limit is not None]
     identities = [demand.identity for demand in demands if demand.identity is not None]
     no_duplicates = any(demand.no_duplicates for demand in demands)
+    windows = [demand.windows for demand in demands if demand.scattered]
     if sum((bool(limits), bool(identities), no_duplicates)) > 1:
         raise Unsupported(
             f"conflicting operand generation constraints on parameter '{parameter.name}'",
@@ -56,6 +60,7 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
         no_duplicates=no_duplicates,
         identity=identities[0] if identities else None,
         scattered=any(demand.scattered for demand in demands),
+        windows=windows[0] if len(windows) == len(demands) == 1 else (),
     )
 
 
@@ -97,9 +102,11 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
         case "dynamic-update-slice" if number >= 2:
             yield _start_index(user, number - 2, user.operands[1].shape.dims)
         case "gather" | "scatter" if number == _indices_number(user):
-            yield _gather_index(user)
+            yield _gather_index(user, is_whole=True)
+        case "set-dimension-size" if number == 1:
+            yield Constraints(index_limit=user.shape.dims[user.dimensions[0]])
         case "reduce" | "reduce-window" if number >= len(user.operands) // 2:
-            yield _identity(user.to_apply)
+            yield _identity(user.to_apply, number - len(user.operands) // 2)
         case "select-and-scatter" if number == 2:
             yield _identity(user.called["scatter"][0])
         case "ragged-dot" if number == 2:
@@ -140,11 +147,30 @@ def _indices_number(user: HloInstruction) -> int:
     return 1 if user.opcode == "gather" else len(user.operands) // 2
 
 
-def _gather_index(user: HloInstruction) -> Constraints:
+def _gather_index(user: HloInstruction, is_whole: bool = False) -> Constraints:
+    """Return the limit of the indices of a gather or scatter. `is_whole`: the parameter has them in the order of the op."""
     name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
     sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
     limit = min((sizes[d] - 1 for d in indexed), default=0)
-    return Constraints(index_limit=max(limit, 0), sorted_=user.indices_are_sorted, scattered=user.opcode == "scatter")
+    is_scatter = user.opcode == "scatter"
+    windows = _windows(user) if is_scatter and is_whole and user.unique_indices else ()
+    return Constraints(max(limit, 0), sorted_=user.indices_are_sorted, scattered=is_scatter, windows=windows)
+
+
+def _windows(scatter: HloInstruction) -> tuple[tuple[int, int], ...]:
+    """Return, for each number of an index, how many windows of a scatter lie side by side in its dimension, and their size.
+
+    Empty where indices are not rows of numbers, or may be equal in different batches.
+    """
+    indices = scatter.operands[_indices_number(scatter)].shape
+    indexed = tuple[int, ...](scatter.attrs["scatter_dims_to_operand_dims"])
+    if scatter.input_batching_dims or (len(indexed) > 1 and scatter.attrs["index_vector_dim"] != indices.rank - 1):
+        return ()
+    sizes, inserted = scatter.operands[0].shape.dims, scatter.attrs["inserted_window_dims"]
+    updates = scatter.operands[-1].shape.dims
+    kept = iter(tuple[int, ...](scatter.attrs["update_window_dims"]))
+    window = [1 if dim in inserted else updates[next(kept)] for dim in range(len(sizes))]
+    return tuple((sizes[dim] // max(window[dim], 1), window[dim]) for dim in indexed)
 
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
@@ -165,9 +191,14 @@ def _moves_indices(instruction: HloInstruction) -> bool:
     return instruction.opcode in _INDEX_MOVERS
 
 
-def _identity(reducer: HloComputation) -> Constraints:
-    """Return the constraint on the initial value of a reduction: 0 for a sum, 1 for a product, else none, as in XLA."""
+def _identity(reducer: HloComputation, number: int = 0) -> Constraints:
+    """Return the constraint on an initial value of a reduction: 0 for a sum, 1 for a product, else none, as in XLA.
+
+    Also of one array of several that are reduced together, which XLA leaves open.
+    """
     root = reducer.root
-    if len(root.operands) != 2 or len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
+    combined = root.operands[number] if root.opcode == "tuple" else root
+    pair = {operand.parameter_number for operand in combined.operands if operand.opcode == "parameter"}
+    if len(combined.operands) != 2 or pair != {number, number + len(reducer.parameters) // 2}:
         return Constraints()
-    return Constraints(identity={"add": 0, "multiply": 1}.get(root.opcode))
+    return Constraints(identity={"add": 0, "multiply": 1}.get(combined.opcode))

@@ -127,6 +127,8 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
     if constraints.no_duplicates and count < highest:
         first = count // 2 - count if dtype.is_signed else 0
         return narrow(engine.permutation(count) + first, dtype)
+    if constraints.windows and (starts := _apart(constraints, count, engine)) is not None and starts.max(initial=0) <= highest:
+        return narrow(starts, dtype)
     low, high = lowest, highest
     if draw.integers is not None:
         low = max(low, draw.integers[0])
@@ -136,6 +138,21 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
         low = high if draw.last_indices and not constraints.scattered else 0
     values = engine.integers(dtype, low, high, count)
     return _sorted(values, dtype) if constraints.sorted_ else values
+
+
+def _apart(constraints: Constraints, count: int, engine: RandomEngine) -> Array | None:
+    """Return starts of windows that do not overlap; None if there is no room for so many."""
+    counts = [many for many, _ in constraints.windows]
+    rows, room = count // len(counts), math.prod(counts)
+    if rows > room or room >= 1 << 62:
+        return None
+    # Each row has a part of the windows to choose from.
+    ends = np.array([row * room // rows for row in range(rows + 1)], np.int64)
+    chosen = ends[:-1] + (engine.unit(rows) * np.diff(ends)).astype(np.int64)
+    if not constraints.sorted_:
+        chosen = chosen[engine.permutation(rows)]
+    starts = np.stack(np.unravel_index(chosen, counts), -1) * [size for _, size in constraints.windows]
+    return starts.reshape(-1)
 
 
 def _sorted(values: Array, dtype: DType) -> Array:

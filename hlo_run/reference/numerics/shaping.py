@@ -22,6 +22,8 @@ def _iota(instruction: HloInstruction) -> Kernel:
     dtype = instruction.shape.dtype
 
     def kernel() -> Array:
+        if 0 in dims:  # the other dimensions may be longer than memory
+            return np.empty(dims, dtype.numpy)
         line = narrow(np.arange(dims[dim], dtype=np.int64), dtype)
         return np.broadcast_to(line.reshape([-1 if d == dim else 1 for d in range(len(dims))]), dims)
 

@@ -46,6 +46,8 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
 
     def kernel(array: Array, init: Array) -> Array:
         array, init = array.astype(wide, copy=False), init.astype(wide, copy=False)
+        if opcode == "multiply" and dtype.is_float and init == 0:  # a product that begins with 0 cannot overflow
+            array = np.where(np.isfinite(array), np.copysign(np.ones((), wide), array), array)
         if is_padded:
             array = padded(array, identity, edges)
         for axis, (dim, count) in enumerate(zip(dims, instruction.shape.dims, strict=True)):

@@ -205,6 +205,16 @@ def test_forward_convolution(name: str, groups: int, batch_groups: int) -> None:
     np.testing.assert_allclose(compute(convolution_call(thunk), source, weights)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "out"), [("bf16", "bf16"), ("s8", "s32")])
+def test_depthwise_products_are_wider_than_their_factors(dtype: str, out: str) -> None:
+    window, numpy = WINDOWS["plain"], DTYPES[dtype].numpy
+    source = (20 * normal(1, 5, 4, 3)).astype(numpy)
+    weights = (20 * normal(window[0].size, window[1].size, 1, 3)).astype(numpy)
+    expected = by_definition(source.astype(np.float64), weights.astype(np.float64), window, 3, 1)
+    thunk = ConvolutionThunk("c", "forward", of(source), of(weights), spec(out, *expected.shape), window, NHWC, 3, 1)
+    np.testing.assert_array_equal(compute(convolution_call(thunk), source, weights)[0], expected.astype(DTYPES[out].numpy))
+
+
 @pytest.mark.parametrize(("name", "groups"), list(itertools.product(["plain", "strided", "dilated", "turned"], [1, 2])))
 def test_gradients_are_the_transposes_of_the_forward_convolution(name: str, groups: int) -> None:
     """<conv(x, w), g> = <x, backward-input(g, w)> = <w, backward-filter(x, g)>, the convolution being linear in both."""

@@ -156,6 +156,47 @@ def test_gather_indices() -> None:
     assert found.max() <= 9
 
 
+WINDOWS = """HloModule m
+last {
+  a = f32[] parameter(0)
+  ROOT b = f32[] parameter(1)
+}
+ENTRY e {
+  x = f32[7,9,4] parameter(0)
+  i = s32[12,2] parameter(1)
+  u = f32[12,3,4] parameter(2)
+  ROOT s = f32[7,9,4] scatter(x, i, u), update_window_dims={1,2}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={1,0}, index_vector_dim=1, to_apply=last, unique_indices=true FLAGS
+}"""
+
+
+@pytest.mark.parametrize("flags", ["", ", indices_are_sorted=true"])
+def test_windows_of_a_scatter_with_unique_indices_do_not_overlap(flags: str) -> None:
+    module = hlo_run.parse(WINDOWS.replace("FLAGS", flags))
+    assert constraints_of(module.entry.parameters[1]).windows == ((3, 3), (7, 1))
+    for seed in range(5):
+        starts = np.asarray(make_fake_arguments(module, seed)[1])
+        rows = [tuple(row) for row in starts.tolist()]
+        assert len(set(rows)) == 12
+        assert set(starts[:, 0]) <= {0, 3, 6}
+        assert (starts >= 0).all()
+        assert starts[:, 1].max() < 7
+        assert not flags or rows == sorted(rows)
+
+
+def test_more_windows_than_there_is_room_for_are_drawn_alike() -> None:
+    module = hlo_run.parse(WINDOWS.replace("FLAGS", "").replace("[12,", "[22,"))
+    assert np.asarray(make_fake_arguments(module, 0)[1]).max() <= 8
+
+
+def test_sizes_of_dynamic_dimensions_are_within_the_bound() -> None:
+    body = """
+      x = f32[2,5] parameter(0)
+      n = s32[] parameter(1)
+      ROOT d = f32[2,<=5] set-dimension-size(x, n), dimensions={1}"""
+    assert _constraints(body, 1) == Constraints(index_limit=5)
+
+
 ADD = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] OP(a, b)\n}\n"
 REDUCE = """HloModule m
 {ADD}
@@ -178,6 +219,16 @@ def test_inits_of_reductions_are_identities_also_through_fusions(opcode: str, id
     value = np.asarray(make_fake_arguments(hlo_run.parse(text), 42)[1])
     assert value.dtype == np.float32
     assert identity is None or float(value) == identity
+
+
+def test_each_init_of_several_arrays_has_its_identity() -> None:
+    text = """HloModule m
+    both { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
+      s = f32[] add(a, c) p = f32[] multiply(d, b) ROOT t = (f32[], f32[]) tuple(s, p) }
+    ENTRY e { x = f32[8] parameter(0) i = f32[] parameter(1) j = f32[] parameter(2)
+      ROOT r = (f32[], f32[]) reduce(x, x, i, j), dimensions={0}, to_apply=both }"""
+    assert [_constraints(text, number).identity for number in (1, 2)] == [0, 1]
+    assert _constraints(text.replace("add(a, c)", "add(a, d)"), 1) == Constraints()
 
 
 def test_a_reducer_of_one_parameter_twice_has_no_identity() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import hlo_run
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.compare.rounding import RoundingSamples
@@ -223,3 +224,21 @@ def test_a_product_in_bf16_keeps_its_sum_in_f32() -> None:
     assert _judged(module, [p, q], whole.astype(ml_dtypes.bfloat16)).ok
     part = np.asarray(p[:, 1:], np.float64) @ np.asarray(q[1:], np.float64)
     assert not _judged(module, [p, q], part.astype(ml_dtypes.bfloat16)).ok
+
+
+def test_further_samples_decide_about_what_the_first_ones_are_all_near_by_chance() -> None:
+    """The last element is the sum of two large numbers: its error is that of their sizes, not of its own."""
+    expected = np.append(np.full(199, 1.0, np.float32), np.float32(1e-3))
+    precise, actual = expected.astype(np.float64), expected + np.append(np.zeros(199), 4e-3).astype(np.float32)
+    drawn = [1e-9, 1e-9, 3e-3]
+
+    def sample(error: float) -> Value:
+        return precise + np.append(np.full(199, 1e-9), error)
+
+    def judged(errors: list[float]) -> Comparison:
+        left = iter(errors)
+        samples = RoundingSamples(precise, (sample(1e-9), sample(1e-9)), lambda: sample(next(left)))
+        return compare(expected, actual, Shape.array("f32", (200,)), SPEC).judged(lambda: samples)
+
+    assert judged(drawn).ok
+    assert judged([1e-9] * 12).leaves[0].mismatches == 1

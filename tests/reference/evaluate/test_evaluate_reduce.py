@@ -150,6 +150,16 @@ def _window_positions(size: int, out: int, stride: int, low: int, base: int, dil
     return found
 
 
+def test_products_of_windows_that_begin_with_zero_do_not_overflow() -> None:
+    text = "HloModule m\n" + ADD.replace("T[", "f32[").replace("OP", "multiply")
+    text += """ENTRY e {
+      x = f32[4] parameter(0)
+      zero = f32[] constant(0)
+      ROOT r = f32[3] reduce-window(x, zero), window={size=2}, to_apply=add
+    }"""
+    assert_same(run(text, array("f32", [1e30, -1e30, 1e30, np.inf])), array("f32", [-0.0, -0.0, np.nan]))
+
+
 def test_reduce_window_skips_padding_and_holes() -> None:
     x = np.random.default_rng(16).integers(-50, 50, (6, 5)).astype(np.int32)
     text = "HloModule m\n" + ADD.replace("T[", "s32[").replace("OP", "add")

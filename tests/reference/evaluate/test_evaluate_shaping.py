@@ -21,6 +21,10 @@ def test_iota_wraps_in_small_types() -> None:
     assert_same(run("ROOT r = c64[3] iota(), iota_dimension=0"), array("c64", [0, 1, 2]))
 
 
+def test_an_iota_without_elements_needs_no_memory() -> None:
+    assert run("ROOT r = f32[1000000000000,0] iota(), iota_dimension=0").shape == (10**12, 0)
+
+
 def test_broadcast_maps_dimensions_in_any_order() -> None:
     x = _random((2, 3))
     text = "x = s32[2,3] parameter(0)\nROOT r = s32[3,4,2] broadcast(x), dimensions={2,0}"

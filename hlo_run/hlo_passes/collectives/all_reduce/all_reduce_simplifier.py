@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.analysis.replication import Replication
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, bypass
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.reductions import is_one_operation
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -32,9 +32,9 @@ class AllReduceSimplifier(Struct, frozen=True):
         """Edit in place."""
         del ctx
         for collective in module.in_post_order("all-gather", "reduce-scatter"):
-            (value, *others) = collective.operands
-            if not others and collective.shape.is_array and collective.shape.same_dims(value.shape):
-                _replace(module, collective, value)
+            value = collective.operands[0]
+            if len(collective.operands) == 1 and collective.shape.is_array and collective.shape.same_dims(value.shape):
+                bypass(module, collective)
         reduces = [r for r in module.in_post_order("all-reduce") if r.shape.is_array and len(r.operands) == 1]
         if not reduces:
             return
@@ -42,7 +42,7 @@ class AllReduceSimplifier(Struct, frozen=True):
         for reduce in reduces:
             size = _group_size(reduce)
             if size == 1:
-                _replace(module, reduce, reduce.operands[0])
+                bypass(module, reduce)
             elif size and reduce.channel_id is None and replication.is_same(reduce.operands[0]):
                 _reduce_one_value(module, reduce, size)
 
@@ -69,9 +69,3 @@ def _reduce_one_value(module: HloModule, reduce: HloInstruction, size: int) -> N
         if reduce.shape.rank:
             factor = editor.add("broadcast", reduce.shape, [factor], dimensions=())
         module.replace_uses(reduce, editor.add("multiply", reduce.shape, [value, factor]))
-
-
-def _replace(module: HloModule, collective: HloInstruction, value: HloInstruction) -> None:
-    module.replace(collective, value)
-    assert collective.parent is not None, "it is in a computation"
-    collective.parent.remove(collective)

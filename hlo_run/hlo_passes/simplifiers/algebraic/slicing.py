@@ -293,6 +293,7 @@ def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     rw.computation.add_named(narrow)
     shape = Shape.array(i.shape.element_type, tuple(i.shape.dims[d] for d in padded))
     made = copy_instruction(i, [narrow, i.operands[1]], shape, clone_name(i.name))
+    made.attrs.pop("sharding", None)
     made.attrs["padding"] = tuple(edges[d] for d in padded)
     return rw.bare.add("broadcast", i.shape, [rw.computation.add(made)], dimensions=tuple(padded))
 
