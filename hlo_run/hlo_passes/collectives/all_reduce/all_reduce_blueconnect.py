@@ -34,7 +34,7 @@ class AllReduceBlueconnect(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        if not self.devices_per_host or pins_layouts(module, "all-reduce"):
+        if pins_layouts(module, "all-reduce") or not self.devices_per_host:
             return
         for reduce in list(module.instructions_of("all-reduce")):
             across: HloInstruction | None = reduce
