@@ -178,13 +178,15 @@ class _Run:
         return self._make(instruction, _forwarded(opcode, operands))
 
     def _check_started(self, done: HloInstruction, content: Content) -> None:
-        """Check what a start began with and returns, but for operands that it changes in place."""
+        """Check what a start began with and returns, but for operands that it changes in place or does not read."""
         (start,) = done.operands
-        root = start.called_computations[0].root
+        started = start.called_computations[0]
+        root = started.root
         changed = {root.operands[pair.operand_number] for pair in in_place_pairs(root)}
-        changed_numbers = {operand.parameter_number for operand in changed if operand.opcode == "parameter"}
+        unread = [parameter for parameter in started.parameters if not parameter.users and parameter is not root]
+        gone = {operand.parameter_number for operand in (*changed, *unread) if operand.opcode == "parameter"}
         for index, shape in start.shape.leaves():
-            if shape.size_bytes and not (index[0] == 0 and index[1] in changed_numbers):
+            if shape.size_bytes and not (index[0] == 0 and index[1] in gone):
                 self._check_leaf(start, index, _at(content, index), done)
 
     def _loop(self, loop: HloInstruction, state: Content, constants: dict[HloInstruction, Content]) -> Content:

@@ -262,3 +262,26 @@ ENTRY e {
 def test_parameters_are_there_from_the_start_in_any_schedule() -> None:
     module = _compiled(_PARAMETER_AFTER_ITS_TURN)
     check_buffers(module, assign_buffers(module))
+
+
+_STARTED = """HloModule m, input_output_alias={ {}: (0, {}, must-alias) }
+started { a = f32[64] parameter(0) b = f32[64] parameter(1) ROOT r = f32[64] BODY }
+ENTRY e {
+  p = f32[64] parameter(0)
+  n = f32[64] sine(p)
+  s = ((f32[64], f32[64]), f32[64], u32[]) async-start(n, p), calls=started
+  ROOT d = f32[64] async-done(s)
+}
+"""
+
+
+def test_an_operand_that_a_started_computation_does_not_read_may_be_written_over() -> None:
+    module = _compiled(_STARTED.replace("BODY", "negate(a)"))
+    check_buffers(module, assign_buffers(module))
+    # The same buffers are wrong for a computation that reads the operand.
+    planned = assign_buffers(module)
+    started = next(i for i in module.entry.instructions if i.opcode == "async-start").called_computations[0]
+    a, b = started.parameters
+    started.root.replace_operand(a, b)
+    with pytest.raises(InternalError, match="another value was written"):
+        check_buffers(module, planned)
