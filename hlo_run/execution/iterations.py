@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from msgspec import Struct
 
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.containment.board import at_place, busy, counted
+from hlo_run.containment.board import at_place, busy, counted, limited
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
@@ -237,7 +237,8 @@ class Execution:
         if not any(i.opcode == "while" for i in self._module.instructions):
             return True
         try:
-            with loops_end_within(_LOOP_SECONDS):
+            limit = self._options.timeout
+            with loops_end_within(min(_LOOP_SECONDS, limit / 2) if limit else _LOOP_SECONDS):
                 self._run_reference(arguments, seed, "native", feeds)
         except EndlessLoop:
             return False
@@ -333,7 +334,8 @@ class Execution:
     def _run_reference(
         self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds, roundings: int | None = None
     ) -> Literal:
-        result = self._returned(self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings))
+        with limited(self._options.timeout):
+            result = self._returned(self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings))
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
 
     def _feeds(self, iteration: int) -> Feeds:

@@ -191,6 +191,24 @@ ENTRY e { p = s32[] parameter(0)
     assert "took longer than --timeout=0.3 s, in the run on Interpreter" in done.stderr
 
 
+def test_a_loop_without_end_is_stopped_in_the_reference(tmp_path: Path) -> None:
+    """The passes remove the loop, whose state stays as it is, so only the reference runs it."""
+    endless = """HloModule endless
+body { s = (s32[1]) parameter(0)
+  z = s32[1] constant({0})
+  ROOT n = (s32[1]) tuple(z) }
+cond { s = (s32[1]) parameter(0)
+  ROOT t = pred[] constant(true) }
+ENTRY e { z = s32[1] constant({0})
+  i = (s32[1]) tuple(z)
+  ROOT w = (s32[1]) while(i), condition=cond, body=body }
+"""
+    files = _write(tmp_path, endless_hlo=endless)
+    done = hlo_run(tmp_path, "--platform=Host", "--timeout=0.6", files["endless_hlo"])
+    assert done.returncode == 5
+    assert "took longer than --timeout=0.6 s, in the run on Interpreter" in done.stderr
+
+
 def test_the_reproducer_has_what_was_read_from_stdin(tmp_path: Path) -> None:
     files = _write(tmp_path, dies_py=DIES_IN_LLVM)
     done = hlo_run(tmp_path, "--reference_platform=", f"--custom_calls={files['dies_py']}", "-", stdin=NEGATE)
