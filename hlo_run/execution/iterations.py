@@ -233,7 +233,7 @@ class Execution:
         self._warn_if_blind(done, best)
 
     def _ends(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> bool:
-        """True unless a loop of the module goes on for long with arguments that nobody asked for."""
+        """False if a loop of the module runs for long with these arguments, which the user did not ask for."""
         if not any(i.opcode == "while" for i in self._module.instructions):
             return True
         try:

@@ -91,7 +91,7 @@ def sharing(
             yield None
         else:
             yield SharedBackend(backend, partners, grid.size)
-    except BaseException as error:
+    except BaseException as error:  # an interrupt too is told to the partners
         problem = error
         raise
     finally:

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Greeting(Struct, frozen=True, tag=True):
-    """The first words of whoever connects. `nonce` is a random number."""
+    """The first message of a process that connects. `nonce` is a random number."""
 
     magic: str
     nonce: bytes
@@ -69,7 +69,7 @@ class Beat(Struct, frozen=True, tag=True):
 
 
 class Parcel(Struct, frozen=True, tag=True):
-    """Arrays for whoever asks for this label: what they are, of which run, and more."""
+    """Arrays for the process that asks for this label, with their run and shapes."""
 
     kind: str
     run: int

@@ -84,7 +84,7 @@ def meet(meeting: Meeting, say: Callable[[str], None]) -> dict[int, socket.socke
             _gather(meeting, deadline, connections, say)
         else:
             _join(meeting, deadline, connections, say)
-    except BaseException as error:
+    except BaseException as error:  # an interrupt too leaves no open connection
         for connection in connections.values():
             connection.close()
         if isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """NCCL through nccl4py: a communicator per group of devices, and the calls of a plan. Imported when a shared run begins.
 
 Communicators do not block: NCCL works in threads of its own, and `is_ready` says how far it is. So no call waits for ever for a
-process that is gone, and whoever waits can abort.
+process that is gone, and the others can abort.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Nccl:
         try:
             for call in plan.calls:
                 self._call(members, *self._arguments(call, communicator, address))
-        except BaseException:
+        except BaseException:  # an interrupt too ends the group
             with suppress(DeviceError):  # the group repeats the error of its call
                 self._call(members, binding.group_end)
             raise

@@ -36,7 +36,7 @@ class Wait(Struct):
     began: float
 
 
-# Returns why it is no use to go on; None: it is. Gets the waits by device, and the device that works (-1: none).
+# Takes the waits by device, and the device that works (-1: none). Returns the reason to stop; None: go on.
 Watch = Callable[[dict[int, Wait], int], "Exception | None"]
 
 

@@ -66,7 +66,7 @@ def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
 
 
 def minor_slice(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloValue:
-    """Return blocks of the matrices; `rows` and `columns` are half-open ranges (start, limit). The whole is no slice."""
+    """Return blocks of the matrices; `rows` and `columns` are half-open ranges (start, limit). Whole matrices get no slice."""
     whole = (0, a.shape.dims[-2]), (0, a.shape.dims[-1])
     return a if (rows, columns) == whole else minor_block(b, a, rows, columns)
 

@@ -279,7 +279,7 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
-            case "reduction-layout-normalizer":  # makes every reduction of several arrays anew
+            case "reduction-layout-normalizer":  # replaces every reduction of several arrays
                 return any(len(i.operands) > 2 for i in self._module.instructions_of("reduce"))
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
                 from hlo_run.hlo_passes.control_flow.computation_deduplicator import alike  # few dumps need it

@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.partitioning.state import Builder, Part
 
 
 def only_device(v: Visit) -> int | None:
-    """Return the device that every leaf of the result is on; None if there is no such device."""
+    """Return the device that has every leaf of the result; None if several devices have leaves."""
     leaves = elements_of(v.sharding)
     is_same = all(leaf.kind == "maximal" and leaf.device == leaves[0].device for leaf in leaves)
     return leaves[0].device if is_same else None
