@@ -15,12 +15,12 @@ _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependenc
 
 
 def clean_up(module: HloModule, tell: Callable[[str, bool], None]) -> None:
-    """Edit the entry and the computations of control flow in place. Collectives without a user go too, channels or not.
+    """Edit all computations in place. Collectives without a user go too, channels or not.
 
     `tell` gets the name of each step, and whether it changed something. As in XLA, reducers of instructions that are merged stay
     in the module.
     """
-    computations = [c for c in module.computations if c.is_entry or any(i.opcode in CONTROL_FLOW for i in c.callers)]
+    computations = [computation for computation in module.computations if not computation.is_fusion]
 
     def run(name: str, step: Callable[[], None]) -> None:
         version = module.version
