@@ -134,14 +134,15 @@ def _return_array(module: HloModule, conditional: HloInstruction) -> None:
     if leaf is not None:
         conditional.attrs["sharding"] = leaf
     whole_users = [user for user in conditional.users if user.opcode != "get-tuple-element"]
+    was_root = conditional.is_root
     for reader in [user for user in conditional.users if user.opcode == "get-tuple-element"]:
         module.replace_uses(reader, conditional)
         computation.remove(reader)
-    if whole_users or conditional.is_root:
+    if whole_users or was_root:
         made = computation.add(HloInstruction("tuple", "tuple", tuple_shape, [conditional]))
         if sharding is not None:
             made.attrs["sharding"] = sharding
         for user in whole_users:
             user.replace_operand(conditional, made)
-        if conditional.is_root:
+        if was_root:
             computation.root = made
