@@ -91,7 +91,8 @@ def _given(module: HloModule, annotations: Annotations, known: Given | None = No
     found: Given = dict(known or {})
     for computation in _control_flow(module):
         for instruction in computation.instructions:
-            if instruction in found or is_call(instruction, RESULT, GROUP):
+            # The elements of a tuple have no attributes of their own in StableHLO.
+            if instruction in found or instruction.opcode == "get-tuple-element" or is_call(instruction, RESULT, GROUP):
                 continue
             shardings = annotations.shardings(instruction, len(list(instruction.shape.leaves())))
             if shardings is not None:
