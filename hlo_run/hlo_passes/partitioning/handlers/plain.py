@@ -156,15 +156,21 @@ def conditional(v: Visit) -> Part:
 
 
 def custom_call(v: Visit) -> Part:
-    """Handle a custom call: the borders of manual regions, and calls that are elementwise."""
+    """Handle a custom call: the borders of manual regions, calls on one device, and calls that are elementwise."""
     target = v.hlo.custom_call_target
     if target == "SPMDFullToShardShape":
         part = v.parts[0]
         return v.made(v.b.copy(zero_excess(part).hlo if part.leaf.tiles is not None else part.hlo))
     if target == "SPMDShardToFullShape":
         return v.made(v.b.copy(v.parts[0].hlo))
-    if target in ("MoveToHost", "MoveToDevice", "PinToDevice", "PinToDeviceSram", "LayoutConstraint"):
+    device = only_device(v)
+    if device is not None:
+        return on_one_device(v, device)
+    if target in ("MoveToHost", "LayoutConstraint"):
         return elementwise(v)
+    if target in ("MoveToDevice", "PinToDevice", "PinToDeviceSram"):
+        part = v.parts[0]
+        return v.made(v.clone([part.hlo], part.sharding), part.sharding)
     return v.by_default()
 
 

@@ -23,6 +23,7 @@ from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo_passes.partitioning.grouping import group_state
+from hlo_run.hlo_passes.partitioning.handlers.one_device import on_one_device, only_device
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import fill_excess
 from hlo_run.hlo_passes.partitioning.offsets import tile_ordinals
@@ -33,6 +34,9 @@ _BATCH, _SORTED = 0, 1
 
 def top_k(v: Visit) -> Part:
     """Handle a call of TopK on a matrix. One whose tiles have no more than k elements is computed whole."""
+    device = only_device(v)
+    if device is not None:
+        return on_one_device(v, device)
     part = v.parts[0]
     sharding = part.leaf
     if is_maximal(v.sharding) or sharding.tiles is None or sharding.subgroups or part.base.rank != 2:
