@@ -1,14 +1,64 @@
-"""Constants and broadcasts of scalars: each user gets its own before the propagation, and equal ones are merged after it."""
+"""Constants and broadcasts of scalars.
+
+Loops and branches make the constants that they take, each user gets its own before the propagation, and equal ones are merged
+after it.
+"""
 
 from __future__ import annotations
 
 from hlo_run.hlo.edit import copy_instruction
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.shardy.annotations import GROUP, is_call
 from hlo_run.hlo_passes.shardy.constraints import Given
 from hlo_run.hlo_passes.shardy.rules import is_elementwise
 
 _KEEPS_CONSTANTS = frozenset(["broadcast", "reshape", "slice"])
+
+
+def sink_constants(module: HloModule) -> None:
+    """Let loops and branches read copies of the constants that they take and do not change, at any depth."""
+
+    def visit(computation: HloComputation) -> None:
+        for instruction in computation.post_order():
+            if instruction.opcode == "while":
+                _sink_into_loop(instruction)
+            elif instruction.opcode == "conditional":
+                for called, taken in zip(instruction.called_computations, instruction.operands[1:], strict=True):
+                    _sink_into_branch(module, called, taken)
+            if instruction.opcode in ("while", "conditional", "call"):
+                for called in instruction.called_computations:
+                    visit(called)
+
+    visit(module.entry)
+
+
+def _sink_into_loop(loop: HloInstruction) -> None:
+    start, root = loop.operands[0], loop.while_body.root
+    (state,) = loop.while_body.parameters
+    if start.opcode != "tuple" or root.opcode != "tuple":
+        return
+    for computation in (loop.while_condition, loop.while_body):
+        for element in _elements(computation):
+            number = element.tuple_index
+            value, own = start.operands[number], root.operands[number]
+            is_kept = own.opcode == "get-tuple-element" and own.operands[0] is state and own.tuple_index == number
+            if value.opcode == "constant" and is_kept:
+                made = computation.add(copy_instruction(value, []))
+                for user in [user for user in element.users if user is not root]:
+                    user.replace_operand(element, made)
+
+
+def _sink_into_branch(module: HloModule, branch: HloComputation, taken: HloInstruction) -> None:
+    if taken.opcode == "constant" and taken.shape.is_array:
+        module.replace_uses(branch.parameters[0], branch.add(copy_instruction(taken, [])))
+    for element in _elements(branch) if taken.opcode == "tuple" else ():
+        value = taken.operands[element.tuple_index]
+        if value.opcode == "constant":
+            module.replace_uses(element, branch.add(copy_instruction(value, [])))
+
+
+def _elements(computation: HloComputation) -> list[HloInstruction]:
+    return [user for user in computation.parameters[0].users if user.opcode == "get-tuple-element"]
 
 
 def split_constants(computation: HloComputation, given: Given) -> None:

@@ -30,9 +30,10 @@ def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction,
         operands = list(start.operands)
         for number in range(changing[loop], len(operands)):
             value = operands[number]
-            if not value.shape.is_array or value.shape.rank == 0 or value not in known:
+            source = _outermost(value, changing)
+            if not value.shape.is_array or value.shape.rank == 0 or source not in known:
                 continue
-            sharding = known[value][0]
+            sharding = known[source][0]
             if not is_open(sharding):
                 # XLA leaves the unreduced axes out: a loop that reads a sum adds the whole of it on each device.
                 free = replace(all_dims(sharding.mesh, value.shape.rank, is_closed=False), unreduced=sharding.unreduced)
@@ -42,6 +43,29 @@ def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction,
             loop.operands = [own]
             if not start.users and not start.is_root:
                 start.parent.remove(start)
+
+
+def _outermost(value: HloInstruction, changing: dict[HloInstruction, int]) -> HloInstruction:
+    """Return the value outside of all loops and branches for one that a loop does not change or a branch takes."""
+    while True:
+        parameter = value.operands[0] if value.opcode == "get-tuple-element" else value
+        callers = parameter.parent.callers if parameter.opcode == "parameter" and parameter.parent is not None else []
+        if len(callers) != 1:
+            return value
+        (caller,) = callers
+        if caller.opcode == "while":
+            taken = caller.operands[0]
+        elif caller.opcode == "conditional":
+            taken = caller.operands[1 + caller.called_computations.index(parameter.parent)]
+        else:
+            return value
+        if parameter is not value:
+            if taken.opcode != "tuple" or value.tuple_index < changing.get(caller, 0):
+                return value
+            taken = taken.operands[value.tuple_index]
+        elif caller.opcode == "while":
+            return value
+        value = taken
 
 
 def add_constraint(computation: HloComputation, value: HloInstruction, sharding: NamedSharding, given: Given) -> HloInstruction:

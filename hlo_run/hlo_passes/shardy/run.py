@@ -7,7 +7,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.hlo_passes.shardy.annotations import GROUP, RESULT, Annotations, all_dims, is_call
 from hlo_run.hlo_passes.shardy.branches import capture_arguments
-from hlo_run.hlo_passes.shardy.constants import merge_constants, split_constants
+from hlo_run.hlo_passes.shardy.constants import merge_constants, sink_constants, split_constants
 from hlo_run.hlo_passes.shardy.constraints import Given, apply_constraints, open_in_loops
 from hlo_run.hlo_passes.shardy.export import Export, close
 from hlo_run.hlo_passes.shardy.graph import Place, ValueGraph, arguments_of_regions
@@ -25,6 +25,7 @@ def run_shardy(module: HloModule) -> None:
     annotations = Annotations.of(module)
     wanted = _take_results(module, annotations)
     _share_elements(module)
+    sink_constants(module)
     changing = put_invariants_last(module)
     given = _given(module, annotations)
     open_in_loops(given, arguments_of_regions(_control_flow(module), annotations), changing)
