@@ -14,7 +14,7 @@ _MIXED = (
     | frozenset(
         """async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier outfeed parameter
     ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce all-reduce-start
-    all-to-all""".split()
+    all-to-all collective-permute collective-permute-start""".split()
     )
 )
 
