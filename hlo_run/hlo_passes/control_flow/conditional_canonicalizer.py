@@ -27,7 +27,7 @@ class ConditionalCanonicalizer(Struct, frozen=True):
         """Edit in place."""
         del ctx
         for conditional in module.in_post_order("conditional"):
-            if not conditional.shape.is_tuple:
+            if not all(shape.is_tuple for shape in (conditional.shape, *(value.shape for value in conditional.operands[1:]))):
                 _make_own(module, conditional)
                 _canonicalize(module, conditional)
 
@@ -45,8 +45,12 @@ def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
     for branch in dict.fromkeys(conditional.called_computations):
         if not branch.parameters[0].shape.is_tuple:
             _take_tuple(module, branch)
-        branch.root = Editor(branch.root, derives=False).tuple([branch.root])
+        if not branch.root.shape.is_tuple:
+            branch.root = Editor(branch.root, derives=False).tuple([branch.root])
     wrapped = [value if value.shape.is_tuple else editor.tuple([value]) for value in conditional.operands[1:]]
+    if conditional.shape.is_tuple:
+        conditional.operands = [conditional.operands[0], *wrapped]
+        return
     shape = Shape.make_tuple((conditional.shape,))
     new = copy_instruction(conditional, [conditional.operands[0], *wrapped], shape, f"{conditional.name}.clone")
     editor.computation.add(new)
