@@ -1,6 +1,6 @@
 """Bring a part under another sharding, by the cheapest collectives that do.
 
-As in XLA, equal broadcasts and views for different shardings stay apart: they have the shardings until the clean-up.
+As in XLA, equal steps to different shardings stay apart: they have the shardings until the clean-up.
 """
 
 from __future__ import annotations
@@ -91,17 +91,22 @@ def _tuple(part: Part, target: Sharding) -> Part:
 
 
 def _array(part: Part, target: SingleSharding, replicates: bool) -> Part:
-    source, b = part.leaf, part.builder
-    if source.is_same(target):
+    if part.leaf.is_same(target):
         return part
+    made = _moved(part, target, replicates)
+    if made.hlo is not part.hlo:
+        made.hlo.attrs["sharding"] = made.leaf
+    return made
+
+
+def _moved(part: Part, target: SingleSharding, replicates: bool) -> Part:
+    source, b = part.leaf, part.builder
     if "manual" in source.subgroups or "manual" in target.subgroups:
         found = _in_manual_groups(part, target)
         if found is not None:
             return found
     if part.hlo.opcode == "broadcast" and not part.hlo.operands[0].shape.dims:
-        made = b.add("broadcast", shard_shape(part.base, target), part.hlo.operands, dimensions=())
-        made.attrs["sharding"] = target
-        return part.having(made, target)
+        return part.having(b.add("broadcast", shard_shape(part.base, target), part.hlo.operands, dimensions=()), target)
     if can_permute(source, target):
         return by_permute(part, target)
     swaps = swapped_dims(source, target)
