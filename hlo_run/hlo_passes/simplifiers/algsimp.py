@@ -177,11 +177,7 @@ class _Walk(Struct):
         if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):
             return None
         assert new.shape.compatible(old.shape), f"{old} became {new}"
-        if self.sees_layouts:
-            return None
-        # The entry's caller expects its result in the given layout.
-        is_result = old.is_root and self.computation.is_entry
-        return Rewriter(old).add("copy", old.shape, [new]) if is_result else new
+        return None if self.sees_layouts else new
 
     def _replace(self, old: HloInstruction, new: HloInstruction) -> None:
         self.changed = True

@@ -15,10 +15,9 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_pl
 def to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reshape(A), copy(A), bitcast(A) to the shape that A has => A; but not a copy that gives the entry's result a sharding."""
     value = i.operands[0].shape
-    is_result = i.is_root and rw.computation.is_entry
-    if is_result and i.opcode == "copy" and i.sharding is not None:
+    if i.opcode == "copy" and i.sharding is not None and i.is_root and rw.computation.is_entry:
         return None
-    same = value == i.shape if rw.sees_layouts or is_result else value.compatible(i.shape)
+    same = value == i.shape if rw.sees_layouts else value.compatible(i.shape)
     return i.operands[0] if same else None
 
 
