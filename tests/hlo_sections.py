@@ -15,6 +15,7 @@ from text_sections import Section, SectionFailure
 
 import hlo_run
 from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_text
+from hlo_run.artifact import Executable
 from hlo_run.cli import parse_arguments
 from hlo_run.commands.dispatch import run_files
 from hlo_run.errors import HloRunError
@@ -112,28 +113,36 @@ def _run_rows(module: HloModule, options: Options) -> str:
 def _compare(original: HloModule, edited: HloModule, options: Options, on_host: bool) -> None:
     replicas, partitions = (int(original.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
     if replicas * partitions > 1:
-        _compare_devices(original, edited, replicas, partitions)
+        _compare_devices(original, edited, options if on_host else None, replicas, partitions)
         return
     arguments = make_fake_arguments(original, 1)
     expected = evaluate(original, arguments)
     results = [("after the rows", evaluate(edited, arguments))]
     if on_host:
-        ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options(xla_allow_excess_precision=False))
-        executable = compile_module(ctx, edited.clone())
-        results.append(("on Host", open_backend("Host", options).run(executable, arguments)))
+        results.append(("on Host", open_backend("Host", options).run(_compiled(edited, options), arguments)))
     for name, actual in results:
         for index, comparison in disagreements(expected, actual, original.entry.root.shape):
             raise SectionFailure(f"{name}, result {list(index)}: {comparison.report()}")
 
 
-def _compare_devices(original: HloModule, edited: HloModule, replicas: int, partitions: int) -> None:
+def _compiled(module: HloModule, options: Options) -> Executable:
+    ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options(xla_allow_excess_precision=False))
+    return compile_module(ctx, module.clone())
+
+
+def _compare_devices(original: HloModule, edited: HloModule, host: Options | None, replicas: int, partitions: int) -> None:
     """Compare what each device computes. The devices get different arguments, except for replicated parameters."""
     arguments = [make_fake_arguments(original, device + 1) for device in range(replicas * partitions)]
     for number, parameter in enumerate(original.entry.parameters):
         if parameter.attrs.get("parameter_replication") or parameter.attrs.get("sharding"):
             for own in arguments:
                 own[number] = arguments[0][number]
-    runs = [Reference(module).run(arguments, replicas, partitions) for module in (original, edited)]
-    for device, (expected, actual) in enumerate(zip(*runs, strict=True)):
-        for index, comparison in disagreements(expected, actual, original.entry.root.shape):
-            raise SectionFailure(f"device {device}, result {list(index)}: {comparison.report()}")
+    expected, actual = (Reference(module).run(arguments, replicas, partitions) for module in (original, edited))
+    results = [("after the rows", actual)]
+    if host is not None:
+        devices = open_backend("Host", host).run_devices(_compiled(edited, host), arguments, replicas, partitions)
+        results.append(("on Host", devices))
+    for name, actual in results:
+        for device, (one, other) in enumerate(zip(expected, actual, strict=True)):
+            for index, comparison in disagreements(one, other, original.entry.root.shape):
+                raise SectionFailure(f"{name}, device {device}, result {list(index)}: {comparison.report()}")

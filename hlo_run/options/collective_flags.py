@@ -52,6 +52,9 @@ class CollectiveFlags:
         True,
         "Unroll such loops, with a stream for each product, and run instructions that name a stream on it. false: in order.",
     )
+    xla_gpu_experimental_enable_alltoall_windowed_einsum: bool = flag(
+        False, "windowed-einsum-handler: split products beside an all-to-all: parts are sent while others are multiplied."
+    )
     xla_gpu_enable_all_gather_combine_by_dim: bool = flag(
         False, "gpu-all-gather-combiner: combine only all-gathers along one dimension."
     )

@@ -99,7 +99,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "windowed-einsum-handler",
                 _pass("dots.windowed_einsum_handler", simplifiers=_simplifiers_of_loops),
-                for_opcodes=("while",),
+                for_opcodes=("all-to-all", "while"),
                 when=_has_streams,
             ),
             HloRow("topk-splitter", _pass("library.topk_splitter"), for_opcodes=("custom-call",)),

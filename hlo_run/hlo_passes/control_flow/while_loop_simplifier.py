@@ -2,10 +2,10 @@
 
     w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if element 2 of the result is unused
 
-Elements are also not needed if they equal another one, or if they are constants. Scalars that begin as a constant, and that the
-body does not change, are read as constants. Of several counters one is left; the others become `start + steps * constant`. XLA's
-`WhileLoopSimplifier`, without its loops over nested tuples. Like XLA's it changes a loop in one way, and the next run goes on.
-Handles loops whose state is a tuple and whose computations have no other caller.
+Elements are also not needed if they equal another one, or if they are constants. Tuples in the state become elements of their
+own. Scalars that begin as a constant, and that the body does not change, are read as constants. Of several counters one is left;
+the others become `start + steps * constant`. XLA's `WhileLoopSimplifier`. Like XLA's it changes a loop in one way, and the next
+run goes on. Handles loops whose state is a tuple and whose computations have no other caller.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.counters import merge_counters
+from hlo_run.hlo_passes.subgraphs.loops.nested import flatten_state
 from hlo_run.hlo_passes.subgraphs.loops.repeated import drop_repeated_elements
 from hlo_run.hlo_passes.subgraphs.loops.settled import drop_settled_elements
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
@@ -57,9 +58,11 @@ class WhileLoopSimplifier(Struct, frozen=True):
 
 def _simplify(module: HloModule, loop: HloInstruction) -> None:
     state = loop_state(loop)
-    if state is not None and (
-        drop_repeated_elements(module, state) or drop_unused_elements(state) or drop_settled_elements(module, state)
-    ):
+    if state is not None and drop_repeated_elements(module, state):
+        return
+    if flatten_state(module, loop):
+        return
+    if state is not None and (drop_unused_elements(state) or drop_settled_elements(module, state)):
         return
     if any(i.opcode in _EXCHANGES for c in (loop.while_body, loop.while_condition) for i in c.instructions):
         return

@@ -8,7 +8,8 @@ from all products. A product of the gathered operand of such a loop takes the op
 
     dot(all-gather(x), y), while(x, ..)   =>   dot(element n of while(x, .., zeros), y)
 
-Scales of 8-bit floats move into the loops. XLA's `WindowedEinsumHandler`, without its rewrite of all-to-alls.
+Scales of 8-bit floats move into the loops. With `--xla_gpu_experimental_enable_alltoall_windowed_einsum` products beside an
+all-to-all are split as well. XLA's `WindowedEinsumHandler`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hlo_run.hlo.edit import Editor, next_channel_id, remove_uncalled, remove_un
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.gemm.exchanged_products import split_by_exchange
 from hlo_run.hlo_passes.gemm.loop_scales import move_scales, scaled
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_earliest, set_queue
@@ -43,7 +45,9 @@ class WindowedEinsumHandler(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        if not any(_loop_of(loop.while_body) for loop in module.instructions_of("while")):
+        is_exchanging = bool(module.instructions_of("all-to-all"))
+        splits = is_exchanging and ctx.options.xla_gpu_experimental_enable_alltoall_windowed_einsum
+        if not splits and not any(_loop_of(loop.while_body) for loop in module.instructions_of("while")):
             return
         loops = [loop for c in computation_post_order(module) if (loop := _loop_of(c)) is not None]
         queue = next_channel_id(module)
@@ -51,9 +55,15 @@ class WindowedEinsumHandler(Struct, frozen=True):
             move_scales(loop)
         gathering = [loop for loop in loops if loop.while_body.name.startswith(_GATHERS)]
         collecting: dict[HloInstruction, int] = {}
-        for dot in module.in_post_order("dot"):
-            for loop in gathering:
-                _take_from_loop(dot, loop, collecting)
+        for instruction in module.in_post_order("dot", "all-to-all"):
+            if instruction.parent is None:
+                continue
+            for loop in gathering if instruction.opcode == "dot" else ():
+                _take_from_loop(instruction, loop, collecting)
+            if splits:
+                split_by_exchange(module, instruction)
+        if not loops:
+            return
         for simplifier in self.simplifiers:
             simplifier.apply(ctx, module)
         for loop in loops:

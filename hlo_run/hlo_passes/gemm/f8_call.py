@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import Side, dot_side
+from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Layout, Shape
@@ -84,7 +85,8 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
     record["scale_mode"] = _TENSOR_SCALING
     batch = tuple(range(len(dot_side(dot, 0).batch)))
     shape = _rounded(dot.shape, batch)
-    attributes = {"custom_call_target": F8_MATMUL, "backend_config": gpu_backend_config("gemm_backend_config", record)}
+    config = gpu_backend_config("gemm_backend_config", record, gpu_config(dot))
+    attributes = {"custom_call_target": F8_MATMUL, "backend_config": config}
     name = "cublas-batch-gemm" if batch else "cublas-gemm"
     made = HloInstruction(name, "custom-call", shape, [*operands, *scales], attributes | kept_attributes(dot), None, dot.where)
     call = editor.computation.add(made)

@@ -9,7 +9,7 @@ from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 
 # Both instructions of the pair have these of the instruction that they replace.
 _SHARED = ("metadata", "backend_config", "frontend_attributes")
@@ -21,7 +21,6 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
     "collectives_mode": "COLLECTIVES_MODE_INVALID",
     "kernel_strategy": "KERNEL_STRATEGY_DEFAULT",
 }
-_AFTER_RECORDS = ("force_earliest_schedule", "reification_cost", "device_type")
 
 
 def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: str) -> HloInstruction:
@@ -84,17 +83,17 @@ def queue_of(instruction: HloInstruction) -> str:
 
 def set_queue(instruction: HloInstruction, queue: str) -> None:
     """Write the number of a stream into an instruction's backend_config."""
-    instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"operation_queue_id": queue})
+    instruction.attrs["backend_config"] = whole_backend_config(gpu_config(instruction) | {"operation_queue_id": queue})
 
 
 def set_earliest(instruction: HloInstruction) -> None:
     """Say in an instruction's backend_config that schedulers put it as early as they can."""
-    instruction.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(instruction) | {"force_earliest_schedule": True})
+    instruction.attrs["backend_config"] = whole_backend_config(gpu_config(instruction) | {"force_earliest_schedule": True})
 
 
 def allow_late(done: HloInstruction) -> None:
     """Say in the backend_config of a done that it need not follow its start at once."""
-    done.attrs["backend_config"] = to_json(dict(NO_RECORD) | gpu_config(done) | {"force_earliest_schedule": False})
+    done.attrs["backend_config"] = whole_backend_config(gpu_config(done) | {"force_earliest_schedule": False})
 
 
 def set_sync(start: HloInstruction, is_sync: bool) -> None:
@@ -104,7 +103,6 @@ def set_sync(start: HloInstruction, is_sync: bool) -> None:
 
 def set_collective_config(collective: HloInstruction, **fields: bool | str) -> None:
     """Set fields of the record about collectives in the backend_config of a collective, or of its start."""
-    config = dict(NO_RECORD) | gpu_config(collective)
-    record = _COLLECTIVE_DEFAULTS | dict(config.pop(_RECORD, {})) | fields
-    last = {key: config.pop(key) for key in _AFTER_RECORDS if key in config}
-    collective.attrs["backend_config"] = to_json({**config, _RECORD: record, **last})
+    config = gpu_config(collective)
+    record = _COLLECTIVE_DEFAULTS | dict(config.get(_RECORD, {})) | fields
+    collective.attrs["backend_config"] = whole_backend_config(config | {_RECORD: record})

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
+from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
@@ -42,10 +43,15 @@ _RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
 _RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
 
 
-def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
-    """Return the JSON text of a backend_config with one record, the fields in XLA's order."""
-    first, *others = NO_RECORD.items()
-    return to_json(dict([first, (name, record), *others]))
+def gpu_backend_config(name: str, record: Mapping[str, Any], given: Mapping[str, Any] = NO_RECORD) -> str:
+    """Return the JSON text of a backend_config with one record; the fields of all instructions have the `given` values."""
+    return whole_backend_config({field: given[field] for field in NO_RECORD if field in given} | {name: record})
+
+
+def whole_backend_config(given: Mapping[str, Any]) -> str:
+    """Return the JSON text of a backend_config with all fields that XLA writes, in its order."""
+    first, *others = ((field, given.get(field, value)) for field, value in NO_RECORD.items())
+    return to_json(dict([first, *((field, value) for field, value in given.items() if field not in NO_RECORD), *others]))
 
 
 def to_json(config: Mapping[str, Any]) -> str:
@@ -77,8 +83,8 @@ def gemm_call(dot: HloInstruction) -> HloInstruction | None:
 
 
 def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
-    """Return the attributes of the custom call for a dot."""
-    config = gpu_backend_config("gemm_backend_config", product_record(dot))
+    """Return the attributes of the custom call for a dot, which runs on the dot's stream."""
+    config = gpu_backend_config("gemm_backend_config", product_record(dot), gpu_config(dot))
     return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
 
 

@@ -7,10 +7,9 @@ import re
 from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 
 _LIST = re.compile(r'"reification_cost":\[([^\]]*)\]')
-_FIRST = "operation_queue_id"
 
 
 def add_reification_cost(
@@ -42,10 +41,7 @@ def _whole(config: str) -> str | None:
         return None
     if not isinstance(known, dict):
         return None
-    given = cast("dict[str, Any]", known)
-    first = {_FIRST: NO_RECORD[_FIRST]}
-    own = {name: value for name, value in given.items() if name not in NO_RECORD}
-    return to_json(first | own | {name: given.get(name, value) for name, value in NO_RECORD.items()})
+    return whole_backend_config(cast("dict[str, Any]", known))
 
 
 def _number(value: float) -> str:

@@ -25,8 +25,8 @@ def drop_unused_elements(state: LoopState) -> bool:
 
 
 def may_narrow(state: LoopState) -> bool:
-    """True if a loop with fewer elements may replace the loop: no record or order refers to it."""
-    if state.loop.backend_config or has_order(state.loop):
+    """True if a loop with fewer elements may replace the loop: no order refers to it, and no record to an element."""
+    if "known_induction_variable" in state.loop.backend_config or has_order(state.loop):
         return False
     return not any(i.control_predecessors for c in (state.body, state.condition) for i in c.instructions)
 
