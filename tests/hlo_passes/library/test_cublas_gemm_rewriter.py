@@ -22,7 +22,7 @@ ENTRY e {
 def test_users_are_listed_as_after_one_replacement_at_a_time() -> None:
     module = parse(_TEXT)
     CublasGemmRewriter().apply(PassContext(preset("h100"), Options()), module)
-    # The last user takes the place of one that goes: [a, b, c], [call of a, b, c], [call of a, call of b, c]; so again with memory.
+    # The last user takes the place of one that goes: [a, b, c], [call of a, b, c], [call of a, call of b, c], twice.
     first, second = (result.operands[0] for result in module.entry.root.operands[:2])
     names = {first: "call of a", second: "call of b"}
     assert [names.get(user, user.name) for user in module.entry.parameters[0].users] == ["call of a", "call of b", "c"]
