@@ -37,7 +37,7 @@ def _fits(dot: HloInstruction) -> bool:
 
 
 def _sorted(dot: HloInstruction) -> HloInstruction:
-    """Return a dot with its pairs of dimensions in another order; it is a new one, as in XLA, and so the last user of its operands."""
+    """Return a dot with its pairs of dimensions in another order: a new one, as in XLA, so the last user of its operands."""
     lhs, rhs = dot.lhs_contracting_dims, dot.rhs_contracting_dims
     keys = lhs if _is_run(lhs) else rhs
     order = [key - min(keys) for key in keys]
