@@ -109,7 +109,8 @@ def _lifetime(group: list[_Interval]) -> int:
 
 
 def _by_size(group: list[_Interval]) -> tuple[int, int, int]:
-    return -group[0].size_bytes, -_lifetime(group), group[0].value.id
+    """As in XLA, only the owner's own lifetime counts here."""
+    return -group[0].size_bytes, group[0].start - group[0].end, group[0].value.id
 
 
 def _by_time(group: list[_Interval]) -> tuple[int, int, int]:

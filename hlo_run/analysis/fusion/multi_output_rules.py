@@ -34,7 +34,7 @@ class MultiOutputRules:
 
     def is_root(self, node: Node) -> bool:
         """True if a node may be one of several roots of a kernel."""
-        if not is_fusible(node) or node.root.instruction.shape.is_tuple != node.is_multi_output:
+        if not is_fusible(node):
             return False
         if node.is_fusion and node.kind == "kLoop":
             return True

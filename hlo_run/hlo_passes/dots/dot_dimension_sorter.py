@@ -2,7 +2,8 @@
 
     lhs_contracting_dims={2,1}, rhs_contracting_dims={0,2}   =>   lhs_contracting_dims={1,2}, rhs_contracting_dims={2,0}
 
-Only if the other side is not sorted and consecutive already. XLA's `DotDimensionSorter`.
+Only if the other side is not sorted and consecutive already, and both operands have the default layout. Three or more dimensions
+may end in another order than the sorted one, as in XLA's `DotDimensionSorter`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.edit import copy_instruction, replace_each
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -24,13 +26,26 @@ class DotDimensionSorter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        for dot in module.instructions_of("dot"):
-            lhs, rhs = dot.lhs_contracting_dims, dot.rhs_contracting_dims
-            if (_would_help(lhs) and not _is_good(rhs)) or (_would_help(rhs) and not _is_good(lhs)):
-                keys = lhs if _is_run(lhs) else rhs
-                order = sorted(range(len(keys)), key=lambda number: keys[number])
-                dot.attrs["lhs_contracting_dims"] = tuple(lhs[number] for number in order)
-                dot.attrs["rhs_contracting_dims"] = tuple(rhs[number] for number in order)
+        replace_each(module, [dot for dot in module.instructions_of("dot") if _fits(dot)], _sorted)
+
+
+def _fits(dot: HloInstruction) -> bool:
+    lhs, rhs = dot.lhs_contracting_dims, dot.rhs_contracting_dims
+    if not lhs or not all(operand.shape.has_default_layout for operand in dot.operands):
+        return False
+    return (_would_help(lhs) and not _is_good(rhs)) or (_would_help(rhs) and not _is_good(lhs))
+
+
+def _sorted(dot: HloInstruction) -> HloInstruction:
+    """Return a dot with its pairs of dimensions in another order: a new one, as in XLA, so the last user of its operands."""
+    lhs, rhs = dot.lhs_contracting_dims, dot.rhs_contracting_dims
+    keys = lhs if _is_run(lhs) else rhs
+    order = [key - min(keys) for key in keys]
+    assert dot.parent is not None, "the instruction is in a computation"
+    new = dot.parent.add(copy_instruction(dot, dot.operands))
+    new.attrs["lhs_contracting_dims"] = tuple(lhs[number] for number in order)
+    new.attrs["rhs_contracting_dims"] = tuple(rhs[number] for number in order)
+    return new
 
 
 def _is_run(dims: Sequence[int]) -> bool:

@@ -54,7 +54,9 @@ def _rewrite_all(ctx: PassContext, module: HloModule, computation: HloComputatio
         if instruction.opcode in _VISITED and not edits.is_gone(instruction):
             _rewrite(edits, instruction, ctx.target, is_narrow)
     edits.finish()
-    _add_workspaces(module, computation, ctx.target)
+    scratch = Edits(module, computation, edits.smallest_product)
+    _add_workspaces(scratch, ctx.target)
+    scratch.finish()
 
 
 def _rewrite(edits: Edits, instruction: HloInstruction, target: TargetSpec, is_narrow: bool) -> None:
@@ -87,9 +89,9 @@ def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
     edits.replace(dot, edits.computation.add(call))
 
 
-def _add_workspaces(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
+def _add_workspaces(edits: Edits, target: TargetSpec) -> None:
     """Add scratch memory to the results of calls that do not return it yet."""
-    gone: set[HloInstruction] = set()
+    computation = edits.computation
     for call in computation.post_order():
         if not is_call(call, MATMUL, F8_MATMUL, LEGACY) or not _lacks_workspace(call):
             continue
@@ -100,13 +102,9 @@ def _add_workspaces(module: HloModule, computation: HloComputation, target: Targ
         editor = Editor(call)
         if call.shape.is_tuple:
             for user in list(call.users):
-                module.replace(user, editor.element(new, user.tuple_index))
-                gone.add(user)
+                edits.replace(user, editor.element(new, user.tuple_index))
         else:
-            module.replace(call, editor.element(new, 0))
-        gone.add(call)
-    if gone:
-        computation.remove_all(gone)
+            edits.replace(call, editor.element(new, 0))
 
 
 def _lacks_workspace(call: HloInstruction) -> bool:

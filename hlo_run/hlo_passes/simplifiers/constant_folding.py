@@ -4,9 +4,10 @@
 
 At least one operand must be a constant (with `aggressive`: none); the others may also be broadcasts of constants or iotas. Not
 folded: instructions that only enlarge a constant (broadcast, iota, pad of a broadcast), loops, random numbers, effects, and
-instructions whose result, or operands together, have more than 45 million elements. To take an element of a tuple is to have all
-its elements as operands. A parameter to which all calls of a computation pass the same constant becomes that constant, unless all
-parameters do. XLA's `HloConstantFolding`.
+instructions whose result, or operands together, have more than 45 million elements. The elements of a tuple that is an operand
+count as operands. A result of several arrays becomes a tuple of constants; XLA makes one constant, which its simplifier splits. A
+parameter to which all calls of a computation pass the same constant becomes that constant, unless all parameters do. XLA's
+`HloConstantFolding`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, has_side_effec
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 45_000_000
 # Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
 _NEVER = (
     NO_CODE
-    | (CONTROL_FLOW - {"call"})
+    | (CONTROL_FLOW - {"call", "conditional"})
     | COLLECTIVE
     | SIDE_EFFECT
     | DEVICE_ID
@@ -57,36 +59,51 @@ class ConstantFolding(Struct, frozen=True):
                 if is_dead or instruction in ordered or not self._may_fold(instruction):
                     continue
                 if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
-                    shape = instruction.shape
-                    module.replace_uses(instruction, Editor(instruction).add("constant", shape, literal=value))
+                    module.replace_uses(instruction, _constant(Editor(instruction), instruction.shape, value))
                     folded.add(instruction)
             folded.remove()
 
     def _may_fold(self, i: HloInstruction) -> bool:
-        element = _element(i)
-        operands = element.operands[0].operands if element is not None else i.operands
+        operands = [leaf for operand in i.operands for leaf in _leaves(operand)]
         if not operands or i.control_predecessors or not all(map(_is_known, operands)):
             return False
-        if element is None and not _is_foldable(i):
+        if not _is_element(i) and not _is_foldable(i):
             return False
-        if not i.shape.is_array or i.shape.dynamic_dims:
+        if not _is_static(i.shape):
             return False
         if not self.aggressive and not any(operand.opcode == "constant" for operand in operands):
             return False
         if i.opcode == "pad" and i.operands[0].opcode == "broadcast":
             return False
-        return max(i.shape.element_count, sum(operand.shape.element_count for operand in operands)) <= _MOST_ELEMENTS
+        return max(_elements(i.shape), sum(operand.shape.element_count for operand in operands)) <= _MOST_ELEMENTS
 
 
-def _element(i: HloInstruction) -> HloInstruction | None:
-    """Return the instruction if it takes an element of a `tuple` instruction."""
-    return i if i.opcode == "get-tuple-element" and i.operands[0].opcode == "tuple" else None
+def _leaves(value: HloInstruction) -> list[HloInstruction]:
+    """Return the elements of a `tuple` instruction, of the tuples in it too; of another instruction itself."""
+    return [leaf for operand in value.operands for leaf in _leaves(operand)] if value.opcode == "tuple" else [value]
+
+
+def _is_element(i: HloInstruction) -> bool:
+    return i.opcode == "get-tuple-element" and i.operands[0].opcode == "tuple"
+
+
+def _is_static(shape: Shape) -> bool:
+    """Return True if a shape consists of arrays without dynamic dimensions."""
+    if shape.is_tuple:
+        return all(map(_is_static, shape.tuple_shapes))
+    return shape.is_array and not any(shape.dynamic_dims)
+
+
+def _elements(shape: Shape) -> int:
+    return sum(map(_elements, shape.tuple_shapes)) if shape.is_tuple else shape.element_count
 
 
 def _is_foldable(i: HloInstruction) -> bool:
     if i.opcode in _NEVER or has_side_effect(i):
         return False
-    inner = (each for computation in i.called_computations for each in computation.instructions) if i.opcode == "call" else ()
+    inner = (
+        (each for computation in i.called_computations for each in computation.instructions) if i.opcode in CONTROL_FLOW else ()
+    )
     return all(each.opcode in ("constant", "parameter", "tuple", "get-tuple-element") or _is_foldable(each) for each in inner)
 
 
@@ -118,21 +135,29 @@ def _is_known(value: HloInstruction) -> bool:
 
 
 def _value(i: HloInstruction) -> Any:
-    """Return the value of an instruction with known operands; None if it cannot be evaluated."""
+    """Return the value of an instruction with known operands, a tuple of values for a tuple; None if it cannot be evaluated."""
     from hlo_run.reference.evaluate.evaluate import evaluate  # many modules have nothing to fold
 
-    if _element(i) is not None:
-        return np.ascontiguousarray(_literal(i.operands[0].operands[i.tuple_index])).reshape(i.shape.dims)
+    if _is_element(i):
+        return _literal(i.operands[0].operands[i.tuple_index])
     try:
-        arguments = [_literal(operand) for operand in dict.fromkeys(i.operands)]
-        value = evaluate(isolate_instruction(i), arguments)
+        return evaluate(isolate_instruction(i), [_literal(operand) for operand in dict.fromkeys(i.operands)])
     except HloRunError:
         return None
-    return np.ascontiguousarray(np.asarray(value)).reshape(i.shape.dims)
+
+
+def _constant(editor: Editor, shape: Shape, value: Any) -> HloInstruction:
+    """Return a new constant with a value, or a tuple of constants."""
+    if shape.is_tuple:
+        parts = [_constant(editor, part, one) for part, one in zip(shape.tuple_shapes, value, strict=True)]
+        return editor.add("tuple", shape, parts)
+    return editor.add("constant", shape, literal=np.ascontiguousarray(np.asarray(value)).reshape(shape.dims))
 
 
 def _literal(value: HloInstruction) -> Any:
     shape = value.shape
+    if value.opcode == "tuple":
+        return tuple(map(_literal, value.operands))
     if value.opcode == "constant":
         return value.constant_array
     if value.opcode == "iota":

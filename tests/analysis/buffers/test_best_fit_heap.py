@@ -34,3 +34,20 @@ def test_blocks_of_limited_size() -> None:
 def test_sizes_beyond_64_bits(sizes: list[int]) -> None:
     with pytest.raises(Unsupported, match="no device can hold the buffer of p, or all buffers together"):
         _pack(sizes)
+
+
+def test_of_equal_sizes_the_owner_that_lives_longest_goes_first() -> None:
+    """`long` lives longer than `owner`, though what shares the memory of `owner` lives longer still."""
+    root = hlo_run.parse("ENTRY e { ROOT p = f32[4] parameter(0) }").entry.root
+    owner, long, sharing, large = (HloValue(number, root, ()) for number in range(4))
+    heap = BestFitHeap()
+    heap.allocate(long, 100)
+    heap.allocate(owner, 100)
+    heap.share(sharing, owner, 100)
+    heap.free(owner, 100)
+    heap.allocate(large, 400)
+    heap.free(long, 100)
+    heap.free(large, 400)
+    heap.free(sharing, 100)
+    (block,) = heap.pack(256)
+    assert [block.offsets[value] for value in (large, long, owner, sharing)] == [0, 512, 768, 768]
