@@ -32,11 +32,11 @@ def reshape_is_bitcast(source: Shape, target: Shape) -> bool:
     return order is not None and physical_dims(Shape.array(target.element_type, target.dims, order)) == physical_dims(target)
 
 
-def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | None:
+def aligned_order(source: Shape, dims: tuple[int, ...], like: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
     """Return the minor-to-major order in which `source` reshaped to `dims` keeps its bytes, None if no such order exists.
 
-    The order is unique but for dimensions of size 1. Each is next to the following larger dimension, on its major side; the last
-    ones are minor. XLA's `AlignLayouts`.
+    The order is unique but for dimensions of size 1. Each is next to the larger dimension that it follows in the minor-to-major
+    order `like`, row-major by default; the first ones are minor. XLA's `AlignLayoutsGPU`.
     """
     groups = common_groups(source.dims, dims)
     order = physical_dims(source)
@@ -47,15 +47,16 @@ def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | Non
         if any(place[b] != place[a] + 1 for a, b in pairwise(ours)):
             return None
         starts.append((place[ours[0]], theirs))
-    major_to_minor: list[int] = []
-    for _, theirs in sorted(starts):
-        for dim in theirs:
-            first = dim
-            while first and dims[first - 1] == 1:
-                first -= 1
-            major_to_minor += range(first, dim + 1)
-    rest = (dim for dim in range(len(dims)) if dim not in set(major_to_minor))
-    return tuple(reversed((*major_to_minor, *rest)))
+    followers: list[int] = []
+    minor = followers
+    behind: dict[int, list[int]] = {}
+    for dim in like or reversed(range(len(dims))):
+        if dims[dim] == 1:
+            followers.append(dim)
+        else:
+            followers = behind[dim] = [dim]
+    minor_to_major = [dim for _, theirs in sorted(starts, reverse=True) for dim in reversed(theirs)]
+    return (*minor, *(follower for dim in minor_to_major for follower in behind[dim]))
 
 
 def common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

@@ -37,6 +37,12 @@ def check_broadcasts(module: HloModule) -> None:
             _check_broadcast(instruction)
 
 
+def check_windows(module: HloModule) -> None:
+    """Raise ParseError for a scatter whose window dimensions do not ascend. Layout normalization may make such scatters."""
+    for instruction in (i for c in module.computations for i in c.instructions if i.opcode == "scatter"):
+        _check_ascending(instruction, instruction.update_window_dims, "update_window_dims")
+
+
 def layouts_fit(module: HloModule) -> bool:
     """Return True if `check_layouts` does not raise."""
     try:
@@ -114,9 +120,13 @@ def _check_bitcast(instruction: HloInstruction) -> None:
 
 
 def _check_broadcast(instruction: HloInstruction) -> None:
-    dims: tuple[int, ...] = instruction.attrs.get("dimensions", ()) if instruction.opcode == "broadcast" else ()
+    if instruction.opcode == "broadcast":
+        _check_ascending(instruction, instruction.attrs.get("dimensions", ()), "dimensions")
+
+
+def _check_ascending(instruction: HloInstruction, dims: tuple[int, ...], name: str) -> None:
     if list(dims) != sorted(dims):
-        raise instruction_error(instruction, f"expected ascending dimensions, found {{{','.join(map(str, dims))}}}")
+        raise instruction_error(instruction, f"expected ascending {name}, found {{{','.join(map(str, dims))}}}")
 
 
 def _check_entry(module: HloModule) -> None:

@@ -146,7 +146,7 @@ def _scatter(instruction: HloInstruction) -> Shape:
 def _check_update(instruction: HloInstruction, source: Shape, indices: Shape, update: Shape, batch: Sequence[int]) -> None:
     inserted = dim_list(instruction, "inserted_window_dims", source.rank, ordered=True)
     batching = instruction.input_batching_dims
-    window = dim_list(instruction, "update_window_dims", update.rank, ordered=True)
+    window = dim_list(instruction, "update_window_dims", update.rank)
     if update.rank != len(batch) + len(window):
         raise refuse(f"updates of shape {brief(update)} must have rank {len(batch) + len(window)}")
     if len(window) + len(inserted) + len(batching) != source.rank:

@@ -11,7 +11,7 @@ from hlo_run.hlo.verify.module import verify_entry_layout, verify_module
 from hlo_run.hlo.verify.transfers import verify_transfers
 from hlo_run.ops.buffer_calls import verify_buffer_calls
 from hlo_run.ops.infer import infer_module
-from hlo_run.ops.layouts import check_broadcasts, check_layouts
+from hlo_run.ops.layouts import check_broadcasts, check_layouts, check_windows
 from hlo_run.ops.precision import check_precision
 
 
@@ -21,12 +21,14 @@ class Strictness(Struct, frozen=True):
     - `mixed_precision=False` refuses operands with different float widths, except for opcodes that support them.
     - `device_pairs=True` requires source-target pairs on sends and recvs between devices.
     - `layouts=True` checks layouts, after layout assignment.
+    - `windows=True` requires ascending window dimensions of scatters, before layout normalization.
     - `broadcasts=True` requires ascending dimensions of broadcasts, after broadcast_canonicalizer.
     """
 
     mixed_precision: bool = True
     device_pairs: bool = False
     layouts: bool = False
+    windows: bool = True
     broadcasts: bool = False
 
 
@@ -34,7 +36,7 @@ class Strictness(Struct, frozen=True):
 # assignment.
 READING = Strictness()
 COMPILING = Strictness(mixed_precision=False, device_pairs=True)
-LAID_OUT = Strictness(mixed_precision=False, device_pairs=True, layouts=True)
+LAID_OUT = Strictness(mixed_precision=False, device_pairs=True, layouts=True, windows=False)
 
 
 def verify(module: HloModule, strictness: Strictness = READING) -> None:
@@ -52,5 +54,7 @@ def verify(module: HloModule, strictness: Strictness = READING) -> None:
         verify_transfers(module)
     if strictness.layouts:
         check_layouts(module)
+    if strictness.windows:
+        check_windows(module)
     if strictness.broadcasts:
         check_broadcasts(module)

@@ -55,7 +55,7 @@ def run_hlo_groups(
         rows = [row for group in groups for names, row in group.all_rows() if row.runs(ctx, names)]
         settles = any(row.settles_layouts or row.mixes_layouts for row in rows)
         run.strictness = verify_input(module, settles or not keeps_layouts, taken)
-        run.settled = replace(taken, layouts=True) if fused_layouts_fit(module) else taken
+        run.settled = replace(taken, layouts=fused_layouts_fit(module), windows=False)
     try:
         for group in groups:
             run.group(group, ())
@@ -73,7 +73,7 @@ def verify_input(module: HloModule, settles_layouts: bool = False, taken: Strict
     consistent. Raises ParseError.
     """
     verify(module, taken)
-    return replace(taken, layouts=True) if not settles_layouts and layouts_fit(module) else taken
+    return replace(taken, layouts=True, windows=False) if not settles_layouts and layouts_fit(module) else taken
 
 
 class _HloRun(Struct):

@@ -25,6 +25,10 @@ from hlo_run.pipeline.table_rows import numbered
 _COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
+_SIMPLIFY_SCATTERS = HloRow(
+    "scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)
+)
+_FOLD_BROADCASTS = _pass("library.cublas_gemm_broadcast_folding_rewriter")
 _FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
@@ -265,6 +269,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 settles_broadcasts=True,
                 for_opcodes=("broadcast",),
             ),
+            _SIMPLIFY_SCATTERS,
         ),
     ),
     HloGroup(
@@ -290,14 +295,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
             HloRow("cublas-gemm-rewriter", _pass("library.cublas_gemm_rewriter")),
-            HloRow(
-                "cublas-gemm-broadcast-folding-rewriter",
-                _pass("library.cublas_gemm_broadcast_folding_rewriter"),
-                for_opcodes=("custom-call",),
-            ),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
+            _SIMPLIFY_SCATTERS,
             HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
             HloRow(
                 "reduction-degenerate-dim-remover",
@@ -329,14 +331,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             SUB_BYTE_COLLECTIVES,
             HloGroup("float_normalization", FLOAT_NORMALIZATION),
-            HloRow(
-                "cublas-gemm-broadcast-folding-rewriter",
-                _pass("library.cublas_gemm_broadcast_folding_rewriter"),
-                for_opcodes=("custom-call",),
-            ),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
-            HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
+            _SIMPLIFY_SCATTERS,
             # Without host memory, all that XLA's pass of this name does is the CSE at its end.
             HloRow("host-offloader", _pass("simplifiers.hlo_cse", sees_layouts=True)),
             HloGroup("float_normalization", FLOAT_NORMALIZATION),

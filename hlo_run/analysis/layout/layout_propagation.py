@@ -30,8 +30,10 @@ _Item: TypeAlias = "Value | Use"
 
 # Their elements are other values under another name.
 NAMES = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
-# The number of times that a wish may replace a wish. The bound ensures that propagation ends.
+# The number of changes after which a wish replaces nothing. The bound ensures that propagation ends.
 _MAX_CHANGES = 2
+# Operands that mind less lower the priority down to this one.
+_LOWEST_PRIORITY = -2
 
 
 def leaf_at(shape: Shape, index: ShapeIndex) -> Shape:
@@ -54,72 +56,80 @@ def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
 
 
 class _State(Struct):
-    """The strength of a layout. A `weak` one yields to any other wish. `changes` counts the wishes that replaced wishes."""
+    """The strength of a layout: a wish (not `mandatory`) replaces only a wish or a demand of lower priority.
 
-    pinned: bool = False
-    demanded: bool = False
-    deep: bool = True
-    weak: bool = False
+    A `deep` layout spreads before all others. `changes` counts the layouts that this one replaced.
+    """
+
+    mandatory: bool
+    deep: bool
+    priority: int
     changes: int = 0
 
 
 class LayoutPropagation(Struct):
     """The layouts of one computation: `values` of its values, `uses` of its instructions' operands.
 
-    `pin_value`, `pin_use` and `pin_result` add constraints, which never change. `run` spreads them, the last one first, and
-    settles all other layouts.
+    `pin_value`, `pin_use`, `pin_instruction` and `pin_result` add constraints; a later one replaces an earlier one. `run` spreads
+    them, the last one first, and settles all other layouts. An operand of several arrays has one constraint.
     """
 
     computation: HloComputation
     values: dict[Value, Order] = field(default_factory=dict["Value", Order])
     uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
-    _states: dict[Value | Use, _State] = field(default_factory=dict["Value | Use", _State])
+    _states: dict[_Item, _State] = field(default_factory=dict["_Item", _State])
     _waiting: deque[_Item] = field(default_factory=deque["_Item"])
-    # The items added since the last one was taken, and whether each spreads before or after all waiting items.
-    _added: list[tuple[_Item, bool]] = field(default_factory=list["tuple[_Item, bool]"])
-    _users: dict[Value, list[tuple[HloInstruction, int]]] = field(
-        default_factory=dict["Value", "list[tuple[HloInstruction, int]]"]
-    )
+    # The items added since the last one was taken, their priorities, and whether each spreads before or after all waiting items.
+    _added: list[tuple[_Item, int, bool]] = field(default_factory=list["tuple[_Item, int, bool]"])
+    # The arrays that are another name of a value.
+    _names: dict[Value, list[HloInstruction]] = field(default_factory=dict["Value", "list[HloInstruction]"])
 
-    # Wishes that were passed to all operands of an instruction, and the largest operand of each concatenate.
-    _asked: set[tuple[HloInstruction, Order, bool]] = field(default_factory=set[tuple[HloInstruction, Order, bool]])
+    # The last layout that was passed to all operands of an instruction, and the largest operand of each concatenate.
+    _asked: dict[HloInstruction, tuple[Order, int]] = field(default_factory=dict["HloInstruction", tuple[Order, int]])
     _largest: dict[HloInstruction, int] = field(default_factory=dict["HloInstruction", int])
 
     def pin_value(self, value: Value, order: Order) -> None:
-        """Fix the layout of a value."""
-        self.values[value] = order
-        self._states[value] = _State(pinned=True, demanded=True)
-        self._added.append((value, True))
+        """Demand a layout of a value."""
+        self._ask_value(value, order, mandatory=True)
 
     def pin_use(self, user: HloInstruction, number: int, orders: dict[ShapeIndex, Order]) -> None:
-        """Fix the layouts of the arrays of an operand of `user`."""
-        self._pin(user, number, orders)
+        """Demand layouts of the arrays of an operand of `user`."""
+        self._pin((user, number, ()), orders)
+
+    def pin_instruction(self, instruction: HloInstruction, order: Order) -> None:
+        """Demand a layout of an array, and of the operands of the same rank if the instruction keeps layouts."""
+        self.pin_value((instruction, ()), order)
+        if instruction.opcode in KEEPS_LAYOUT:
+            for number, operand in enumerate(instruction.operands):
+                if operand.shape.is_array and operand.shape.rank == instruction.shape.rank:
+                    self._ask_use(instruction, number, order, mandatory=True)
 
     def pin_result(self, orders: dict[ShapeIndex, Order]) -> None:
-        """Fix the layouts of the computation's result."""
-        self._pin(None, 0, orders)
+        """Demand layouts of the computation's result."""
+        self._pin((None, 0, ()), orders)
 
-    def _pin(self, user: HloInstruction | None, number: int, orders: dict[ShapeIndex, Order]) -> None:
+    def _pin(self, use: Use, orders: dict[ShapeIndex, Order]) -> None:
+        user, number, _ = use
+        if use in self._states and all(self.uses.get((user, number, index)) == order for index, order in orders.items()):
+            return
         for index, order in orders.items():
             self.uses[user, number, index] = order
-            self._states[user, number, index] = _State(pinned=True, demanded=True)
-        self._added.append(((user, number, ()), True))
+        self._states[use] = _State(mandatory=True, deep=True, priority=0)
+        self._add(use, self._states[use])
 
     def run(self) -> None:
         """Settle the layouts of all values and uses."""
-        order = self.computation.post_order()
-        for instruction in order:
-            if instruction.opcode not in NAMES:
-                for number, operand in enumerate(instruction.operands):
-                    if operand.shape.is_array:
-                        self._users.setdefault(value_behind(operand, ()), []).append((instruction, number))
+        for instruction in self.computation.instructions:
+            if instruction.shape.is_array:
+                self._names.setdefault(value_behind(instruction, ()), []).append(instruction)
         self._spread()
-        for instruction in order:
+        for instruction in self.computation.post_order():
             if instruction.opcode in NAMES:
                 continue
             for index, leaf in instruction.shape.leaves():
                 if leaf.is_array and (instruction, index) not in self.values:
-                    self._ask_value((instruction, index), tuple(reversed(range(leaf.rank))))
+                    default = tuple(reversed(range(leaf.rank)))
+                    self._ask_value((instruction, index), leaf.minor_to_major if instruction.opcode == "constant" else default)
                     self._spread()
 
     def _spread(self) -> None:
@@ -133,7 +143,7 @@ class LayoutPropagation(Struct):
             self._take_added()
 
     def _take_added(self) -> None:
-        for item, first in self._added:
+        for item, _, first in self._added:
             if first:
                 self._waiting.appendleft(item)
             else:
@@ -141,61 +151,64 @@ class LayoutPropagation(Struct):
         self._added.clear()
 
     def _add(self, item: _Item, state: _State) -> None:
-        """Queue a layout. Items that go deep are taken in the order of requests, the others before them, strong ones first."""
-        if state.deep:
-            self._added.append((item, True))
-            return
+        """Queue a layout. Deep ones are taken in the order of requests, the others behind them, those of high priority first."""
         place = len(self._added)
-        while place and self._is_weaker(self._added[place - 1][0], state):
+        while not state.deep and place and state.priority > self._added[place - 1][1]:
             place -= 1
-        self._added.insert(place, (item, False))
+        self._added.insert(place, (item, state.priority, state.deep))
 
-    def _is_weaker(self, item: _Item, than: _State) -> bool:
-        return self._states[item].weak and not than.weak if item in self._states else False
-
-    def _ask_value(self, value: Value, order: Order, wish: _State | None = None) -> None:
-        """Set the layout of a value, unless it has another one that the wish cannot replace."""
-        new = wish or _State()
+    def _ask_value(self, value: Value, order: Order, mandatory: bool = False, deep: bool = True, priority: int = 0) -> None:
+        """Set the layout of a value, unless it has another one that a wish cannot replace."""
         old = self._states.get(value)
         if old is None:
-            self._states[value] = old = new
+            self._states[value] = old = _State(mandatory, deep, priority)
         elif self.values[value] == order:
-            held = (old.demanded, old.deep, old.weak)
-            old.demanded, old.deep, old.weak = old.demanded or new.demanded, old.deep or new.deep, old.weak and new.weak
-            if held == (old.demanded, old.deep, old.weak):
+            new = _State(old.mandatory or mandatory, old.deep or deep, max(old.priority, priority), old.changes)
+            if old == new:
                 return
+            self._states[value] = old = new
         else:
-            if old.pinned or not (new.demanded or self._yields(value, old, new)):
+            is_strong = priority > old.priority and old.changes < _MAX_CHANGES and value[0].shape.is_array
+            if not mandatory and not is_strong:
                 return
-            old.demanded, old.deep, old.weak, old.changes = new.demanded, new.deep, new.weak, old.changes + 1
+            self._states[value] = old = _State(mandatory, deep, priority, old.changes + 1)
+            self._asked.pop(value[0], None)
         self.values[value] = order
-        self._add(value, old)
+        if len(order) > 1:
+            self._add(value, old)
 
-    def _yields(self, value: Value, old: _State, new: _State) -> bool:
-        return old.weak and not new.weak and old.changes < _MAX_CHANGES and value[0].shape.is_array
-
-    def _ask_use(self, user: HloInstruction, number: int, order: Order, wish: _State) -> None:
-        """Set the layout of an operand for a user, unless it has another one of at least the same strength."""
+    def _ask_use(
+        self, user: HloInstruction, number: int, order: Order, mandatory: bool = False, deep: bool = True, priority: int = 0
+    ) -> None:
+        """Set the layout of an operand for a user, unless it has another one of higher priority; a wish replaces nothing."""
+        if not mandatory and _minds_less(user, number, priority):
+            deep, priority = False, priority - 1
         use = (user, number, ())
-        if not wish.demanded and _minds_less(user, number):
-            wish.deep, wish.weak = False, True
         old = self._states.get(use)
-        if old is not None and (old.pinned or self.uses[use] == order or not wish.demanded or (wish.weak and not old.weak)):
-            return
-        self.uses[use], self._states[use] = order, wish
-        self._add(use, wish)
+        if old is not None:
+            if not mandatory or self.uses[use] == order or old.priority > priority:
+                return
+            self._asked.pop(user, None)
+        self.uses[use], self._states[use] = order, _State(mandatory, deep, priority)
+        self._add(use, self._states[use])
 
     def _from_value(self, value: Value) -> None:
         """Spread from a value to its instruction's operands and to its users."""
         order = self.values[value]
         instruction, index = value
-        if not index and instruction.opcode not in _FIXED and instruction.shape.is_array and instruction.shape.rank > 1:
+        priority = self._states[value].priority
+        if instruction.opcode == "all-reduce":
+            self._ask_use(instruction, index[0] if index else 0, order, mandatory=True, priority=priority)
+        elif instruction.opcode not in _FIXED:
             for number, operand in enumerate(instruction.operands):
                 if operand.shape.is_array and operand.shape.rank > 1:
-                    self._from_result_to_operand(instruction, number, order)
-        weak = self._states[value].weak
-        for user, number in self._users.get(value, ()):
-            self._ask_use(user, number, order, _State(weak=weak))
+                    self._from_result_to_operand(instruction, index, number, order)
+        for name in self._names.get(value, ()):
+            for user in name.users:
+                if user.opcode not in NAMES:
+                    for number, operand in enumerate(user.operands):
+                        if operand is name:
+                            self._ask_use(user, number, order, priority=priority)
         self._from_carried_value(value)
 
     def _from_carried_value(self, value: Value) -> None:
@@ -206,41 +219,43 @@ class LayoutPropagation(Struct):
             place = root.operands.index(instruction)
             self._ask_value((self.computation.parameters[0], (place, *index)), self.values[value])
 
-    def _from_result_to_operand(self, instruction: HloInstruction, number: int, order: Order) -> None:
+    def _from_result_to_operand(self, instruction: HloInstruction, index: ShapeIndex, number: int, order: Order) -> None:
         operand = instruction.operands[number].shape
         if instruction.opcode in KEEPS_LAYOUT:
-            if operand.rank == instruction.shape.rank:
-                self._ask_use(instruction, number, order, _State(demanded=True))
+            if operand.rank == len(order):
+                self._ask_use(instruction, number, order, mandatory=True)
         elif instruction.opcode == "broadcast":
-            self._ask_use(instruction, number, _order_by_result(instruction, order), _State(demanded=True, deep=False))
-        elif (wanted := _operand_order(instruction, operand, order)) is not None:
-            self._ask_use(instruction, number, wanted, _State(deep=_goes_deep(instruction)))
+            self._ask_use(instruction, number, _order_by_result(instruction, order), mandatory=True, deep=False)
+        elif not index and (wanted := _operand_order(instruction, operand, order)) is not None:
+            self._ask_use(instruction, number, wanted, deep=_goes_deep(instruction))
 
     def _from_operand(self, user: HloInstruction | None, number: int) -> None:
         """Spread from an operand to the values in it, and to the user's other operands and results."""
         operand = self.computation.root if user is None else user.operands[number]
+        if operand.shape.is_array and operand.shape.rank < 2:
+            return
+        priority = self._states[user, number, ()].priority
         # `uses` omits arrays of dynamic sizes, which may have any layout.
         leaves = [index for index, _ in operand.shape.leaves() if (user, number, index) in self.uses]
-        if operand.shape.is_array and operand.shape.rank < 2 and user is not None:
-            return
-        weak = self._states[user, number, leaves[0]].weak if leaves else False
         for index in leaves:
             value = value_behind(operand, index)
-            if not _reduces_several(value[0]):
-                self._ask_value(value, self.uses[user, number, index], _State(weak=weak))
+            if value[0].opcode != "reduce" or not value[0].shape.is_tuple:
+                self._ask_value(value, self.uses[user, number, index], priority=priority)
         if user is None or not leaves or not operand.shape.is_array or user.opcode in _FIXED:
             return
         order = self.uses[user, number, ()]
+        if user.opcode == "all-reduce":
+            self._ask_value((user, (number,) if len(user.operands) > 1 else ()), order, mandatory=True)
         if user.opcode in KEEPS_LAYOUT or user.opcode == "reduce":
-            self._from_operand_to_siblings(user, operand, order, weak)
+            self._from_operand_to_siblings(user, operand, order, priority)
             return
         for place, leaf in user.shape.leaves():
             wanted = _result_order(user, operand.shape, leaf, order) if leaf.is_array and leaf.rank > 1 else None
             if wanted is not None:
-                demanded = user.opcode == "transpose"
-                self._ask_value((user, place), wanted, _State(demanded=demanded, deep=_goes_deep(user), weak=weak))
+                mandatory = user.opcode == "transpose"
+                self._ask_value((user, place), wanted, mandatory, _goes_deep(user), priority)
 
-    def _from_operand_to_siblings(self, user: HloInstruction, operand: HloInstruction, order: Order, weak: bool) -> None:
+    def _from_operand_to_siblings(self, user: HloInstruction, operand: HloInstruction, order: Order, priority: int) -> None:
         """Give operands and results of the same rank the same layout."""
         if user.opcode == "concatenate":
             # The largest operand decides.
@@ -249,16 +264,16 @@ class LayoutPropagation(Struct):
                 self._largest[user] = max(other.shape.dims[dim] for other in user.operands)
             if operand.shape.dims[dim] < self._largest[user]:
                 return
-        # Avoids quadratic work if each of many operands passes the same wish to all others.
-        if (user, order, weak) in self._asked:
+        # Avoids quadratic work if each of many operands passes the same layout to all others.
+        if self._asked.get(user) == (order, priority):
             return
-        self._asked.add((user, order, weak))
         for other, sibling in enumerate(user.operands):
             if sibling is not operand and sibling.shape.is_array and sibling.shape.rank == operand.shape.rank:
-                self._ask_use(user, other, order, _State(demanded=True, weak=weak))
+                self._ask_use(user, other, order, mandatory=True, priority=priority)
         for place, leaf in user.shape.leaves():
             if leaf.is_array and leaf.rank == operand.shape.rank:
-                self._ask_value((user, place), order, _State(demanded=True, weak=weak))
+                self._ask_value((user, place), order, mandatory=True, priority=priority)
+        self._asked[user] = order, priority
 
 
 # Their layouts are settled elsewhere, regardless of their operands' layouts.
@@ -273,19 +288,14 @@ def _goes_deep(instruction: HloInstruction) -> bool:
     return instruction.opcode in ("gather", "scatter", "transpose")
 
 
-def _reduces_several(instruction: HloInstruction) -> bool:
-    """True for a reduction of several arrays. Its operands, not users of one result, decide the layout of all results."""
-    return instruction.opcode in ("reduce", "reduce-window") and instruction.shape.is_tuple
-
-
 def _without_ones(shape: Shape) -> Sequence[int]:
     return [size for size in shape.dims if size != 1]
 
 
-def _minds_less(user: HloInstruction, number: int) -> bool:
+def _minds_less(user: HloInstruction, number: int, priority: int) -> bool:
     """True for operands that are small parts of the result, and for reshapes of slices."""
     if user.opcode == "dynamic-update-slice":
-        return number > 0
+        return number > 0 and priority > _LOWEST_PRIORITY
     return user.opcode == "reshape" and user.operands[0].opcode == "dynamic-slice"
 
 
@@ -333,4 +343,4 @@ def _reshaped(source: Shape, target: Shape) -> Order | None:
     """Return the layout in which `target` is a bitcast of `source`. None without one, or if both have one dimension above 1."""
     if not source.element_count or len(_without_ones(source)) == len(_without_ones(target)) == 1:
         return None
-    return aligned_order(source, target.dims)
+    return aligned_order(source, target.dims, target.minor_to_major)

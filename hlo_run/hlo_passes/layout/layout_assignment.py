@@ -4,14 +4,13 @@
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
 The entry keeps its given layouts, and infeeds and outfeeds those of the text. Loops, branches and calls use the layouts that
-their computations prefer (`called_layouts.py`). Library calls, collectives and batched dots get the default layout; fusions and
-bitcasts keep theirs; cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`).
+their computations prefer (`called_layouts.py`). Library calls and batched dots get the default layout; custom calls with
+constraints, fusions and bitcasts keep theirs; cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`).
 XLA's `GpuLayoutAssignment`.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -55,7 +54,7 @@ _DEFAULT = (
     | SIDE_EFFECT
     | DEVICE_ID
     | frozenset(
-        """after-all async-update cholesky custom-call domain dynamic-reshape fft map ragged-dot
+        """after-all async-update cholesky domain dynamic-reshape fft map ragged-dot
         rng-bit-generator scan set-dimension-size sort topk""".split()
     )
 ) - _FEEDS
@@ -109,43 +108,27 @@ def _propagate(
     ctx: PassContext,
     innermost: bool | None,
 ) -> LayoutPropagation:
-    """Settle the layouts of a computation; in a second round, products get the layouts in which the first one left their uses."""
-    layouts = _pinned(module, computation, instructions, called, ctx, innermost, {})
-    layouts.run()
-    uses = dict(layouts.uses)
-    if all(_result_order(i, uses) in (None, layouts.values.get((i, ()))) for i in instructions if i.opcode == "dot"):
-        return layouts
-    layouts = _pinned(module, computation, instructions, called, ctx, innermost, uses)
-    layouts.run()
-    return layouts
-
-
-def _pinned(
-    module: HloModule,
-    computation: HloComputation,
-    instructions: list[HloInstruction],
-    called: CalledLayouts,
-    ctx: PassContext,
-    innermost: bool | None,
-    before: dict[Use, Order],
-) -> LayoutPropagation:
-    """Return the layouts that instructions demand; `before` has those of uses in an earlier round."""
+    """Settle the layouts of a computation."""
     layouts = LayoutPropagation(computation)
-    # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
+    # The last pin spreads first, as in XLA: custom calls, library calls (the first over the second), results, loops, parameters.
     _pin_given(layouts, module, called)
-    for instruction in instructions:
+    for instruction in computation.instructions:  # in the order of the text, as in XLA
         if instruction.opcode in SYNC_CONTROL_FLOW:
             _pin_caller(layouts, instruction, called)
         elif instruction.opcode in _CALLERS:
-            _pin(layouts, instruction, ctx)
+            _pin_default(layouts, instruction)
     _pin_result(layouts, module, called)
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, liked_orders(instruction, ctx.target, innermost))
         elif instruction.opcode == "dot":
-            _pin_dot(layouts, instruction, ctx, before)
+            _pin_dot(layouts, instruction, ctx)
         elif instruction.opcode not in _CALLERS:
-            _pin(layouts, instruction, ctx)
+            _pin(layouts, instruction)
+    for instruction in instructions:
+        if instruction.opcode == "custom-call" and not is_convolution_call(instruction):
+            _pin_custom_call(layouts, instruction)
+    layouts.run()
     return layouts
 
 
@@ -190,21 +173,20 @@ def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: Call
         layouts.pin_value((caller, index), order)
 
 
-def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassContext) -> None:
-    """Pin the layouts that an instruction requires whatever is around it; arrays with dynamic sizes may have any layout."""
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
+    """Pin the layouts that an instruction requires whatever is around it."""
     opcode = instruction.opcode
-    if opcode in COLLECTIVE and opcode in KEEPS_LAYOUT and instruction.shape.is_array and len(instruction.operands) == 1:
+    if opcode in COLLECTIVE and opcode in KEEPS_LAYOUT:
         _pin_collective(layouts, instruction)
-    elif opcode in _DEFAULT or opcode in COLLECTIVE or opcode in _AS_WRITTEN:
+    elif opcode in _AS_WRITTEN:
         for number, operand in enumerate(instruction.operands):
-            leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
-            if opcode in _AS_WRITTEN:
-                layouts.pin_use(instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in leaves})
-            else:
-                layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in leaves})
-        for index, leaf in instruction.shape.leaves():
-            if leaf.is_array and not any(leaf.dynamic_dims):
-                layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
+            layouts.pin_use(
+                instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in _static(operand.shape)}
+            )
+        for index, leaf in _static(instruction.shape):
+            layouts.pin_value((instruction, index), leaf.minor_to_major)
+    elif opcode in _DEFAULT or opcode in COLLECTIVE:
+        _pin_default(layouts, instruction)
     elif _changes_rank(instruction):
         _pin_parts(layouts, instruction)
     elif opcode == "triangular-solve":
@@ -213,15 +195,46 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction, ctx: PassConte
         _pin_transposed_dot(layouts, instruction)
 
 
+def _pin_default(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
+    for number, operand in enumerate(instruction.operands):
+        layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in _static(operand.shape)})
+    for index, leaf in _static(instruction.shape):
+        layouts.pin_value((instruction, index), _default(leaf))
+
+
+def _pin_custom_call(layouts: LayoutPropagation, call: HloInstruction) -> None:
+    """Pin the layouts that the text requires, and default ones of a library call; other calls take any layout, as in XLA."""
+    constraints: tuple[Shape, ...] | None = call.attrs.get("operand_layout_constraints")
+    if constraints is None:
+        if call.custom_call_target.startswith("__"):
+            _pin_default(layouts, call)
+        return
+    for index, leaf in _static(call.shape):
+        layouts.pin_value((call, index), leaf.minor_to_major)
+    for number, shape in enumerate(constraints):
+        layouts.pin_use(call, number, {index: leaf.minor_to_major for index, leaf in _static(shape)})
+
+
+def _static(shape: Shape) -> list[tuple[ShapeIndex, Shape]]:
+    """Return the arrays without dynamic sizes; the others may have any layout."""
+    return [(index, leaf) for index, leaf in shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
+
+
 def _pin_collective(layouts: LayoutPropagation, collective: HloInstruction) -> None:
     """Pin the dimension that is gathered, scattered or exchanged as the major one: then each device's part is contiguous."""
-    dimensions = collective.attrs.get("dimensions")
-    shape = collective.shape
-    if collective.attrs.get("constrain_layout", False):
-        layouts.pin_value((collective, ()), shape.minor_to_major)
-    elif dimensions:
-        major: int = dimensions[0]
-        layouts.pin_value((collective, ()), (*(dim for dim in shape.minor_to_major if dim != major), major))
+    dimensions: Order | None = collective.attrs.get("dimensions")
+    if dimensions and not _is_constrained(collective):
+        for index, leaf in collective.shape.leaves():
+            order = (*(dim for dim in leaf.minor_to_major if dim != dimensions[0]), dimensions[0])
+            if index:
+                layouts.pin_value((collective, index), order)
+            else:
+                layouts.pin_instruction(collective, order)
+
+
+def _is_constrained(instruction: HloInstruction) -> bool:
+    """Return True for a collective that keeps the layouts of the text."""
+    return instruction.opcode in COLLECTIVE and bool(instruction.attrs.get("constrain_layout", False))
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tuple[list[Order], Order]) -> None:
@@ -246,7 +259,7 @@ def _pin_parts(layouts: LayoutPropagation, convert: HloInstruction) -> None:
     parts = split.rank - 1
     others = tuple(dim for dim in split.minor_to_major if dim != parts)
     layouts.pin_use(convert, 0, {(): (parts, *others) if source is split else others})
-    layouts.pin_value((convert, ()), (parts, *others) if result is split else others)
+    layouts.pin_instruction(convert, (parts, *others) if result is split else others)
 
 
 def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIndex) -> Order:
@@ -259,7 +272,7 @@ def _pin_columns(layouts: LayoutPropagation, solve: HloInstruction) -> None:
     """Pin the layouts that cuBLAS reads: the columns of each matrix are contiguous."""
     for number, operand in enumerate(solve.operands):
         layouts.pin_use(solve, number, {(): _by_columns(operand.shape)})
-    layouts.pin_value((solve, ()), _by_columns(solve.shape))
+    layouts.pin_instruction(solve, _by_columns(solve.shape))
 
 
 def _by_columns(shape: Shape) -> Order:
@@ -267,7 +280,7 @@ def _by_columns(shape: Shape) -> Order:
     return (column, row, *batch)
 
 
-def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext, before: dict[Use, Order]) -> None:
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) -> None:
     """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
     Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
@@ -286,7 +299,7 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext, 
             groups = side.batch, side.contracting, side.free
             fitting = (order for order in (shape.minor_to_major, _default(shape)) if lies_as_matrices(order, *groups))
             layouts.pin_use(dot, number, {(): next(fitting, tuple(reversed(sum(groups, ()))))})
-    order = _result_order(dot, ChainMap(layouts.uses, before))
+    order = _result_order(dot, layouts.uses)
     if order is not None:
         layouts.pin_value((dot, ()), order)
 
@@ -349,6 +362,8 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
         if instruction.opcode == "outfeed":
             written: Shape = instruction.attrs.get("outfeed_shape", instruction.operands[0].shape)
             layouts.pin_use(instruction, 0, _written_orders(written))
+        elif _is_constrained(instruction):
+            layouts.pin_instruction(instruction, instruction.shape.minor_to_major)
         leaves = _written_orders(instruction.shape) if instruction.opcode == "infeed" else known.get(instruction, {})
         for index, order in leaves.items():
             layouts.pin_value((instruction, index), order)

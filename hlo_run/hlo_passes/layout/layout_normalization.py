@@ -4,8 +4,8 @@
     c = f32[4,3]{1,0} copy(f32[4,3]{0,1} p)     =>   f32[4,3]{1,0} transpose(f32[3,4]{1,0} bitcast(p)), dimensions={1,0}
 
 The dimensions of convolutions are renumbered, those of a broadcast may come out unsorted (`broadcast_canonicalizer`). Dots,
-other library calls, reductions (`reduction-layout-normalizer`), gathers, scatters, fusions and reshapes that move bytes stay
-as they are. XLA's `LayoutNormalization`. Needs assigned layouts.
+other library calls, reductions (`reduction-layout-normalizer`), gathers, fusions and reshapes that move bytes stay as they are.
+The window dimensions of a scatter may come out unsorted (`scatter_simplifier`). XLA's `LayoutNormalization`. Needs layouts.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ class _Normalizer(Struct):
             return self._broadcast(editor, instruction)
         if opcode == "constant":
             return self._constant(instruction)
+        if opcode == "scatter":
+            return self._scatter(editor, instruction)
         change = _CHANGES.get(opcode)
         if change is None and (opcode not in ELEMENTWISE or opcode == "map"):
             return None
@@ -186,6 +188,25 @@ class _Normalizer(Struct):
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
         value = self._input(instruction.operands[0])
         return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(places))
+
+    def _scatter(self, editor: Editor, scatter: HloInstruction) -> HloInstruction:
+        """Return a scatter with renumbered dimensions: the window dimensions come in the order of the result's."""
+        count = len(scatter.operands) // 2
+        order, rows, updates = (_order(scatter.operands[number].shape) for number in (0, count, count + 1))
+        kept = iter(scatter.update_window_dims)
+        inserted = scatter.inserted_window_dims
+        windows = [None if dim in inserted else updates.index(next(kept)) for dim in range(len(order))]
+        moved = [windows[dim] for dim in order]
+        changes: Changes = {
+            "update_window_dims": tuple(dim for dim in moved if dim is not None),
+            "inserted_window_dims": tuple(place for place, dim in enumerate(moved) if dim is None),
+            "scatter_dims_to_operand_dims": tuple(map(order.index, scatter.scatter_dims_to_operand_dims)),
+            "index_vector_dim": rows.index(scatter.index_vector_dim),
+        }
+        attributes = dict(scatter.attrs) | changes
+        attributes.pop("metadata", None)
+        inputs = [self._input(operand) for operand in scatter.operands]
+        return editor.add("scatter", _normal(scatter.shape), inputs, {"to_apply": [scatter.to_apply]}, **attributes)
 
     def _constant(self, constant: HloInstruction) -> HloInstruction:
         """Give a constant the default layout, and its users a bitcast of it."""
@@ -215,6 +236,8 @@ class _Normalizer(Struct):
 
 
 def _is_to_do(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "scatter":
+        return _is_scatter_to_do(instruction)
     shapes = [instruction.shape, *(operand.shape for operand in instruction.operands)]
     if not all(shape.is_array for shape in shapes) or instruction.control_predecessors:
         return False
@@ -229,6 +252,19 @@ def _is_to_do(instruction: HloInstruction) -> bool:
     full = [shape for shape in shapes if shape.rank == instruction.shape.rank]
     # The operands' elements correspond one to one, so one dimension order must hold for all of them.
     return instruction.opcode in _OF_SEVERAL_ORDERS or len({shape.minor_to_major for shape in full}) == 1
+
+
+def _is_scatter_to_do(scatter: HloInstruction) -> bool:
+    """Return True for a scatter of one array with one dimension of rows, as `scatter_simplifier` leaves it, in another layout."""
+    updates = scatter.operands[-1].shape
+    return (
+        scatter.shape.is_array
+        and scatter.shape.minor_to_major == scatter.operands[0].shape.minor_to_major
+        and updates.rank - len(scatter.update_window_dims) <= 1
+        and scatter.index_vector_dim < scatter.operands[1].shape.rank
+        and not scatter.input_batching_dims
+        and not all(operand.shape.has_default_layout for operand in scatter.operands)
+    )
 
 
 def _parts_lie_together(one: Shape, other: Shape) -> bool:
