@@ -40,10 +40,10 @@ from hlo_run.backends.cuda.collectives import NcclCall, NcclPlan, plan_collectiv
 from hlo_run.backends.cuda.nccl import Nccl
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.collectives import combine
-from hlo_run.backends.shared import SharedBackend, farewell_of, serve
+from hlo_run.backends.shared import SharedBackend, serve
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
 from hlo_run.processes.launcher import Launch
-from hlo_run.processes.messages import Farewell, Parcel
+from hlo_run.processes.messages import Parcel
 from hlo_run.processes.partners import Partners
 
 X, Y = array(0, "f32", (4, 2)), array(1, "f32", (4, 2))
@@ -211,7 +211,7 @@ def pair() -> Any:
         partners.start()
     yield made
     for partners in made:
-        partners.close(Farewell(0))
+        partners.close()
 
 
 def _no_memory(address: int, size: int) -> Any:
@@ -295,7 +295,7 @@ def test_nccl_ends_when_another_process_does_not_do_its_part(
 
     _at_once(process)
     if event == "dies":
-        pair[1].close(Farewell(5, 1, "a fault in a kernel"))
+        pair[1].close(DeviceError("a fault in a kernel"))
     if event == "fails":
         bindings[0].failing = {"async": Result.RemoteError}
     message = {
@@ -327,7 +327,7 @@ def _at_once(process: Callable[[int], None]) -> None:
 def _fresh(pair: list[Partners]) -> Partners:
     """Replace both by partners that have not started; the second one starts."""
     for partners in pair:
-        partners.close(Farewell(0))
+        partners.close()
     here, there = socket.socketpair()
     pair[1] = Partners(Launch(2, 1), {0: there}, 1 << 20)
     pair[1].start()
@@ -382,7 +382,7 @@ def test_a_shared_run(has_nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             serve(backends[1], program, partners, 2)
         except HloRunError as error:
             errors.append(error)
-        partners.close(farewell_of(errors[0] if errors else None, partners))
+        partners.close(errors[0] if errors else None)
         backends[1].leave(failed=bool(errors))
 
     thread = threading.Thread(target=process_1, daemon=True)
@@ -393,7 +393,7 @@ def test_a_shared_run(has_nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [np.arange(8, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]
     first, second = shared.run_devices(program, [[value] for value in values], 2, 1)
     assert ("NCCL cannot be loaded" in shared.report()) is not has_nccl
-    partners.close(Farewell(0))
+    partners.close()
     backends[0].leave(failed=False)
     thread.join(20)
     assert not errors
