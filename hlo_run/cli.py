@@ -320,7 +320,7 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
                     return run_files(options, files, console, relay)
             except UsageError as error:
                 console.error(error)
-                tell_others(options, error)
+                tell_others(options, error, console)
                 return error.exit_code
 
         return _supervised(run_here, options, files, options.jobs) if supervised and files else run_here(None)
@@ -336,7 +336,7 @@ def _tell_others(arguments: Sequence[str], error: UsageError) -> None:
     if launch_of_failed(flags) is not None:
         from hlo_run.execution.sharing import tell_others
 
-        tell_others(flags, error)
+        tell_others(flags, error, lambda text: _stderr(escaped(text)))
 
 
 def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:

@@ -119,7 +119,7 @@ class _Command(Struct):
         result = FileResult(self.files[number], error=error)
         _say_next(self.options, result, self.console)
         if crash.place == _READING:
-            tell_others(self.options, error, number)
+            tell_others(self.options, error, self.console, number)
         self._keep(number, result)
 
     def _keep(self, number: int, result: FileResult) -> None:
@@ -201,10 +201,10 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         console.error(result.error)
         _say_next(options, result, console)
         if not task.has_met_others:
-            tell_others(options, result.error, place.number)
+            tell_others(options, result.error, console, place.number)
 
 
-def tell_others(options: Options, error: HloRunError, number: int = -1) -> None:
+def tell_others(options: Options, error: HloRunError, console: Console, number: int = -1) -> None:
     """Tell the processes that would share the run, if there are any, that this one has failed before they met.
 
     `number` is that of the input file (-1: all files fail).
@@ -213,7 +213,7 @@ def tell_others(options: Options, error: HloRunError, number: int = -1) -> None:
         return
     from hlo_run.execution import sharing  # imports the backends
 
-    sharing.tell_others(options, error, number)
+    sharing.tell_others(options, error, console.err, number)
 
 
 def _say_next(options: Options, result: FileResult, console: Console) -> None:

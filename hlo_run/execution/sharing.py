@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
@@ -133,16 +133,16 @@ def joined(options: Options, console: Console, place: Place, launch: Launch, gri
         sharing.end(problem)
 
 
-def tell_others(flags: SharingFlags, error: HloRunError, number: int = -1) -> None:
+def tell_others(flags: SharingFlags, error: HloRunError, say: Callable[[str], None], number: int = -1) -> None:
     """Tell the other processes, if there are any, that this one has failed before it met them. Waits for them some seconds.
 
-    `number` is that of the input file (-1: all files fail).
+    `number` is that of the input file (-1: all files fail). `say` prints whom it waits for, if they do not come at once.
     """
     launch = launch_of_failed(flags)
     if launch is None:
         return
     with suppress(UsageError):  # without a secret no process takes this one for its partner
-        tell_failure(launch, job_secret(flags.secret_file), error, number)
+        tell_failure(launch, job_secret(flags.secret_file), error, say, number)
 
 
 def _given(options: Options) -> tuple[str, ...]:

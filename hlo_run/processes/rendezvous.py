@@ -51,6 +51,7 @@ _BUSY_SECONDS = 5.0
 _TELL_SECONDS = 5.0
 # A process that fails tells those that it has not met yet, which start at about the same time.
 _FAREWELL_SECONDS = 10.0
+_PATIENT_SECONDS = 1.0
 # All listen before the welcome, so they are reached at once or have ended.
 _LINK_SECONDS = 20.0
 # A process that fails tells all. One that ends because of it may do so before process 0 is heard.
@@ -75,6 +76,18 @@ class Meeting(Struct, frozen=True):
     secret: bytes
     file: int = 0
     each: int = 1
+
+
+class _Roll(Struct):
+    """How many processes should call process 0, and how many did, those included that were refused."""
+
+    expected: int
+    called: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """True if more calls should come."""
+        return self.called < self.expected
 
 
 class _Stranger(Exception):
@@ -109,8 +122,10 @@ def meet(meeting: Meeting, say: Callable[[str], None]) -> Met:
     return met
 
 
-def tell_failure(launch: Launch, secret: bytes, error: HloRunError, file: int = -1) -> None:
+def tell_failure(launch: Launch, secret: bytes, error: HloRunError, say: Callable[[str], None], file: int = -1) -> None:
     """Tell the other processes that this one has failed before it could meet them. Gives up after some seconds.
+
+    `say` prints what it waits for, if they do not come at once.
 
     `file` is the number of the input file (-1: all of them fail). A process whose number is below 0 does not know it. Does
     nothing if the others cannot know where process 0 listens.
@@ -124,9 +139,9 @@ def tell_failure(launch: Launch, secret: bytes, error: HloRunError, file: int = 
     with contextlib.suppress(HloRunError, OSError):  # the others are not there: the error itself is printed
         if launch.number == 0:
             with _listening(host, port, deadline) as listener:
-                _turn_away(meeting, listener, set(range(1, launch.count)), failure)
+                _turn_away(meeting, listener, _Roll(launch.count - 1), failure, say)
             return
-        with _called(host, port, deadline, "process 0", lambda _: None) as first:
+        with _called(host, port, deadline, "process 0", say) as first:
             introduction = Introduction(launch.count, launch.number, file, 0, failure)
             _introduce(meeting, first, introduction, deadline, "process 0")
             _answer(meeting, first, deadline, "process 0", "")
@@ -138,16 +153,15 @@ def _gather(meeting: Meeting, deadline: float, met: Met, say: Callable[[str], No
     with _listening(host, port, deadline) as listener:
         if not port:
             say(f"process 0 listens at {_text(listener.getsockname())}")
-        awaited = set(range(1, meeting.launch.count))
+        roll = _Roll(meeting.launch.count - 1)
         try:
-            places = _callers(meeting, listener, deadline, met, awaited, say)
+            places = _callers(meeting, listener, deadline, met, roll, say)
         except HloRunError as error:
             failure = met.cause or farewell_of_error(error, 0)
             for connection in met.connections.values():
                 _refuse(connection, failure.message, failure)
-            if awaited and time.monotonic() < deadline:
-                say(f"process 0 waits up to {_FAREWELL_SECONDS:g} s for the others, to tell them: {failure.message}")
-                _turn_away(meeting, listener, awaited, failure)
+            if roll.is_open and time.monotonic() < deadline:
+                _turn_away(meeting, listener, roll, failure, say)
             raise
     for number, connection in met.connections.items():
         try:
@@ -157,12 +171,9 @@ def _gather(meeting: Meeting, deadline: float, met: Met, say: Callable[[str], No
 
 
 def _callers(
-    meeting: Meeting, listener: socket.socket, deadline: float, met: Met, awaited: set[int], say: Callable[[str], None]
+    meeting: Meeting, listener: socket.socket, deadline: float, met: Met, roll: _Roll, say: Callable[[str], None]
 ) -> list[tuple[str, int]]:
-    """Connect to the processes `awaited` as they call, and return where they listen, by number.
-
-    An error leaves those that have not called.
-    """
+    """Connect to all other processes as they call, and return where they listen, by number. Counts the calls in `roll`."""
     places = [("", 0)] * meeting.launch.count
     strangers: dict[str, None] = {}
     tell = time.monotonic() + _TELL_SECONDS
@@ -170,7 +181,7 @@ def _callers(
     def late() -> DeviceError:
         return _late(met, meeting, _text(listener.getsockname()), tuple(strangers))
 
-    while awaited:
+    while roll.is_open:
         if not _has_caller(listener, met, min(deadline, tell)):
             if time.monotonic() > deadline:
                 raise late()
@@ -192,9 +203,8 @@ def _callers(
         if introduction.failure is not None and introduction.file not in (-1, meeting.file):
             _refuse(connection, "its file is done")
             continue
-        if introduction.count != meeting.launch.count:
-            awaited |= set(range(1, introduction.count)) - met.connections.keys()
-        awaited.discard(number)
+        roll.expected = max(roll.expected, introduction.count - 1)
+        roll.called += 1
         if introduction.failure is not None:
             met.cause = introduction.failure
             _refuse(connection, "it has failed", met.cause)
@@ -209,16 +219,25 @@ def _callers(
     return places
 
 
-def _turn_away(meeting: Meeting, listener: socket.socket, awaited: set[int], failure: Farewell) -> None:
+def _turn_away(meeting: Meeting, listener: socket.socket, roll: _Roll, failure: Farewell, say: Callable[[str], None]) -> None:
     """Tell those that have not called yet, as they do, that the run does not take place. Gives up after some seconds."""
-    deadline = time.monotonic() + _FAREWELL_SECONDS
-    while awaited and _has_caller(listener, Met(meeting.launch, 1), deadline):
+    begin = time.monotonic()
+    deadline, tell = begin + _FAREWELL_SECONDS, begin + _PATIENT_SECONDS
+    while roll.is_open:
+        if not _has_caller(listener, Met(meeting.launch, 1), tell):
+            if tell == deadline:
+                return
+            tell = deadline
+            say(f"process 0 waits up to {_FAREWELL_SECONDS:g} s for the others, to tell them: {failure.message}")
+            continue
         connection, _ = _accepted(listener)
         try:
-            awaited.discard(_greeting(meeting, connection, deadline).number)
+            introduction = _greeting(meeting, connection, deadline)
         except _Stranger as stranger:
             _refuse(connection, str(stranger))
         else:
+            roll.expected = max(roll.expected, introduction.count - 1)
+            roll.called += 1
             _refuse(connection, failure.message, failure)
 
 

@@ -96,9 +96,11 @@ def _together(*works: Callable[[], Any]) -> list[Any]:
 
 def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
     place = Place()
+    has_called = threading.Event()
 
     def stranger() -> str:
         with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+            has_called.set()
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             try:
                 return "" if connection.recv(1) else "closed"
@@ -106,6 +108,7 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
                 return "closed"
 
     def partners(number: int) -> list[int]:
+        assert not number or has_called.wait(10), "process 0 listens until all have come"
         mine = Partners(Launch(3, number), _meet(place, 3, number).connections, _MANY)
         mine.start()
         for other in mine.others:
@@ -156,7 +159,7 @@ def test_a_process_that_fails_before_the_meeting_tells_the_others(number: int) -
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     meetings = [Meeting(Launch(3, each, address), 20, _SECRET) for each in range(3)]
     works: list[Callable[[], Any]] = [lambda meeting=meeting: meet(meeting, print) for meeting in meetings]
-    works[number] = lambda: tell_failure(Launch(3, number, address), _SECRET, ParseError("no module"))
+    works[number] = lambda: tell_failure(Launch(3, number, address), _SECRET, ParseError("no module"), print)
     found = _together(*works)
     assert found.pop(number) is None
     assert [type(error) for error in found] == [ParseError] * 2
