@@ -298,24 +298,45 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
     """
 
     def work() -> int:
-        options, files, warnings = parse_arguments(arguments)
+        try:
+            options, files, warnings = parse_arguments(arguments)
+        except UsageError as error:
+            _stderr(error.render())
+            _tell_others(arguments, error)
+            return error.exit_code
         files = files or _redirected(options.list_passes)
         _warn(warnings)
 
         def run_here(relay: Relay | None) -> int:
             # Imported late: --help and bad flags must not wait for numpy.
-            from hlo_run.commands.dispatch import run_files
+            from hlo_run.commands.dispatch import run_files, tell_others
 
-            if options.report_jsonl != "-":
-                return run_files(options, files, console_of_streams(), relay)
             console = console_of_streams()
-            console.records = relay.at_once if relay is not None and relay.is_relayed else sys.stdout
-            with redirect_stdout(sys.stderr):
-                return run_files(options, files, console, relay)
+            try:
+                if options.report_jsonl != "-":
+                    return run_files(options, files, console, relay)
+                console.records = relay.at_once if relay is not None and relay.is_relayed else sys.stdout
+                with redirect_stdout(sys.stderr):
+                    return run_files(options, files, console, relay)
+            except UsageError as error:
+                console.error(error)
+                tell_others(options, error, console)
+                return error.exit_code
 
         return _supervised(run_here, options, files, options.jobs) if supervised and files else run_here(None)
 
     return exit_code_of(work)
+
+
+def _tell_others(arguments: Sequence[str], error: UsageError) -> None:
+    """Tell the processes that would share the run, if the command line names some, that this one cannot read its flags."""
+    from hlo_run.processes.launcher import FlagsFound, launch_of_failed
+
+    flags = FlagsFound.of(arguments)
+    if launch_of_failed(flags) is not None:
+        from hlo_run.execution.sharing import tell_others
+
+        tell_others(flags, error, lambda text: _stderr(escaped(text)))
 
 
 def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:

@@ -149,3 +149,14 @@ def bug_report(error: Exception) -> InternalError:
     return InternalError(
         f"{type(error).__name__}: {error}", notes=(f"at {os.path.basename(frame.filename)}:{frame.lineno}, {frame.name}",)
     )
+
+
+def known_error(error: Exception) -> HloRunError:
+    """Return any exception as an error of the HloRunError family: a bug if it is neither of it nor one of the system."""
+    if isinstance(error, HloRunError):
+        return error
+    if isinstance(error, MemoryError):
+        return DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
+    if isinstance(error, OSError):
+        return UsageError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
+    return bug_report(error)

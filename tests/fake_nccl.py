@@ -1,7 +1,8 @@
 """A stand-in for `nccl.bindings.nccl` of nccl4py 0.6.0: it checks arguments as the binding does, and moves data as NCCL does.
 
 All processes of a test share a `Network`. Communicators do not block: the state is InProgress until every rank has done the same.
-The work of a group is done once all ranks have ended theirs. (NCCL's calls are on the stream before that.)
+The work of a group is done once all ranks have ended theirs. With `do`, which puts work on a stream, it is done when all ranks'
+streams have come to it, and the state is Success before that, as with NCCL. Element types and their sizes are those of NCCL.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ _NUMPY = {
     **{DataType.Int8: np.int8, DataType.Uint8: np.uint8, DataType.Int32: np.int32, DataType.Uint32: np.uint32},
     **{DataType.Int64: np.int64, DataType.Uint64: np.uint64, DataType.Float16: np.float16, DataType.Float32: np.float32},
     **{DataType.Float64: np.float64, DataType.Bfloat16: ml_dtypes.bfloat16},
+    **{DataType.Float8e4m3: ml_dtypes.float8_e4m3fn, DataType.Float8e5m2: ml_dtypes.float8_e5m2},
 }
 _REDUCE: dict[RedOp, np.ufunc] = {
     RedOp.Sum: np.add,
@@ -108,12 +110,20 @@ class Network:
 
 
 class FakeNccl:
-    """The binding in one process. `view(address, size)` returns device memory. `log` has the names of calls."""
+    """The binding in one process. `view(address, size)` returns device memory. `log` has the names of calls.
+
+    `do(stream, name, work)` puts work, which returns True once it is done, on the stream of a handle. None: at once.
+    """
 
     DataType, RedOp, Result, NCCLError, Comm, UniqueId, Config = DataType, RedOp, Result, NCCLError, Comm, UniqueId, Config
 
-    def __init__(self, network: Network, view: Callable[[int, int], Any]) -> None:
-        self._network, self._view = network, view
+    def __init__(
+        self,
+        network: Network,
+        view: Callable[[int, int], Any],
+        do: Callable[[int, str, Callable[[], bool]], None] | None = None,
+    ) -> None:
+        self._network, self._view, self._do = network, view, do
         self._comms: dict[int, SimpleNamespace] = {}
         self._group: list[tuple[str, SimpleNamespace, dict[str, Any]]] | None = None
         self.log: list[str] = []
@@ -174,7 +184,7 @@ class FakeNccl:
             if known.finalized:
                 is_ready = len(network.finalized[known.key]) == known.ranks
             else:
-                has_waiting = bool(network.waiting[known.key][known.rank])
+                has_waiting = self._do is None and bool(network.waiting[known.key][known.rank])
                 is_ready = len(network.joined[known.key]) == known.ranks and not has_waiting
         return int(Result.Success if is_ready else Result.InProgress)
 
@@ -200,12 +210,29 @@ class FakeNccl:
         calls, self._group = self._group, None
         for key in dict.fromkeys(known.key for _, known, _ in calls):
             own = [call for call in calls if call[1].key == key]
-            known, network = own[0][1], self._network
+            (stream,) = {values["stream"] for _, _, values in own}
+            work = self._work(own)
+            if self._do is None:
+                work()
+            else:
+                self._do(stream, f"nccl {own[0][0]}", work)
+
+    def _work(self, own: list[tuple[str, SimpleNamespace, dict[str, Any]]]) -> Callable[[], bool]:
+        """Return what arrives at a collective with the first call, and is true once all ranks have arrived."""
+        known, network = own[0][1], self._network
+        arrived: list[Any] = []
+
+        def work() -> bool:
             with network.lock:
-                network.waiting[key][known.rank].append([(name, values, self._view) for name, _, values in own])
-                waiting = network.waiting[key]
-                if len(waiting) == known.ranks and all(waiting.values()):
-                    _execute([network.waiting[key][rank].popleft() for rank in range(known.ranks)])
+                waiting = network.waiting[known.key]
+                if not arrived:
+                    arrived.append([(name, values, self._view) for name, _, values in own])
+                    waiting[known.rank].append(arrived[0])
+                    if len(waiting) == known.ranks and all(waiting.values()):
+                        _execute([waiting[rank].popleft() for rank in range(known.ranks)])
+                return not any(each is arrived[0] for each in waiting[known.rank])
+
+        return work
 
     def _enqueue(self, name: str, comm: Comm, **values: Any) -> None:
         known = self._known(comm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from hlo_run.backends import Backend
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import argument_bytes, literal_of
-from hlo_run.errors import DeviceError, HloRunError, bug_report
+from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.processes.messages import Farewell, Parcel
 from hlo_run.processes.partners import Partners, farewell_error
@@ -26,6 +26,7 @@ _RUN, _RESULT = "run", "result"
 _SPARE_BYTES = 1 << 20
 
 
+@runtime_checkable
 class JoiningBackend(Backend, Protocol):
     """A backend that can have some of a run's devices."""
 
@@ -140,19 +141,6 @@ def serve(backend: JoiningBackend, executable: Executable, partners: Partners, d
         results = backend.run_devices(executable, arguments, replicas, partitions, seed)
         data = [part for result in results for part in _bytes_of((executable.result,), (result,))]
         partners.post(0, Parcel(_RESULT, parcel.run, "", (partners.launch.number,)), data)
-
-
-def farewell_of(error: BaseException | None, partners: Partners) -> Farewell:
-    """Return the words with which a process ends that raised `error` (None: it ended well), perhaps because another one did."""
-    origin = partners.launch.number
-    if error is None:
-        return Farewell(0, origin)
-    if partners.cause is not None:
-        return partners.cause
-    known = error if isinstance(error, HloRunError) else bug_report(error) if isinstance(error, Exception) else None
-    if known is None:
-        return Farewell(130, origin, "interrupted")
-    return Farewell(known.exit_code, origin, known.message, known.notes)
 
 
 def _bytes_of(trees: Sequence[ArrayTree], values: Sequence[Literal]) -> list[memoryview]:

@@ -14,7 +14,7 @@ from hlo_run.commands.task import Task
 from hlo_run.containment.board import at_place, counted
 from hlo_run.containment.crash import Crash, choose_crash_directory, crash_error, set_input_file, set_words
 from hlo_run.containment.relay import Relay
-from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
+from hlo_run.errors import HloRunError, UsageError, known_error
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
 from hlo_run.execution.profile_csv import append_times, csv_file
@@ -25,13 +25,14 @@ from hlo_run.options import Options
 from hlo_run.options.effects import NOT_RETURNED, check_effects, check_least_values
 from hlo_run.parallel import share_cores
 from hlo_run.platforms import platform_name, reference_platform
-from hlo_run.processes.launcher import launch_of_flags
+from hlo_run.processes.launcher import launch_of_failed, launch_of_flags
 from hlo_run.version import VERSION
 
 # A file's exit code, the bucket of its failure, and what the reports say about it if there are any.
 Entry: TypeAlias = "tuple[int, str, dict[str, str] | None]"
 # The times of a file in its entry.
 TIMES = "times_ns"
+_READING = "the reading of the file"
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
@@ -117,6 +118,8 @@ class _Command(Struct):
         self.console.error(error)
         result = FileResult(self.files[number], error=error)
         _say_next(self.options, result, self.console)
+        if crash.place == _READING:
+            tell_others(self.options, error, self.console, number)
         self._keep(number, result)
 
     def _keep(self, number: int, result: FileResult) -> None:
@@ -185,23 +188,32 @@ class _Command(Struct):
 def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay) -> None:
     """Run one file. Print an error and keep it in `result`."""
     set_input_file(result.file)
-    at_place("the reading of the file")
+    at_place(_READING)
     counted("")
+    task = Task.of(options, place, result, console, relay.claim)
     try:
-        _run_mode(Task.of(options, place, result, console, relay.claim))
+        _run_mode(task)
     except StopAtStage:
         pass
-    except HloRunError as error:
-        result.error = error
-    except MemoryError:
-        result.error = DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
-    except OSError as error:
-        result.error = UsageError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
     except Exception as error:  # a bug of any type, outside of the rows: the other files and the reports must not suffer from it
-        result.error = bug_report(error)
+        result.error = known_error(error)
     if result.error is not None:
         console.error(result.error)
         _say_next(options, result, console)
+        if not task.has_met_others:
+            tell_others(options, result.error, console, place.number)
+
+
+def tell_others(options: Options, error: HloRunError, console: Console, number: int = -1) -> None:
+    """Tell the processes that would share the run, if there are any, that this one has failed before they met.
+
+    `number` is that of the input file (-1: all files fail).
+    """
+    if _shown(options) or launch_of_failed(options) is None:
+        return
+    from hlo_run.execution import sharing  # imports the backends
+
+    sharing.tell_others(options, error, console.err, number)
 
 
 def _say_next(options: Options, result: FileResult, console: Console) -> None:
@@ -309,6 +321,12 @@ def _check_run_flags(options: Options) -> None:
             check_writable(path, flag)
 
 
+def _shown(options: Options) -> list[str]:
+    """Return the flags that ask for another mode than a run."""
+    modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions", "compile_only")
+    return [flag for flag in modes if getattr(options, flag)]
+
+
 def _check_output(options: Options, files: Sequence[str]) -> None:
     """Raise UsageError for output flags that would have no effect or contradict each other, and for unknown platforms."""
     if options.output_format != "hlo" and options.stage not in (HLO_INPUT, OPTIMIZED_HLO):
@@ -338,8 +356,7 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
     if options.execution_options_path:
         hint = "--num_replicas, --num_partitions, --seed and --debug_options_file set the same"
         raise UsageError("--execution_options_path: hlo-run does not read an ExecutionOptions message", hint=hint)
-    modes = ("stage", "output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions", "compile_only")
-    shown = [flag for flag in modes if getattr(options, flag)]
+    shown = _shown(options)
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
     if not shown:

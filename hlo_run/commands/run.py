@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends import Backend
     from hlo_run.backends.profile import Profile
+    from hlo_run.execution.sharing import Joined
 
 _GRACE_SECONDS = 2.0
 
@@ -48,10 +49,22 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if arguments.grid.partitions == 1 and (needed := needed_partitions(module)) > 1:
         words = f"shardings over {needed} partitions divide nothing on one; --num_partitions={needed} divides the work"
         task.console.err(f"note: {words}")
-    execution = Execution(options, task.console, module, arguments, task.place, result)
     launch = launch_of_flags(options)
-    if launch.count > 1:
-        _sharing().check_sharing(launch, module, arguments.grid, platform)
+    if launch.count == 1:
+        _run_module(task, module, arguments, reference)
+        return
+    sharing = _sharing()
+    sharing.check_sharing(launch, module, arguments.grid, platform)
+    task.has_met_others = True  # they learn of errors from here on
+    with sharing.joined(options, task.console, task.place, launch, arguments.grid) as joined:
+        _run_module(task, module, arguments, reference, joined)
+
+
+def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: str, joined: Joined | None = None) -> None:
+    """Run on the platform of the result, with the devices of other processes if there are any, and compare."""
+    options, result = task.options, task.result
+    platform, launch = result.platform, launch_of_flags(options)
+    execution = Execution(options, task.console, module, arguments, task.place, result)
     if not launch.number:
         execution.prepare()
     if options.dumps_snapshots:
@@ -59,17 +72,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
 
         execution.snapshots = Snapshots.of(options, module, arguments.grid, task.place.number, platform)
     if platform == INTERPRETER:
-        interpreter = InterpreterBackend(arguments.grid)
-        result.device = interpreter.description
-
-        def interpret(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
-            with limited(options.timeout):
-                return interpreter.run_module(module, values, seed, feeds=feeds)
-
-        runner = Runner(platform, interpreter.description, interpret, lambda: interpreter.outfeed)
-        set_device_counts(options, module)
-        with opened_reference(options, module, platform, reference, arguments.grid, choose_target(options)) as reference_run:
-            execution.run(runner, reference, reference_run)
+        _interpret(task, module, execution, arguments.grid, reference)
         return
     set_device_counts(options, module)
     watch = _float_checks().float_watch(options, task.console.err) if options.checks_floats else None
@@ -93,12 +96,25 @@ def run(task: Task, module: HloModule, reference: str) -> None:
         task.result.executable = executable
     check_memory(executable)
     result.device = backend.description
-    if launch.count == 1:
-        _run_compiled(task, module, execution, arguments.grid, backend, executable, reference)
-        return
-    with _sharing().sharing(options, task.console, task.place, launch, backend, executable, arguments.grid) as shared:
-        if shared is not None:
-            _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
+    shared = backend if joined is None else joined.share(backend, module, executable, task.file)
+    if shared is not None:
+        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
+
+
+def _interpret(task: Task, module: HloModule, execution: Execution, grid: DeviceGrid, reference: str) -> None:
+    """Run in the numpy reference and compare its result with another one."""
+    options = task.options
+    interpreter = InterpreterBackend(grid)
+    task.result.device = interpreter.description
+
+    def interpret(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        with limited(options.timeout):
+            return interpreter.run_module(module, values, seed, feeds=feeds)
+
+    runner = Runner(INTERPRETER, interpreter.description, interpret, lambda: interpreter.outfeed)
+    set_device_counts(options, module)
+    with opened_reference(options, module, INTERPRETER, reference, grid, choose_target(options)) as reference_run:
+        execution.run(runner, reference, reference_run)
 
 
 def _run_compiled(

@@ -26,7 +26,8 @@ class Task(Struct):
 
     A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the
     arguments of a snapshot or of an isolated fusion, and `given_from` is the text that names their source. `executable` is the
-    content of a .hlox file. `claim` gives names that differ between the files of a command line.
+    content of a .hlox file. `claim` gives names that differ between the files of a command line. `has_met_others` is set once the
+    processes that share the run learn of errors by their connections.
     """
 
     options: Options
@@ -40,6 +41,7 @@ class Task(Struct):
     given: list[Literal] = field(default_factory=list[Literal])
     given_from: str = "the input file"
     executable: Executable | None = None
+    has_met_others: bool = False
 
     @staticmethod
     def of(options: Options, place: Place, result: FileResult, console: Console, claim: Claim) -> Task:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from hlo_run.backends.shared import JoiningBackend, SharedBackend, executable_digest, farewell_of, most_bytes, serve
+from msgspec import structs
+
+from hlo_run.backends.shared import JoiningBackend, SharedBackend, executable_digest, most_bytes, serve
+from hlo_run.cache import digest
 from hlo_run.containment.board import at_place
-from hlo_run.errors import Unsupported, UsageError
+from hlo_run.errors import HloRunError, Unsupported, UsageError
 from hlo_run.execution.console import Console, Place
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.printer import module_to_string
 from hlo_run.options import Options
+from hlo_run.options.compile import CompileOptions
 from hlo_run.platforms import INTERPRETER
-from hlo_run.processes.launcher import Launch, device_names
+from hlo_run.processes.agreement import Met
+from hlo_run.processes.launcher import Launch, SharingFlags, device_names, launch_of_failed
+from hlo_run.processes.messages import Ready
 from hlo_run.processes.partners import Partners
-from hlo_run.processes.rendezvous import Meeting, meet
+from hlo_run.processes.rendezvous import Meeting, meet, tell_failure
 from hlo_run.processes.secret import job_secret
 from hlo_run.reference.evaluate.devices import DeviceGrid
 
@@ -29,6 +37,10 @@ _WRITTEN = (
     "report_json report_jsonl report_junit report_html save_inputs save_outputs output_literals_file dump_output_literal_to "
     "append_profile_to_csv_file profile"
 ).split()
+# Large constants take long as text; the executable has them too.
+_COMPARED = structs.replace(FULL, large_constants=False)
+# What each process may have of its own.
+_DIFFERS = ("print_locations", "compile_processes")
 
 
 def options_of_process(options: Options, launch: Launch) -> Options:
@@ -57,43 +69,84 @@ def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform:
         raise Unsupported("infeeds and outfeeds of a run that several processes share", hint=hint)
 
 
-@contextmanager
-def sharing(
-    options: Options,
-    console: Console,
-    place: Place,
-    launch: Launch,
-    backend: JoiningBackend,
-    executable: Executable,
-    grid: DeviceGrid,
-) -> Generator[Backend | None]:
-    """Meet the other processes, and yield the backend that runs the devices of all; None in those that have served process 0.
+class Joined:
+    """This process among those of a run that have met: what they agree on, and the backend that runs the devices of all."""
 
-    The others learn of an error of the block. Raises DeviceError if a process does not come or dies, and its
-    error; UsageError for a secret that cannot be used.
+    def __init__(self, options: Options, launch: Launch, grid: DeviceGrid, met: Met) -> None:
+        self._options, self._launch, self._grid, self._met = options, launch, grid, met
+        self._partners: Partners | None = None
+        self._backend: JoiningBackend | None = None
+
+    def share(self, backend: Backend, module: HloModule, executable: Executable, file: str) -> Backend | None:
+        """Return the backend that runs the devices of all; None in processes after process 0, which have served it.
+
+        Raises UsageError if the processes have compiled different things, and the error of another process.
+        """
+        assert isinstance(backend, JoiningBackend), "check_sharing refuses the others"
+        at_place("the agreement of the processes")
+        launch, options, grid = self._launch, self._options, self._grid
+        own = Ready(
+            file=file,
+            module=digest(module_to_string(module, _COMPARED)),
+            executable=executable_digest(executable),
+            replicas=grid.replicas,
+            partitions=grid.partitions,
+            flags=_given(options),
+        )
+        self._met.agree(own, options.gpu_client_initialization_timeout_sec)
+        silence = max(0.0, options.xla_gpu_executable_terminate_timeout_seconds)
+        partners = Partners(launch, self._met.connections, most_bytes(executable, grid.size), silence)
+        self._partners, self._backend = partners, backend
+        if not launch.number:
+            return SharedBackend(backend, partners, grid.size)
+        at_place(f"the run on {backend.name}")
+        serve(backend, executable, partners, grid.size)
+        return None
+
+    def end(self, error: BaseException | None) -> None:
+        """End the work in common after `error`, of which the others learn."""
+        (self._partners or self._met).close(error)
+        if self._backend is not None:
+            self._backend.leave(failed=error is not None)  # NCCL waits for the others here, and these for the farewell
+
+
+@contextmanager
+def joined(options: Options, console: Console, place: Place, launch: Launch, grid: DeviceGrid) -> Generator[Joined]:
+    """Meet the other processes. They learn of an error of the block, and of its end.
+
+    Raises DeviceError if a process does not come or dies, its error if it fails, and UsageError for a secret that cannot be used.
     """
-    # The file's number tells the processes of one file from those of the next, which may be the same module.
-    digest = f"{place.number} {executable_digest(executable)}"
     at_place("the meeting of the processes")
     each = grid.size // launch.count
     devices = device_names(launch.number, each)
     console.err(f"process {launch.number} of {launch.count}: {devices}; process 0 is at {launch.address}")
     secret = job_secret(options.secret_file)
-    meeting = Meeting(launch, digest, options.gpu_client_initialization_timeout_sec, secret, each)
-    connections = meet(meeting, console.err)
-    silence = max(0.0, options.xla_gpu_executable_terminate_timeout_seconds)
-    partners = Partners(launch, connections, most_bytes(executable, grid.size), silence)
+    meeting = Meeting(launch, options.gpu_client_initialization_timeout_sec, secret, place.number, each)
+    sharing = Joined(options, launch, grid, meet(meeting, console.err))
     problem: BaseException | None = None
     try:
-        if launch.number:
-            at_place(f"the run on {backend.name}")
-            serve(backend, executable, partners, grid.size)
-            yield None
-        else:
-            yield SharedBackend(backend, partners, grid.size)
-    except BaseException as error:  # an interrupt too is told to the partners
+        yield sharing
+    except BaseException as error:  # an interrupt too is told to the others
         problem = error
         raise
     finally:
-        partners.close(farewell_of(problem, partners))
-        backend.leave(failed=problem is not None)  # NCCL waits for the others here, and these for the farewell
+        sharing.end(problem)
+
+
+def tell_others(flags: SharingFlags, error: HloRunError, say: Callable[[str], None], number: int = -1) -> None:
+    """Tell the other processes, if there are any, that this one has failed before it met them. Waits for them some seconds.
+
+    `number` is that of the input file (-1: all files fail). `say` prints whom it waits for, if they do not come at once.
+    """
+    launch = launch_of_failed(flags)
+    if launch is None:
+        return
+    with suppress(UsageError):  # without a secret no process takes this one for its partner
+        tell_failure(launch, job_secret(flags.secret_file), error, say, number)
+
+
+def _given(options: Options) -> tuple[str, ...]:
+    """Return the flags of the compilation that are not at their defaults."""
+    values = ((info.name, getattr(options, info.name), info.default) for info in fields(CompileOptions))
+    given = tuple(f"--{name}={value}" for name, value, default in values if value != default and name not in _DIFFERS)
+    return given + tuple(f"--{name}={value}" for name, value in options.other_xla_flags)

@@ -30,7 +30,7 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
     """Lower `function` for `platform`.
 
     `function` is a callable, an object with a `lower`, or a traced, lowered, compiled or exported function of JAX.
-    Raises UsageError for any other object, and if JAX is not installed.
+    Raises UsageError for any other object, for a function compiled for several devices, and if JAX is not installed.
     """
     require("jax", "from_jax")
     jax: Any = importlib.import_module("jax")
@@ -43,7 +43,12 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
         text = mlir_to_text(function.mlir_module_serialized, name)
         return LoweredFunction(text, name, JaxCall(Parameters.NUMBERS), (1, int(function.nr_devices)))
     if isinstance(function, jax.stages.Compiled):
-        return LoweredFunction(full_text(function.runtime_executable().hlo_modules()[0]), name, JaxCall(Parameters.NUMBERS))
+        executable = function.runtime_executable()
+        devices = len(executable.local_devices())
+        if devices > 1:
+            message = f"from_jax: a function compiled for {devices} devices is the program of one of them"
+            raise UsageError(message, hint="give the function itself, or the result of its `lower`; run divides it as XLA does")
+        return LoweredFunction(full_text(executable.hlo_modules()[0]), name, JaxCall(Parameters.NUMBERS))
     if isinstance(function, jax.stages.Traced):
         return _taken(function.lower(lowering_platforms=(platform,)), name)
     method, bound = _method(function)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -123,6 +123,50 @@ class LaunchFlags(Protocol):
     def address(self) -> str:
         """HOST:PORT of process 0; empty: the launcher says."""
         ...
+
+
+class SharingFlags(LaunchFlags, Protocol):
+    """The flags that a process needs to reach the others."""
+
+    @property
+    def secret_file(self) -> str:
+        """The file with the secret of the run; empty: the environment's, else the user's own."""
+        ...
+
+
+class FlagsFound(Struct, frozen=True):
+    """What a command line says of these flags that has errors in others."""
+
+    num_nodes: int = 0
+    task_id: int = -1
+    address: str = ""
+    secret_file: str = ""
+
+    @staticmethod
+    def of(arguments: Sequence[str]) -> FlagsFound:
+        """Find the flags in a command line that could not be read. The last one of each name counts; those with errors do not."""
+        words = re.findall(r"^--?(num[-_]nodes|task[-_]id|address|secret[-_]file)[=\n](.*)$", "\n".join(arguments), re.MULTILINE)
+        texts = {name.replace("-", "_"): text for name, text in words}
+        numbers = {name: int(texts[name]) for name in ("num_nodes", "task_id") if texts.get(name, "").isdecimal()}
+        return FlagsFound(**numbers, address=texts.get("address", ""), secret_file=texts.get("secret_file", ""))
+
+
+def launch_of_failed(flags: LaunchFlags, environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """Return the launch of a process that has failed, perhaps by these flags; None: it has no others, or cannot reach them.
+
+    The number is that of the flag, which may be wrong (-1: unknown).
+    """
+    try:
+        launch = launch_of_flags(flags, environment)
+    except UsageError:
+        launch = Launch(flags.num_nodes, flags.task_id, flags.address)
+    if launch.count < 2:
+        return None
+    try:
+        split_address(launch.address)
+    except UsageError:
+        return None
+    return launch
 
 
 def launch_of_flags(flags: LaunchFlags, environment: Mapping[str, str] = os.environ) -> Launch:

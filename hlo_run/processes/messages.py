@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-MAGIC = "hlo-run processes 2"
+MAGIC = "hlo-run processes 3"
 _SIZE_BYTES = 8
 _CHUNK_BYTES = 1 << 20
 
@@ -34,13 +34,30 @@ class Challenge(Struct, frozen=True, tag=True):
     proof: bytes
 
 
+class Farewell(Struct, frozen=True, tag=True):
+    """A process ends the work in common. `code` is its exit code.
+
+    `message` and `notes` are its error, if there is one, or the error of the process `origin` that made it end. `origin` is -1
+    for a process that does not know its number.
+    """
+
+    code: int
+    origin: int = 0
+    message: str = ""
+    notes: tuple[str, ...] = ()
+
+
 class Introduction(Struct, frozen=True):
-    """Who a process is. `digest` is that of what it will run, `port` where it listens for the processes after it."""
+    """Who a process is. `file` is the number of its input file, `port` where it listens for the processes after it.
+
+    A `file` of -1 stands for all. With a `failure` it only says why it will not take part.
+    """
 
     count: int
     number: int
-    digest: str
+    file: int
     port: int
+    failure: Farewell | None = None
 
 
 class Hello(Struct, frozen=True, tag=True):
@@ -57,9 +74,21 @@ class Welcome(Struct, frozen=True, tag=True):
 
 
 class Refusal(Struct, frozen=True, tag=True):
-    """The process is not one of those that are awaited."""
+    """The process is not one of those that are awaited, or the run does not take place because of a `failure`."""
 
     reason: str
+    failure: Farewell | None = None
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """A process has compiled: its file, the digests of module and executable, its replicas and partitions, and its flags."""
+
+    file: str
+    module: str
+    executable: str
+    replicas: int
+    partitions: int
+    flags: tuple[str, ...] = ()
 
 
 class Beat(Struct, frozen=True, tag=True):
@@ -77,19 +106,7 @@ class Parcel(Struct, frozen=True, tag=True):
     numbers: tuple[int, ...] = ()
 
 
-class Farewell(Struct, frozen=True, tag=True):
-    """A process ends the work in common. `code` is its exit code.
-
-    `message` and `notes` are its error, if there is one, or the error of the process `origin` that made it end.
-    """
-
-    code: int
-    origin: int = 0
-    message: str = ""
-    notes: tuple[str, ...] = ()
-
-
-Message: TypeAlias = Greeting | Challenge | Hello | Welcome | Refusal | Beat | Parcel | Farewell
+Message: TypeAlias = Greeting | Challenge | Hello | Welcome | Refusal | Ready | Beat | Parcel | Farewell
 
 
 class _Header(Struct, frozen=True, array_like=True):

@@ -16,7 +16,16 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, ParseError, Unsupported, UsageError, Vacuous
+from hlo_run.errors import (
+    DeviceError,
+    HloRunError,
+    Mismatch,
+    ParseError,
+    Unsupported,
+    UsageError,
+    Vacuous,
+    known_error,
+)
 from hlo_run.processes.launcher import Launch
 from hlo_run.processes.messages import BadMessage, Beat, Closed, Farewell, Message, Parcel, receive, send
 
@@ -61,6 +70,7 @@ class Partners:
         self._condition = threading.Condition()
         self._parcels: dict[Parcel, deque[list[bytearray]]] = {}
         self._failure: HloRunError | None = None
+        self._failed = -1
         self._ending = threading.Event()
         now = time.monotonic()
         self._partners = {
@@ -81,6 +91,11 @@ class Partners:
     def cause(self) -> Farewell | None:
         """The farewell of the first process that failed; None: none did."""
         return self._cause
+
+    @property
+    def culprit(self) -> int:
+        """The number of the first process that failed or died; -1: none did."""
+        return self._cause.origin if self._cause is not None else self._failed
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -137,8 +152,9 @@ class Partners:
         """Return the time (of `time.monotonic`) at which a process last said that one of its devices works."""
         return self._partners[number].computed
 
-    def close(self, farewell: Farewell) -> None:
-        """Say farewell to all and close the connections. What was posted before is sent first."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Say farewell to all, which learn of `error`, and close the connections. What was posted before is sent first."""
+        farewell = farewell_of_error(error, self.launch.number, self._cause)
         self._ending.set()
         for partner in self._partners.values():
             partner.outgoing.put((farewell, ()))
@@ -170,7 +186,7 @@ class Partners:
         except ValueError as bad:  # labels with other numbers
             error = DeviceError(f"process {partner.number} sends what nothing here awaits: {bad}")
         if not self._ending.is_set() and partner.farewell is None:
-            self._fail(error)
+            self._fail(partner.number, error)
 
     def _arrived(self, partner: _Partner, message: Message, arrays: list[bytearray]) -> None:
         partner.heard = time.monotonic()
@@ -198,10 +214,8 @@ class Partners:
         while (item := partner.outgoing.get()) is not None:
             try:
                 send(partner.connection, *item)
-            except OSError as error:
-                if not self._ending.is_set() and partner.farewell is None:
-                    self._fail(_broken(partner.number, error))
-                return
+            except OSError:
+                return  # the thread that receives learns why: a farewell may have come before the end
 
     def _beat(self) -> None:
         while not self._ending.wait(BEAT_SECONDS):
@@ -209,9 +223,10 @@ class Partners:
             for partner in self._partners.values():
                 partner.outgoing.put((beat, ()))
 
-    def _fail(self, error: HloRunError) -> None:
+    def _fail(self, number: int, error: HloRunError) -> None:
         with self._condition:
-            self._failure = self._failure or error
+            if self._failure is None:
+                self._failure, self._failed = error, number
             self._condition.notify_all()
 
     def _check(self, number: int) -> None:
@@ -224,9 +239,24 @@ def _broken(number: int, error: OSError) -> DeviceError:
     return DeviceError(f"the connection to process {number} broke: {error.strerror or error}", hint=_SEE_HINT)
 
 
+def farewell_of_error(error: BaseException | None, number: int, cause: Farewell | None = None) -> Farewell:
+    """Return the words with which process `number` ends that raised `error` (None: it ended well).
+
+    `cause` are those of another process, because of which this one ends.
+    """
+    if error is None:
+        return Farewell(0, number)
+    if cause is not None:
+        return cause
+    if not isinstance(error, Exception):
+        return Farewell(130, number, "interrupted")
+    known = known_error(error)
+    where = f"{known.where}: " if known.where is not None else ""
+    return Farewell(known.exit_code, number, where + known.message, known.notes)
+
+
 def farewell_error(farewell: Farewell) -> HloRunError:
     """Return the error with which a process ended that did not end well."""
     error = _ERRORS.get(farewell.code, DeviceError)
-    return error(
-        f"process {farewell.origin}: {farewell.message}", notes=farewell.notes, hint=f"see what process {farewell.origin} prints"
-    )
+    name = f"process {farewell.origin}" if farewell.origin >= 0 else "a process without number"
+    return error(f"{name}: {farewell.message}", notes=farewell.notes, hint=f"see what {name} prints")

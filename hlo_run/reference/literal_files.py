@@ -1,8 +1,8 @@
 """Read and write arguments and results in numpy's files: `.npz` with a key per array, `.npy` with one array.
 
-Arrays are numbered: tuples become their leaves, depth first, without tokens. A key is a prefix (`arg`, `out`) and the
-number. Types that numpy lacks are stored as bytes: u8 or u16 of the same dimensions (types below a byte: one byte
-per element). KEY.dtype is then the type's name in ml_dtypes.
+Arrays are numbered: tuples become their leaves, depth first, without tokens. A key is a prefix (`arg`, `out`) and the number.
+numpy's own keys `arr_0`, `arr_1`, .. are read too. Types that numpy lacks are stored as bytes: u8 or u16 of the same dimensions
+(types below a byte: one byte per element). KEY.dtype is then the type's name in ml_dtypes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from hlo_run.whole_files import whole_file, write_problem
 
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
 _MOST_NAMED = 20
+# The prefix of the keys that numpy gives to arrays without names.
+_PLAIN_PREFIX = "arr_"
 # The longest names of ml_dtypes have 15 characters of 4 bytes.
 _MOST_NAME_BYTES = 256
 
@@ -51,7 +53,8 @@ def stored_dims(path: str, prefix: str) -> list[tuple[int, ...]]:
     if path.endswith(".npy"):
         return [open_npy(name).dims for name in path.split(",")]
     with open_npz(path, hint="rename it to .npy to give one argument") as file:
-        return [file.array(key).dims for _, key in sorted(_numbers(prefix, file.keys).items())]
+        numbered = _numbers(_prefix_in(file.keys, prefix), file.keys)
+        return [file.array(key).dims for _, key in sorted(numbered.items())]
 
 
 def read_arrays(path: str, prefix: str, shapes: Collection[Shape]) -> list[Array]:
@@ -60,7 +63,7 @@ def read_arrays(path: str, prefix: str, shapes: Collection[Shape]) -> list[Array
     Raises UsageError if it cannot be read, or if an array has none of the shapes.
     """
     with open_npz(path, hint=f"an .npz file with {prefix}0, {prefix}1, ..") as file:
-        count = len(_numbers(prefix, file.keys))
+        count = len(_numbers(_prefix_in(file.keys, prefix), file.keys))
         found: list[Array] = []
         for stored, type_name in _numbered(file, path, prefix, count):
             row = _named_type(stored, type_name)
@@ -135,6 +138,7 @@ def _stored_in_npz(path: str, prefix: str, count: int) -> Iterator[tuple[StoredA
 
 def _numbered(file: NpzFile, path: str, prefix: str, count: int) -> Iterator[tuple[StoredArray, str]]:
     keys = file.keys
+    prefix = _prefix_in(keys, prefix)
     _check_keys(path, prefix, count, keys)
     for number in range(count):
         key = f"{prefix}{number}"
@@ -154,11 +158,17 @@ def _numbers(prefix: str, keys: Iterable[str]) -> dict[int, str]:
     return {int(found[1]): key for key in keys if (found := pattern.fullmatch(key)) is not None}
 
 
+def _prefix_in(keys: Sequence[str], prefix: str) -> str:
+    """Return the prefix of a file's keys: the given one, or numpy's own if no key has it."""
+    return _PLAIN_PREFIX if not _numbers(prefix, keys) and _numbers(_PLAIN_PREFIX, keys) else prefix
+
+
 def _check_keys(path: str, prefix: str, count: int, keys: Sequence[str]) -> None:
     numbered = _numbers(prefix, keys)
     missing = next((number for number in range(count) if number not in numbered), None)
     if missing is not None:
-        has = f"it has {', '.join(numbered[number] for number in sorted(numbered)[:_MOST_NAMED])}" if numbered else "it has none"
+        known = [numbered[number] for number in sorted(numbered)] or sorted(keys)
+        has = f"it has {', '.join(known[:_MOST_NAMED])}" if known else "it has none"
         raise UsageError(f"'{path}' has no {prefix}{missing}: {count} arrays are needed", notes=(has,))
     if len(numbered) > count:
         extra = next(key for number, key in sorted(numbered.items()) if number >= count)

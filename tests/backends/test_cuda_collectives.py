@@ -20,6 +20,7 @@ import pytest
 from cuda_bench import array, values
 from fake_cuda import FakeDriver
 from fake_nccl import SIGNATURES, FakeNccl, Network, Result
+from fake_streams import QueuedDriver
 
 from hlo_run.artifact import (
     ArraySpec,
@@ -38,12 +39,13 @@ from hlo_run.backends.cuda import shared_device
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.cuda.collectives import NcclCall, NcclPlan, plan_collective
 from hlo_run.backends.cuda.nccl import Nccl
+from hlo_run.backends.cuda.streams import Streams
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.collectives import combine
-from hlo_run.backends.shared import SharedBackend, farewell_of, serve
+from hlo_run.backends.shared import SharedBackend, serve
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
 from hlo_run.processes.launcher import Launch
-from hlo_run.processes.messages import Farewell, Parcel
+from hlo_run.processes.messages import Parcel
 from hlo_run.processes.partners import Partners
 
 X, Y = array(0, "f32", (4, 2)), array(1, "f32", (4, 2))
@@ -90,6 +92,7 @@ def test_plans() -> None:
         ("c64", "multiply", "no multiply of c64"),
         ("s16", "add", "no add of s16"),
         ("s32", "xor", "no xor of s32"),
+        ("f8e5m2", "add", "no add of f8e5m2"),
     ],
 )
 def test_reductions_of_all_types(dtype: str, reduction: str, expected: Any) -> None:
@@ -136,6 +139,8 @@ def _cases() -> Iterator[tuple[CollectiveThunk, int]]:
         ("c64", "add"),
         ("u64", "minimum"),
         ("s8", "add"),
+        ("f8e4m3fn", "add"),
+        ("f8e5m2", "maximum"),
     ):
         one, other = array(0, dtype, (4, 2)), array(1, dtype, (4, 2))
         yield _thunk("kAllReduce", one, other, reduction=reduction), 3
@@ -168,7 +173,7 @@ def test_calls_of_nccl_compute_what_numpy_does(thunk: CollectiveThunk, count: in
     for member, driver in enumerate(drivers):
         binding = FakeNccl(network, driver.view)
         partners = cast("Any", _Post(Launch(count, member), posted))
-        nccl = Nccl(binding, partners, 77)
+        nccl = Nccl(binding, partners)
         nccl.open([members], None, lambda members, ready: None)
 
         def address(piece: BufferSlice, own: dict[int, int] = places[member]) -> int:
@@ -178,11 +183,11 @@ def test_calls_of_nccl_compute_what_numpy_does(thunk: CollectiveThunk, count: in
             data = np.empty(spec.slice.size_bytes, np.uint8)
             store(spec, data, value)
             driver.memcpy_htod(address(spec.slice), data)
-        plan = plan_collective(thunk, members, member)
+        plan = plan_collective(thunk, members, member, reduces_narrow=True)
         assert isinstance(plan, NcclPlan), plan
         waiting.append((nccl, plan, address))
     for nccl, plan, address in waiting:
-        nccl.run(plan, members, address)
+        nccl.run(plan, members, address, 77)
     for member, expected in enumerate(combine(thunk, everyones)):
         for spec, wanted in zip(thunk.results, expected, strict=True):
             if waiting[member][1].cleared:
@@ -211,7 +216,7 @@ def pair() -> Any:
         partners.start()
     yield made
     for partners in made:
-        partners.close(Farewell(0))
+        partners.close()
 
 
 def _no_memory(address: int, size: int) -> Any:
@@ -228,7 +233,7 @@ def _poll(members: tuple[int, ...], ready: Callable[[], bool]) -> None:
 def test_groups_are_opened_in_the_same_order_and_closed(pair: list[Partners]) -> None:
     network = Network()
     bindings = [FakeNccl(network, _no_memory) for _ in pair]
-    both = [Nccl(binding, partners, 77) for binding, partners in zip(bindings, pair, strict=True)]
+    both = [Nccl(binding, partners) for binding, partners in zip(bindings, pair, strict=True)]
 
     def process(number: int) -> None:
         both[number].open([(1, 0), (0, 1), (0, 1), (2, 3)], None, _poll)
@@ -248,12 +253,12 @@ def test_groups_are_opened_in_the_same_order_and_closed(pair: list[Partners]) ->
 
 def test_errors_of_nccl_name_the_group_and_say_what_nccl_said(pair: list[Partners]) -> None:
     binding = FakeNccl(Network(), _no_memory)
-    nccl = Nccl(binding, pair[0], 77)
+    nccl = Nccl(binding, pair[0])
     nccl.open([(0,)], None, _poll)
     plan = _calls(_thunk("kAllReduce", reduction="add"), (0,), 0)
     binding.failing = {"all_reduce": Result.InvalidUsage}
     with pytest.raises(DeviceError, match=r"NCCL failed in the group of devices 0: InvalidUsage \(5\)") as caught:
-        nccl.run(plan, (0,), lambda piece: 0)
+        nccl.run(plan, (0,), lambda piece: 0, 77)
     assert caught.value.notes == ("socketProgress: Connection closed by remote peer",)
     assert binding.log[-2:] == ["get_last_error", "group_end"], "a group that has begun ends"
     binding.failing = {"async": Result.RemoteError}
@@ -280,12 +285,14 @@ def test_nccl_ends_when_another_process_does_not_do_its_part(
 ) -> None:
     """Process 1 opens the group, but never comes to the collective."""
     network = Network()
-    bindings = [FakeNccl(network, lambda address, size: np.zeros(size, np.uint8)) for _ in pair]
+    driver = QueuedDriver()
+    streams = Streams(driver, driver.Stream())
+    bindings = [FakeNccl(network, driver.view, driver.do) for _ in pair]
     thunk = _thunk("kAllReduce", reduction="add", groups=((0, 1),))
     partners = _fresh(pair)
     monkeypatch.setattr(shared_device, "load_nccl", lambda: bindings[0])
-    device = shared_device.SharedDevice(partners, 2, 0.2 if event == "is late" else 20, 77, lambda: lambda: False)
-    other = Nccl(bindings[1], pair[1], 77)
+    device = shared_device.SharedDevice(partners, 2, 0.2 if event == "is late" else 20, streams)
+    other = Nccl(bindings[1], pair[1])
 
     def process(number: int) -> None:
         if number:
@@ -295,7 +302,7 @@ def test_nccl_ends_when_another_process_does_not_do_its_part(
 
     _at_once(process)
     if event == "dies":
-        pair[1].close(Farewell(5, 1, "a fault in a kernel"))
+        pair[1].close(DeviceError("a fault in a kernel"))
     if event == "fails":
         bindings[0].failing = {"async": Result.RemoteError}
     message = {
@@ -304,8 +311,13 @@ def test_nccl_ends_when_another_process_does_not_do_its_part(
         "fails": "NCCL failed in the group of devices 0, 1: RemoteError",
     }
     memory = cast("Any", SimpleNamespace(address=_nowhere))
+
+    def collective() -> None:
+        assert not device.collective(thunk, memory), "the host goes on"
+        device.settle()
+
     with pytest.raises(DeviceError, match=message[event]) as caught:
-        device.collective(thunk, memory)
+        collective()
     if event != "fails":
         assert "%c: NCCL does not say which of its group {0,1} did not arrive" in caught.value.notes[-1]
     device.leave(failed=True)
@@ -327,7 +339,7 @@ def _at_once(process: Callable[[int], None]) -> None:
 def _fresh(pair: list[Partners]) -> Partners:
     """Replace both by partners that have not started; the second one starts."""
     for partners in pair:
-        partners.close(Farewell(0))
+        partners.close()
     here, there = socket.socketpair()
     pair[1] = Partners(Launch(2, 1), {0: there}, 1 << 20)
     pair[1].start()
@@ -382,7 +394,7 @@ def test_a_shared_run(has_nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             serve(backends[1], program, partners, 2)
         except HloRunError as error:
             errors.append(error)
-        partners.close(farewell_of(errors[0] if errors else None, partners))
+        partners.close(errors[0] if errors else None)
         backends[1].leave(failed=bool(errors))
 
     thread = threading.Thread(target=process_1, daemon=True)
@@ -393,7 +405,7 @@ def test_a_shared_run(has_nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [np.arange(8, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]
     first, second = shared.run_devices(program, [[value] for value in values], 2, 1)
     assert ("NCCL cannot be loaded" in shared.report()) is not has_nccl
-    partners.close(Farewell(0))
+    partners.close()
     backends[0].leave(failed=False)
     thread.join(20)
     assert not errors
@@ -411,4 +423,4 @@ X_ONES = np.ones((4, 2), np.float32)
 
 def test_a_process_has_one_device(pair: list[Partners]) -> None:
     with pytest.raises(Unsupported, match="CUDA has one device per process, but 2 share 4"):
-        shared_device.SharedDevice(pair[0], 4, 30, 77, lambda: lambda: True)
+        shared_device.SharedDevice(pair[0], 4, 30, cast("Any", None))

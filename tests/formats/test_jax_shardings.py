@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 
 _PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
-import hlo_run
+import hlo_run, hlo_run.errors
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
@@ -33,6 +33,12 @@ whole, tiles = (hlo_run.evaluate(module, *arguments, partitioned=partitioned) fo
 for made in (hlo_run.run(module, *arguments, platform="Host"), whole, tiles):
     for one, other in zip(made, jitted(*arguments), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+try:
+    hlo_run.from_jax(jitted.lower(*arguments).compile())
+except hlo_run.errors.UsageError as error:
+    assert "compiled for 8 devices is the program of one of them" in str(error)
+else:
+    raise AssertionError("its parameters are the parts of one device")
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
-from hlo_run.processes.launcher import Launch, first_host, launch_of, launch_of_flags, split_address
+from hlo_run.processes.launcher import FlagsFound, Launch, first_host, launch_of, launch_of_failed, launch_of_flags, split_address
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 SLURM = {
@@ -114,3 +114,16 @@ def test_flags_come_before_launchers() -> None:
 def test_first_hosts_of_lists() -> None:
     names = {"a": "a", "a,b": "a", "n[3,5]": "n3", "n[03-12],m": "n03", "r1-n[1-2]-ib": "r1-n1-ib"}
     assert {nodes: first_host(nodes) for nodes in names} == names
+
+
+def test_a_process_whose_flags_are_wrong_finds_the_others_all_the_same() -> None:
+    here = "--address=127.0.0.1:9"
+    for words, expected in (
+        (("--bogus", "--num_nodes=3", "--task-id", "1", here), Launch(3, 1, "127.0.0.1:9", 1)),
+        (("--num_nodes=3", "--task_id=5", here), Launch(3, 5, "127.0.0.1:9")),
+        (("--num_nodes=3", "--task_id=x", here), Launch(3, -1, "127.0.0.1:9")),
+        (("--num_nodes=3", "--task_id=1", "--address=here"), None),
+        (("--num_nodes=x", "--task_id=1", here), None),
+        (("m.hlo",), None),
+    ):
+        assert launch_of_failed(FlagsFound.of(words), {}) == expected, words

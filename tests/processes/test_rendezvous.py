@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from hlo_run.errors import DeviceError, UsageError
+from hlo_run.errors import DeviceError, HloRunError, ParseError, UsageError
+from hlo_run.processes import rendezvous
+from hlo_run.processes.agreement import Met
 from hlo_run.processes.launcher import Launch, split_address
 from hlo_run.processes.messages import (
     MAGIC,
@@ -25,13 +28,14 @@ from hlo_run.processes.messages import (
     Introduction,
     Message,
     Parcel,
+    Ready,
     Refusal,
     introduction_bytes,
     receive,
     send,
 )
 from hlo_run.processes.partners import Partners
-from hlo_run.processes.rendezvous import Meeting, meet
+from hlo_run.processes.rendezvous import Meeting, meet, tell_failure
 from hlo_run.processes.secret import proof
 
 _MANY = 1 << 20
@@ -57,11 +61,19 @@ class Place:
         return self._text
 
 
-def _meet(
-    place: Place, count: int, number: int, digest: str = "d", seconds: float = 10.0, secret: bytes = _SECRET
-) -> dict[int, socket.socket]:
+def _meet(place: Place, count: int, number: int, file: int = 0, seconds: float = 10.0, secret: bytes = _SECRET) -> Met:
     address = place.address() if number else "127.0.0.1:0"
-    return meet(Meeting(Launch(count, number, address), digest, seconds, secret), place.say)
+    return meet(Meeting(Launch(count, number, address), seconds, secret, file), place.say)
+
+
+def _met(*numbers: int) -> list[Met]:
+    """Return processes that have met."""
+    place = Place()
+    return _together(*(lambda number=number: _meet(place, len(numbers), number) for number in numbers))
+
+
+def _ready(**changes: Any) -> Ready:
+    return replace(Ready("m.hlo", "module", "executable", 2, 1, ("--a=1",)), **changes)
 
 
 def _together(*works: Callable[[], Any]) -> list[Any]:
@@ -71,7 +83,7 @@ def _together(*works: Callable[[], Any]) -> list[Any]:
     def call(number: int) -> None:
         try:
             found[number] = works[number]()
-        except (DeviceError, UsageError) as error:
+        except HloRunError as error:
             found[number] = error
 
     threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(len(works))]
@@ -84,9 +96,11 @@ def _together(*works: Callable[[], Any]) -> list[Any]:
 
 def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
     place = Place()
+    has_called = threading.Event()
 
     def stranger() -> str:
         with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+            has_called.set()
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             try:
                 return "" if connection.recv(1) else "closed"
@@ -94,12 +108,13 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
                 return "closed"
 
     def partners(number: int) -> list[int]:
-        mine = Partners(Launch(3, number), _meet(place, 3, number), _MANY)
+        assert not number or has_called.wait(10), "process 0 listens until all have come"
+        mine = Partners(Launch(3, number), _meet(place, 3, number).connections, _MANY)
         mine.start()
         for other in mine.others:
             mine.post(other, Parcel("hail", number, "é", (other,)), [memoryview(bytes([number] * 3)), memoryview(b"")])
         heard = [mine.take(other, Parcel("hail", other, "é", (number,))) for other in mine.others]
-        mine.close(Farewell(0, number))
+        mine.close()
         assert heard == [[bytearray([other] * 3), bytearray()] for other in mine.others]
         return list(mine.others)
 
@@ -108,13 +123,96 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
     assert found[0] in ("", "closed")
 
 
-def test_processes_that_run_other_modules_are_refused() -> None:
+def test_processes_at_other_files_are_refused() -> None:
     place = Place()
-    first, second = _together(lambda: _meet(place, 2, 0), lambda: _meet(place, 2, 1, digest="other"))
+    first, second = _together(lambda: _meet(place, 2, 0), lambda: _meet(place, 2, 1, file=2))
     assert isinstance(first, UsageError)
     assert isinstance(second, UsageError)
-    assert "it runs another module" in first.message
-    assert "refuses process 1: it runs another module" in second.message
+    assert "process 1 (127.0.0.1) cannot take part: it is at file 3 of its command line" in first.message
+    assert "refuses process 1: it is at file 3" in second.message
+
+
+def test_processes_with_another_count_are_all_refused_at_once() -> None:
+    """Process 2 calls after the meeting has failed, and is beyond the count of process 0."""
+    place = Place()
+    second_is_done = threading.Event()
+
+    def second() -> Met:
+        try:
+            return _meet(place, 3, 1)
+        finally:
+            second_is_done.set()
+
+    def third() -> Met:
+        assert second_is_done.wait(10)
+        return _meet(place, 3, 2)
+
+    found = _together(lambda: _meet(place, 2, 0), second, third)
+    assert all(isinstance(error, UsageError) for error in found)
+    assert "it is one of 3 processes, not of 2" in found[0].message
+    assert found[2].message == f"process 0: {found[0].message}"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_fails_before_the_meeting_tells_the_others(number: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    meetings = [Meeting(Launch(3, each, address), 20, _SECRET) for each in range(3)]
+    works: list[Callable[[], Any]] = [lambda meeting=meeting: meet(meeting, print) for meeting in meetings]
+    works[number] = lambda: tell_failure(Launch(3, number, address), _SECRET, ParseError("no module"), print)
+    found = _together(*works)
+    assert found.pop(number) is None
+    assert [type(error) for error in found] == [ParseError] * 2
+    assert {error.message for error in found} == {f"process {number}: no module"}
+
+
+def test_processes_agree() -> None:
+    both = _met(0, 1)
+    ready = [_ready(), _ready(file="./m.hlo", flags=("--b=1",))]
+    assert _together(*(lambda met=met, own=own: met.agree(own, 10) for met, own in zip(both, ready, strict=True))) == [None] * 2
+    for met in both:
+        met.close(None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replicas": 4}, "process 1 runs on 4 x 1 (replicas x partitions) devices, process 0 on 2 x 1"),
+        ({"module": "o", "executable": "o", "file": "o.hlo"}, "process 1 runs another module than process 0: o.hlo, not m.hlo"),
+        (
+            {"executable": "o", "flags": ("--b=2",)},
+            "process 1 compiles the module with other flags than process 0: --b=2, not --a=1",
+        ),
+        ({"executable": "o"}, "process 1 has compiled another executable than process 0"),
+    ],
+)
+def test_processes_that_do_not_agree_end_with_the_same_words(changes: dict[str, Any], message: str) -> None:
+    many = _met(0, 1, 2)
+    ready = [_ready(), _ready(**changes), _ready()]
+    found = _together(*(lambda met=met, own=own: met.agree(own, 10) for met, own in zip(many, ready, strict=True)))
+    assert {type(error) for error in found} == {UsageError}
+    assert {error.message.startswith(message) for error in found} == {True}, found[0].message
+    for met in many:
+        met.close(found[0])
+
+
+def test_a_process_that_fails_or_ends_while_it_compiles_ends_the_others() -> None:
+    first, second = _met(0, 1)
+    second.close(MemoryError())
+    with pytest.raises(DeviceError, match="process 1: out of memory"):
+        first.agree(_ready(), 10)
+    assert first.cause == Farewell(5, 1, "out of memory")
+    first.close(None)
+    first, second = _met(0, 1)
+    second.connections[0].close()
+    with pytest.raises(DeviceError, match=r"process 1 \(device 1\) ended before the run began"):
+        first.agree(_ready(), 10)
+    first.close(None)
+    first, second = _met(0, 1)
+    with pytest.raises(DeviceError, match=r"process 1 \(device 1\) did not compile the module within 0.1 s"):
+        first.agree(_ready(), 0.1)
+    first.close(None)
+    second.close(None)
 
 
 def test_a_process_with_another_secret_is_refused_and_refuses() -> None:
@@ -131,7 +229,7 @@ def test_a_process_with_another_secret_is_refused_and_refuses() -> None:
 def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
     """A stranger sends the proof of an earlier run, with its number, and the listener's own proof."""
     place = Place()
-    introduction = Introduction(2, 1, "d", 1)
+    introduction = Introduction(2, 1, 0, 1)
     overheard = proof(_SECRET, "caller", (b"a" * 32, b"b" * 32), introduction_bytes(introduction))
 
     def stranger() -> list[str]:
@@ -152,7 +250,8 @@ def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
     assert isinstance(found[1], DeviceError)
 
 
-def test_a_process_that_ends_while_others_are_awaited_is_named() -> None:
+def test_a_process_that_ends_while_others_are_awaited_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_FAREWELL_SECONDS", 0.1)
     place = Place()
 
     def second() -> None:
@@ -160,7 +259,7 @@ def test_a_process_that_ends_while_others_are_awaited_is_named() -> None:
             send(connection, Greeting(MAGIC, b"a" * 32))
             challenge = receive(connection, _MANY, 0)[0]
             assert isinstance(challenge, Challenge)
-            introduction = Introduction(3, 1, "d", 1)
+            introduction = Introduction(3, 1, 0, 1)
             nonces = b"a" * 32, challenge.nonce
             send(connection, Hello(introduction, proof(_SECRET, "caller", nonces, introduction_bytes(introduction))))
 
@@ -177,7 +276,7 @@ def test_processes_that_do_not_come_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(DeviceError, match="process 0 did not answer at "):
-        meet(Meeting(Launch(2, 1, f"127.0.0.1:{port}"), "d", 0.1, _SECRET), print)
+        meet(Meeting(Launch(2, 1, f"127.0.0.1:{port}"), 0.1, _SECRET), print)
 
 
 def test_a_process_that_ends_or_fails_is_an_error_of_those_that_wait() -> None:
@@ -199,7 +298,7 @@ def test_a_process_that_ends_or_fails_is_an_error_of_those_that_wait() -> None:
             there.close()
         with pytest.raises(DeviceError, match=message):
             partners.take(1, Parcel("result", 1))
-        partners.close(Farewell(0))
+        partners.close()
         there.close()
 
 
@@ -219,9 +318,8 @@ def test_a_caller_that_reaches_itself_calls_again(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(socket, "create_connection", reaches_itself)
     place = Place()
-    for connections in _together(lambda: _meet(place, 2, 0), lambda: _meet(place, 2, 1)):
-        (connection,) = connections.values()
-        connection.close()
+    for met in _together(lambda: _meet(place, 2, 0), lambda: _meet(place, 2, 1)):
+        met.close(None)
     assert calls[0].fileno() < 0, "it was closed"
 
 
@@ -240,7 +338,7 @@ def test_a_deadline_is_that_of_the_whole_message() -> None:
 
 def test_headers_are_decoded_to_messages_alone() -> None:
     here, there = socket.socketpair()
-    hello = Hello(Introduction(2, 1, "d", 3), b"proof")
+    hello = Hello(Introduction(2, 1, 0, 3), b"proof")
     messages: tuple[Message, ...] = (Greeting(MAGIC, b"n"), Challenge(b"n", b"p"), hello, Refusal("no"), Beat(True))
     for message in (*messages, Parcel("operands", 1, "k", (0, -1))):
         send(here, message, [memoryview(b"abc")])

@@ -106,6 +106,16 @@ def test_byte_order_and_memory_order_do_not_matter(tmp_path: Path) -> None:
     assert found.tolist() == value.tolist()
 
 
+def test_arrays_that_numpy_named_itself_are_read_in_order(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", np.float32(1), np.float32(2))
+    pair = Shape.make_tuple((Shape.array("f32", ()), Shape.array("f32", ())))
+    assert _read(tmp_path / "a.npz", pair) == [(1, 2)]
+    np.savez(tmp_path / "b.npz", x=np.float32(1))
+    with pytest.raises(UsageError, match="has no arg0") as caught:
+        _read(tmp_path / "b.npz", pair)
+    assert caught.value.notes == ("it has x",)
+
+
 def _entries(arg0: Array, dtype: str) -> dict[str, Any]:
     return {"arg0": arg0, "arg0.dtype": np.array(dtype)}
 

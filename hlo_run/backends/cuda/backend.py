@@ -13,6 +13,7 @@ from hlo_run.backends.cuda.libraries import Libraries
 from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.cuda.run import CudaRun, DeviceState
 from hlo_run.backends.cuda.shared_device import SharedDevice
+from hlo_run.backends.cuda.streams import Streams
 from hlo_run.backends.cuda.timing import DeviceTimer, KernelTime, kernel_thunks, touched_bytes
 from hlo_run.backends.exchange.patience import DEFAULT_SECONDS
 from hlo_run.backends.literals import Literal
@@ -24,6 +25,8 @@ from hlo_run.processes.partners import Partners
 from hlo_run.target import TargetSpec
 
 _POLL_SECONDS = 1e-4
+# The compute capability from which on NCCL computes with floats of 8 bits.
+_REDUCES_NARROW = (9, 0)
 
 
 class CudaBackend:
@@ -187,14 +190,17 @@ class CudaBackend:
 
     def join(self, partners: Partners, devices: int) -> None:
         """Share `devices` with other processes, each of which has one: later runs are of that of this process."""
-        stream = int(self._state.stream.handle)
-        self._shared = SharedDevice(partners, devices, self._wait_seconds, stream, self._mark)
+        streams = Streams(self._driver, self._state.stream)
+        reduces_narrow = self._device.compute_capability >= _REDUCES_NARROW
+        self._shared = SharedDevice(partners, devices, self._wait_seconds, streams, reduces_narrow=reduces_narrow)
+        self._state.memory.settle = self._shared.settle
 
     def leave(self, *, failed: bool) -> None:
         """End what `join` began; `failed`: without waiting for the others."""
         if self._shared is not None:
             self._shared.leave(failed=failed)
             self._shared = None
+            self._state.memory.settle = self._state.stream.synchronize
 
     def report(self) -> str:
         """Return the thunks that numpy ran on copies of the arrays, each with the reason that no library took it."""
@@ -215,19 +221,19 @@ class CudaBackend:
             self._functions[key] = (module, module.get_function(kernel.name))
         return self._functions[key][1]
 
-    def _mark(self) -> Callable[[], bool]:
-        """Return a function that is true once the work on the stream so far is done."""
-        done = self._driver.Event()
-        done.record(self._state.stream)
-        return done.query
-
     def _wait(self, name: str) -> None:
         """Wait for the device. A kernel cannot be stopped: after a timeout it runs until the process ends."""
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+
+        def check() -> None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise DeviceError(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
+
+        if self._shared is not None:
+            self._shared.settle(check)
         done = self._driver.Event()
         done.record(self._state.stream)
-        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         while deadline is not None and not done.query():
-            if time.monotonic() > deadline:
-                raise DeviceError(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
+            check()
             time.sleep(_POLL_SECONDS)
         done.synchronize()

@@ -1,13 +1,14 @@
 """Collectives as calls of NCCL: which function moves which bytes. Opens nothing; `nccl.py` makes the calls.
 
 A communicator has the members of a group as its ranks, in the group's order. NCCL splits and joins arrays along their most major
-dimension only, knows no integers of 16 bits and no bitwise operations. Where it cannot do a collective, the plan is the reason.
+dimension only, knows no integers of 16 bits and no bitwise operations. What only moves goes as bytes, whatever its type. Where
+NCCL cannot do a collective, the plan is the reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -29,6 +30,8 @@ _TYPES = {
     "f32": "Float32",
     "f64": "Float64",
 }
+# NCCL computes with these from Hopper on.
+_NARROW_TYPES = {"f8e4m3fn": "Float8e4m3", "f8e5m2": "Float8e5m2"}
 _OPERATIONS = {"add": "Sum", "multiply": "Prod", "maximum": "Max", "minimum": "Min"}
 # A pred is a byte that is 0 or 1.
 _OF_PREDS = {"add": "Max", "or": "Max", "maximum": "Max", "multiply": "Min", "and": "Min", "minimum": "Min"}
@@ -57,14 +60,19 @@ class NcclPlan(Struct, frozen=True):
     cleared: tuple[BufferSlice, ...] = ()
 
 
-def plan_collective(thunk: CollectiveThunk, members: tuple[int, ...], device: int) -> NcclPlan | str:
-    """Return the calls of a device for its group, or the reason why NCCL cannot do the collective."""
+def plan_collective(
+    thunk: CollectiveThunk, members: tuple[int, ...], device: int, *, reduces_narrow: bool = False
+) -> NcclPlan | str:
+    """Return the calls of a device for its group, or the reason why NCCL cannot do the collective.
+
+    `reduces_narrow`: the GPU is one on which NCCL computes with f8e4m3fn and f8e5m2.
+    """
     pairs = tuple(zip(thunk.operands, thunk.results, strict=False))
     if any(any(spec.dynamic) for spec in (*thunk.operands, *thunk.results)):
         return "NCCL knows no arrays of dynamic size"
     match thunk.kind:
         case "kAllReduce" | "kReduceScatter":
-            return _reduction(thunk, pairs, len(members))
+            return _reduction(thunk, pairs, len(members), _TYPES | (_NARROW_TYPES if reduces_narrow else {}))
         case "kAllGather":
             if any(not _is_major(result, thunk.dim) for result in thunk.results):
                 return "NCCL joins arrays along their major dimension only"
@@ -80,12 +88,14 @@ def plan_collective(thunk: CollectiveThunk, members: tuple[int, ...], device: in
             return "its sizes are on the device, where the host does not see them"
 
 
-def _reduction(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec], ...], ranks: int) -> NcclPlan | str:
+def _reduction(
+    thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec], ...], ranks: int, types: Mapping[str, str]
+) -> NcclPlan | str:
     calls: list[NcclCall] = []
     for operand, result in pairs:
         dtype = DTYPES[operand.dtype]
         elements = math.prod(result.dims)
-        kind, operation = _TYPES.get(operand.dtype), _OPERATIONS.get(thunk.reduction)
+        kind, operation = types.get(operand.dtype), _OPERATIONS.get(thunk.reduction)
         if dtype.kind == "pred":
             kind, operation = _BYTES, _OF_PREDS.get(thunk.reduction)
         elif dtype.is_complex and thunk.reduction == "add":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,10 +19,14 @@ _POISON = 0xA5
 
 
 class DeviceMemory:
-    """All device memory of this process. `stream` orders all work."""
+    """All device memory of this process. `stream` orders all work.
+
+    `settle` waits for the work on it so far. A shared run sets one that ends if other processes do not do their part.
+    """
 
     def __init__(self, driver: Any, stream: Any, device_name: str) -> None:
         self._driver, self._stream, self._device_name = driver, stream, device_name
+        self.settle: Callable[[], None] = stream.synchronize
         self._executable: Executable | None = None
         self._blocks: list[Any] = []
         self._sizes: list[int] = []
@@ -79,9 +84,9 @@ class DeviceMemory:
         """Copy from device to device, on the stream."""
         self._driver.memcpy_dtod_async(target, source, size_bytes, self._stream)
 
-    def fill(self, target: int, byte: int, size_bytes: int) -> None:
-        """Fill with a byte, on the stream."""
-        self._driver.memset_d8_async(target, byte, size_bytes, self._stream)
+    def fill(self, target: int, byte: int, size_bytes: int, stream: Any = None) -> None:
+        """Fill with a byte, on the stream or another one."""
+        self._driver.memset_d8_async(target, byte, size_bytes, self._stream if stream is None else stream)
 
     def fill_words(self, target: int, word: int, count: int) -> None:
         """Fill with a 32-bit value, on the stream."""
@@ -89,21 +94,21 @@ class DeviceMemory:
 
     def upload(self, target: int, data: NDArray[Any]) -> None:
         """Copy from host memory, after all work on the stream."""
-        self._stream.synchronize()
+        self.settle()
         self._driver.memcpy_htod(target, np.ascontiguousarray(data))
 
     def read(self, place: BufferSlice) -> Bytes:
         """Return the bytes of a slice, after all work on the stream."""
         data = np.empty(place.size_bytes, np.uint8)
         if place.size_bytes:
-            self._stream.synchronize()
+            self.settle()
             self._driver.memcpy_dtoh(data, self.address(place))
         return data
 
     def read_word(self, address: int) -> int:
         """Return the 32-bit integer at an address, after all work on the stream."""
         data = np.empty(4, np.uint8)
-        self._stream.synchronize()
+        self.settle()
         self._driver.memcpy_dtoh(data, address)
         return int(data.view(np.int32)[0])
 

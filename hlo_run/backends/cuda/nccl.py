@@ -35,10 +35,10 @@ def load_nccl() -> Any:
 
 
 class Nccl:
-    """The communicators of this process's device, which is `partners.launch.number`. `stream` is the handle for all calls."""
+    """The communicators of this process's device, which is `partners.launch.number`: one for each group, kept for later runs."""
 
-    def __init__(self, binding: Any, partners: Partners, stream: int) -> None:
-        self._binding, self._partners, self._stream = binding, partners, stream
+    def __init__(self, binding: Any, partners: Partners) -> None:
+        self._binding, self._partners = binding, partners
         self._communicators: dict[tuple[int, ...], Any] = {}
 
     def open(
@@ -76,16 +76,16 @@ class Nccl:
             raise self._error(members, f"{result(state).name} ({state})")
         return state == int(result.Success)
 
-    def run(self, plan: NcclPlan, members: tuple[int, ...], address: Callable[[BufferSlice], int]) -> None:
+    def run(self, plan: NcclPlan, members: tuple[int, ...], address: Callable[[BufferSlice], int], stream: int) -> None:
         """Make the calls of a plan as one group. `address` returns the address of a slice. Raises DeviceError.
 
-        The work is on the stream once `is_ready` is true.
+        The work is on the stream of the handle once `is_ready` is true.
         """
         binding, communicator = self._binding, self._communicator(members)
         self._call(members, binding.group_start)
         try:
             for call in plan.calls:
-                self._call(members, *self._arguments(call, communicator, address))
+                self._call(members, *self._arguments(call, communicator, address, stream))
         except BaseException:  # an interrupt too ends the group
             with suppress(DeviceError):  # the group repeats the error of its call
                 self._call(members, binding.group_end)
@@ -118,13 +118,15 @@ class Nccl:
             raise DeviceError(f"the group of devices {', '.join(map(str, members))} has ended")
         return communicator
 
-    def _arguments(self, call: NcclCall, communicator: Any, address: Callable[[BufferSlice], int]) -> tuple[Any, ...]:
+    def _arguments(
+        self, call: NcclCall, communicator: Any, address: Callable[[BufferSlice], int], stream: int
+    ) -> tuple[Any, ...]:
         """Return the function of a call and its arguments."""
         binding = self._binding
         source = address(call.source) if call.source is not None else 0
         target = address(call.target) if call.target is not None else 0
         kind = int(getattr(binding.DataType, call.type))
-        both, end = (source, target, call.count, kind), (communicator, self._stream)
+        both, end = (source, target, call.count, kind), (communicator, stream)
         match call.function:
             case "all_reduce" | "reduce_scatter":
                 return getattr(binding, call.function), *both, int(getattr(binding.RedOp, call.operation)), *end

@@ -61,7 +61,7 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
 class DeviceState(Struct, frozen=True):
-    """Everything that runs share. All work is on `stream`; `function` loads a kernel."""
+    """Everything that runs share. All work but asynchronous collectives is on `stream`; `function` loads a kernel."""
 
     driver: Any
     stream: Any
@@ -103,7 +103,7 @@ class CudaRun:
             begin = time.perf_counter()
             self._thunk(thunk)
             if self._observer is not None:
-                self._state.stream.synchronize()
+                self._memory.settle()
                 self._observer.add(thunk, begin, self._read)
 
     def _thunk(self, thunk: Thunk) -> None:
@@ -123,10 +123,14 @@ class CudaRun:
                 replica, partition = (0, 0) if self._shared is None else self._shared.place
                 value = {"kReplicaId": replica, "kPartitionId": partition}.get(thunk.kind, thunk.value)
                 self._memory.fill_words(self._address(thunk.destination), value, count)
-            case SequentialThunk() | AsyncStartThunk():
-                self._sequence(thunk.thunks)  # All work is on one stream, in the order of the thunks.
+            case SequentialThunk():
+                self._sequence(thunk.thunks)
+            case AsyncStartThunk():
+                if not self._start(thunk):
+                    self._sequence(thunk.thunks)
             case AsyncDoneThunk():
-                pass
+                if self._shared is not None:
+                    self._shared.finish(thunk.key)
             case CommandBufferThunk():
                 self._command_buffer(thunk)
             case WhileThunk():
@@ -153,6 +157,16 @@ class CudaRun:
                     self._by_numpy(call)
             case _:
                 assert_never(thunk)
+
+    def _start(self, thunk: AsyncStartThunk) -> bool:
+        """Begin asynchronous collectives beside the main stream. False: they run on it, in the order of the thunks.
+
+        So do other asynchronous thunks, and all in a run that is observed, which reads results after each thunk.
+        """
+        collectives = [inner for inner in thunk.thunks if isinstance(inner, CollectiveThunk)]
+        if self._shared is None or self._observer is not None or len(collectives) != len(thunk.thunks):
+            return False
+        return self._shared.start(thunk.key, thunk.stream_number, collectives, self._memory)
 
     def _command_buffer(self, thunk: CommandBufferThunk) -> None:
         """Run a command buffer from its graph if it has one. A run that is observed runs each thunk by itself instead."""

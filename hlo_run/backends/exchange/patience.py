@@ -43,8 +43,7 @@ class Patience(Struct, frozen=True):
             for process in self.partners.others:
                 problem = self.partners.problem(process)
                 if problem is not None:
-                    cause = self.partners.cause
-                    number = process if cause is None else cause.origin
+                    number = self.partners.culprit if self.partners.culprit >= 0 else process
                     problem.notes += (f"process {number} has {self.link.devices_of(number)}",)
                     return problem
         for device, wait in sorted(waits.items()):

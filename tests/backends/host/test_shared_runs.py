@@ -14,7 +14,7 @@ from hlo_run import parse
 from hlo_run.artifact import Executable
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.host.backend import HostBackend
-from hlo_run.backends.shared import SharedBackend, farewell_of, most_bytes, serve
+from hlo_run.backends.shared import SharedBackend, most_bytes, serve
 from hlo_run.errors import DeviceError, HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -116,7 +116,7 @@ def _shared(text: str, arguments: list[Value], count: int, times: int = 1, wait_
                 results.extend(run_on_grid(shared, executable, arguments, grid) for _ in range(times))
         except HloRunError as error:
             failures[number] = error
-        partners.close(farewell_of(failures.get(number), partners))
+        partners.close(failures.get(number))
 
     threads = [threading.Thread(target=process, args=pair, daemon=True) for pair in enumerate(_connections(count))]
     for thread in threads:
