@@ -392,7 +392,7 @@ class FusionGraph:
             self._drop_body(fusion)
         self.computation.remove_all(set(self._gone))
         for node in self._alive:
-            node.instruction.users = [user.instruction for user in node.users]
+            node.instruction.order_users(user.instruction for user in node.users)
         places = {node.instruction: node.number for node in self._alive}
         self.computation.instructions.sort(key=places.__getitem__)
 
