@@ -486,9 +486,17 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
 
 
 def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: str = "clone") -> HloComputation:
-    """Clone a computation. A fusion in the clone gets its own body, as a body belongs to one fusion."""
+    """Clone a computation and, with the same suffix, what its fusions, custom calls and starts of async pairs call: as XLA."""
     clone = clone_computation(module, computation, suffix)
     for instruction in clone.instructions:
-        if instruction.opcode == "fusion":
-            instruction.called = {"calls": (clone_with_fusions(module, instruction.fused_computation),)}
+        clone_called(module, instruction, suffix)
     return clone
+
+
+def clone_called(module: HloModule, copy: HloInstruction, suffix: str = "clone") -> None:
+    """Give a copied fusion, custom call or start of an async pair computations of its own; others share theirs."""
+    if copy.opcode in ("fusion", "custom-call", "async-start") and copy.called:
+        copy.called = {
+            name: tuple(clone_with_fusions(module, computation, suffix) for computation in group)
+            for name, group in copy.called.items()
+        }

@@ -110,7 +110,7 @@ def runtime_values(instruction: HloInstruction, operand_number: int) -> tuple[Ru
     first = {"dynamic-slice": 1, "dynamic-update-slice": 2}.get(instruction.opcode)
     if first is not None and operand_number == first - 1:
         rank = len(output_dims(instruction))
-        if operand_dims(instruction, first):
+        if rank and operand_dims(instruction, first):
             vector = to_scalar(instruction)
             return tuple(RuntimeValue(first, vector.with_results((constant(d),))) for d in range(rank))
         return tuple(RuntimeValue(first + d, to_scalar(instruction)) for d in range(rank))

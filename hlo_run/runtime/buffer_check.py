@@ -14,6 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
+from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import BufferSlice
@@ -63,6 +64,7 @@ class _Run:
         self._module = module
         self._buffers = buffers
         self._branch = branch
+        self._sharing = BufferSharing()
         self._memory = [_Memory() for _ in buffers.allocations]
         self._next = 0
 
@@ -178,16 +180,25 @@ class _Run:
         return self._make(instruction, _forwarded(opcode, operands))
 
     def _check_started(self, done: HloInstruction, content: Content) -> None:
-        """Check what a start began with and returns, but for operands that it changes in place or does not read."""
+        """Check what a start began with and returns, but for operands that it changes in place, writes over or does not read."""
         (start,) = done.operands
         started = start.called_computations[0]
         root = started.root
-        changed = {root.operands[pair.operand_number] for pair in in_place_pairs(root)}
+        changed = {operand for number, operand in enumerate(root.operands) if self._writes_over(root, number)}
         unread = [parameter for parameter in started.parameters if not parameter.users and parameter is not root]
         gone = {operand.parameter_number for operand in (*changed, *unread) if operand.opcode == "parameter"}
         for index, shape in start.shape.leaves():
             if shape.size_bytes and not (index[0] == 0 and index[1] in gone):
                 self._check_leaf(start, index, _at(content, index), done)
+
+    def _writes_over(self, user: HloInstruction, number: int) -> bool:
+        """True if a result takes the place of an operand, in one of the ways in which it may."""
+        operand = user.operands[number]
+        if any(pair.operand_number == number for pair in in_place_pairs(user)):
+            return True
+        outputs = [index for index, _ in user.shape.leaves()] if operand.shape.is_array else []
+        place = self._buffers.slice(operand) if outputs else None
+        return any(self._buffers.slice(user, i) == place and self._sharing.may_share(user, number, (), i) for i in outputs)
 
     def _loop(self, loop: HloInstruction, state: Content, constants: dict[HloInstruction, Content]) -> Content:
         condition, body = nested_computations(loop)

@@ -235,6 +235,11 @@ def test_dynamic_update_slice() -> None:
     assert runtime_values(instruction, 0) == ()
 
 
+def test_a_scalar_is_updated_at_no_index() -> None:
+    instruction = _instruction("f32[] dynamic-update-slice(p0, p1)", "f32[]", "f32[]")
+    assert runtime_values(instruction, 1) == ()
+
+
 def test_gather_simple_form_only() -> None:
     line = "f32[7,2,3] gather(p0, p1), offset_dims={1,2}, collapsed_slice_dims={}, start_index_map={1,0}, index_vector_dim=1"
     instruction = _instruction(f"{line}, slice_sizes={{2,3}}", "f32[5,8]", "s32[7,2]")

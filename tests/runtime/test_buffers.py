@@ -276,12 +276,24 @@ ENTRY e {
 
 
 def test_an_operand_that_a_started_computation_does_not_read_may_be_written_over() -> None:
-    module = _compiled(_STARTED.replace("BODY", "negate(a)"))
+    module = _compiled(_STARTED.replace("BODY", "reverse(a), dimensions={0}"))
     check_buffers(module, assign_buffers(module))
-    # The same buffers are wrong for a computation that reads the operand.
+    # The same buffers are wrong for a computation that reads the operand elsewhere than it writes.
     planned = assign_buffers(module)
     started = next(i for i in module.entry.instructions if i.opcode == "async-start").called_computations[0]
     a, b = started.parameters
     started.root.replace_operand(a, b)
     with pytest.raises(InternalError, match="another value was written"):
         check_buffers(module, planned)
+
+
+def test_a_started_computation_may_write_its_result_over_its_operand() -> None:
+    text = """HloModule m, input_output_alias={ {}: (0, {}, must-alias) }
+started { p = f32[64] parameter(0) ROOT n = f32[64] negate(p) }
+ENTRY e {
+  p = f32[64] parameter(0)
+  s = ((f32[64]), f32[64], u32[]) async-start(p), calls=started
+  ROOT d = f32[64] async-done(s)
+}"""
+    module = _compiled(text)
+    check_buffers(module, assign_buffers(module))

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import clone_computation
+from hlo_run.hlo.edit import clone_with_fusions
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
@@ -34,8 +34,7 @@ class ExplicitCollectivesGroupAsyncWrapper(Struct, frozen=True):
             attributes = call.frontend_attributes
             if attributes is None or attributes.get(_MARKER) is None:
                 continue
-            body = clone_computation(module, call.to_apply)
-            body.name = module.unique_computation_name(f"{call.to_apply.name}.collectives_group")
+            body = clone_with_fusions(module, call.to_apply, "collectives_group")
             for instruction in body.instructions:
                 old = instruction.frontend_attributes
                 if old is not None and old.get(_GROUP) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.code_motion.boundary import Boundary
@@ -79,6 +79,7 @@ class _Move:
         for place, branch in enumerate(self._branches):
             operands = [self._operand(operand, place, branch) for operand in value.operands]
             copies.append(branch.add(copy_instruction(value, operands)))
+            clone_called(self._module, copies[-1])
         self._inside[value] = copies
         if not returns:
             return

@@ -25,7 +25,16 @@ from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.shardings.make import REPLICATED, as_tiles, elements_of, for_shape, maximal, partial_tile, same_for_all
+from hlo_run.hlo.shardings.make import (
+    REPLICATED,
+    as_tiles,
+    device_array,
+    elements_of,
+    for_shape,
+    maximal,
+    partial_tile,
+    same_for_all,
+)
 from hlo_run.hlo.shardings.moves import all_data_replicated, reverse
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding, without_metadata
@@ -131,6 +140,7 @@ def _complete(module: HloModule, partitions: int) -> None:
                 if leaf.kind == "tiled" and leaf.device_count != partitions:
                     message = f"a sharding over {partitions} partitions is needed, found {leaf}"
                     raise Unsupported(message, instruction.where, hint=f"--num_partitions={leaf.device_count}")
+                _check_devices(instruction, leaf, partitions)
     for computation in reversed(_callees_first(module)):
         for instruction in computation.instructions:
             if instruction.opcode in _CONTROL_FLOW:
@@ -145,6 +155,16 @@ def _check_ranks(instruction: HloInstruction, leaves: Sequence[SingleSharding]) 
                 f"the sharding {leaf} has {leaf.data_rank} dimensions, the array {shape.to_string(layout=False)} {shape.rank}"
             )
             raise ParseError(message, instruction.where, notes=(f"instruction %{instruction.name}",))
+
+
+def _check_devices(instruction: HloInstruction, leaf: SingleSharding, partitions: int) -> None:
+    """Raise ParseError if a sharding names a device that the run lacks, or one device twice."""
+    named = list(map(int, device_array(leaf).flat)) if leaf.kind == "tiled" else []
+    outside = [device for device in (*named, leaf.device) if not 0 <= device < partitions]
+    if not outside and len(set(named)) == len(named):
+        return
+    fault = f"names device {outside[0]}, but the last one is {partitions - 1}" if outside else "names a device twice"
+    raise ParseError(f"the sharding {leaf} {fault}", instruction.where, notes=(f"instruction %{instruction.name}",))
 
 
 def _default_sharding(instruction: HloInstruction) -> Sharding:

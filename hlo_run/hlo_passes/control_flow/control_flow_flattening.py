@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, clone_computation, remove_unused
+from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -113,7 +113,7 @@ def _flatten(module: HloModule, loop: HloInstruction, count: int) -> None:
 
 def _own(module: HloModule, computation: HloComputation) -> HloComputation:
     """Return the computation if only one instruction calls it, else a copy."""
-    return computation if len(computation.callers) == 1 else clone_computation(module, computation)
+    return computation if len(computation.callers) == 1 else clone_with_fusions(module, computation)
 
 
 def _bound(root: HloInstruction, count: int) -> int:

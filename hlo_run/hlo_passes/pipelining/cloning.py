@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from hlo_run.hlo.edit import clone_computation, copy_instruction
+from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
@@ -59,8 +59,9 @@ class Copier(Struct):
     def copy(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], known: Map) -> HloInstruction:
         """Add a copy with other operands, after the copies in `known` of what ran before the original."""
         new = into.add(copy_instruction(old, operands))
+        clone_called(self.module, new)
         if new.opcode == "while":
-            new.called = {key: tuple(clone_computation(self.module, c) for c in group) for key, group in old.called.items()}
+            new.called = {key: tuple(clone_with_fusions(self.module, c) for c in group) for key, group in old.called.items()}
         keep_order(old, new, known)
         self._set_channel(new)
         return new
@@ -70,6 +71,7 @@ class Copier(Struct):
     ) -> HloInstruction:
         """Add a copy of an instruction that runs in another iteration: collectives get a mark in their backend_config."""
         new = into.add(copy_instruction(old, operands))
+        clone_called(self.module, new)
         if has_own_channel:
             self._set_channel(new)
         if new.opcode in COLLECTIVE:
@@ -125,6 +127,7 @@ def clone_with(
             if top not in copies:
                 operands = [copies[found] for operand in top.operands if (found := chosen(operand)) is not None]
                 copies[top] = clone.add(copy_instruction(top, operands))
+                clone_called(module, copies[top])
     copies.update({old: copies[new] for old, new in replaced.items() if new is not None})
     for old in computation.instructions:
         if old.control_predecessors and old in copies:

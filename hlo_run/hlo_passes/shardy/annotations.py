@@ -52,6 +52,11 @@ class Annotations(Struct, frozen=True):
             raise Unsupported(str(error), instruction.where) from error
         if len(found) == 1 < count and instruction.shape.is_tuple:
             found *= count
+        elif name == shardy.SHARDING and len(found) == count:
+            for leaf, (_, shape) in zip(found, instruction.shape.leaves(), strict=False):
+                if shape.is_array and len(leaf.dims) != shape.rank:
+                    array = shape.to_string(layout=False)
+                    raise Unsupported(f"the sharding of {array} has {len(leaf.dims)} dimensions: {text}", instruction.where)
         if len(found) != count:
             raise Unsupported(f"{name} has {len(found)} shardings for {count} arrays", instruction.where)
         return tuple(_plain(leaf) for leaf in found)

@@ -7,7 +7,7 @@ instruction has reducers of its own.
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import clone_computation, descending
+from hlo_run.hlo.edit import clone_with_fusions, descending
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.shardings.make import elements_of
@@ -113,7 +113,7 @@ def _is_plain(dot: HloInstruction) -> bool:
 def _own(module: HloModule, instruction: HloInstruction, owned: set[HloComputation]) -> None:
     called: dict[str, tuple[HloComputation, ...]] = {}
     for name, group in instruction.called.items():
-        own = [clone_computation(module, computation) if computation in owned else computation for computation in group]
+        own = [clone_with_fusions(module, computation) if computation in owned else computation for computation in group]
         owned.update(own)
         called[name] = tuple(own)
     if called != instruction.called:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
-from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled
+from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
@@ -54,7 +54,7 @@ def _collective_reducers(module: HloModule) -> frozenset[HloComputation]:
     for instruction in module.instructions_of(*REDUCING_COLLECTIVE):
         reducer = instruction.to_apply
         if any(caller.opcode not in REDUCING_COLLECTIVE for caller in reducer.callers):
-            reducer = copies.get(reducer) or copies.setdefault(reducer, clone_computation(module, reducer))
+            reducer = copies.get(reducer) or copies.setdefault(reducer, clone_with_fusions(module, reducer))
             instruction.called = {"to_apply": (reducer,)}
         found.add(reducer)
     return frozenset(found)
@@ -145,7 +145,7 @@ class _Normalizer(Struct, frozen=True):
         """Return a clone of a called computation with wide parameters and results; itself if none of them is narrow."""
         if not any(self._has_narrow(p.shape) for p in body.parameters) and not self._has_narrow(body.root.shape):
             return body
-        clone = clone_computation(self.module, body)
+        clone = clone_with_fusions(self.module, body)
         # The result first, as in XLA: it decides the names.
         root = clone.root
         if self._has_narrow(root.shape):

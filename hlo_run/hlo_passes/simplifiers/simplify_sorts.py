@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -63,7 +63,7 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
 
 def _without(module: HloModule, comparator: HloComputation, needed: list[int]) -> HloComputation:
     """Return a copy of a comparator with only the parameters of the operands in `needed`."""
-    copy = clone_computation(module, comparator)
+    copy = clone_with_fusions(module, comparator)
     for parameter in copy.parameters:
         operand, side = divmod(parameter.parameter_number, 2)
         if operand in needed:

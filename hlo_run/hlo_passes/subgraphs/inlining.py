@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import clone_with_fusions, copy_instruction
+from hlo_run.hlo.edit import clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import callees_in_order
@@ -70,8 +70,7 @@ def inline(
             made[old] = operands[old.parameter_number]
             continue
         new = copy_instruction(old, [made[operand] for operand in old.operands])
-        if new.opcode == "fusion":
-            new.called = {"calls": (clone_with_fusions(module, old.fused_computation),)}
+        clone_called(module, new)
         before = [made[predecessor] for predecessor in old.control_predecessors]
         new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
         made[old] = computation.add(new)

@@ -49,7 +49,9 @@ def _who_is_missing(meeting: Meeting, members: tuple[int, ...]) -> str:
 
 
 def _check_alike(instruction: HloInstruction, meeting: Meeting) -> None:
-    shapes = {tuple(as_array(operand).shape for operand in operands) for operands in meeting.operands.values()}
+    # Calls of Shardy may have tokens, which are no arrays.
+    arrays = ([value for value in operands if isinstance(value, np.ndarray)] for operands in meeting.operands.values())
+    shapes = {tuple(value.shape for value in values) for values in arrays}
     if len(shapes) > 1:
         raise Unsupported("the devices of one collective have operands of different shapes", instruction.where)
 

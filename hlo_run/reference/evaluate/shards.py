@@ -147,7 +147,10 @@ def to_local(instruction: HloInstruction, operands: list[Value], device: Device)
     yield from ()
     manual, shardings = _regions(instruction, shardy.IN_SHARDINGS, len(operands))
     parts: list[Value] = []
-    for operand, sharding, shape in zip(operands, shardings, _array_shapes(instruction), strict=True):
+    for operand, sharding, shape in zip(operands, shardings, _dims(instruction), strict=True):
+        if shape is None:
+            parts.append(operand)
+            continue
         place, counts = _place(instruction, sharding, manual, device.partition)
         whole = as_array(operand)
         if tuple(-(-size // count) for size, count in zip(whole.shape, counts, strict=True)) != shape:
@@ -168,7 +171,7 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
     first = device.replica * count
     members = tuple(range(first, first + count))
     others = [_others(instruction, shardings[0], manual, partition) for partition in range(count)] if shardings else []
-    shapes = _array_shapes(instruction)
+    shapes = _dims(instruction)
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         made: dict[tuple[int, ...], Value] = {}
@@ -181,6 +184,9 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
     def joined(everyones: list[list[Value]], partitions: list[int]) -> Value:
         wholes: list[Value] = []
         for number, (sharding, shape) in enumerate(zip(shardings, shapes, strict=True)):
+            if shape is None:
+                wholes.append(operands[number])
+                continue
             part = as_array(operands[number])
             _, counts = _place(instruction, sharding, manual, device.partition)
             whole = np.zeros([n * size for n, size in zip(counts, part.shape, strict=True)], part.dtype)
@@ -200,9 +206,10 @@ def to_global(instruction: HloInstruction, operands: list[Value], device: Device
     return (yield meet(instruction, operands, device, members, combine))
 
 
-def _array_shapes(instruction: HloInstruction) -> list[tuple[int, ...]]:
+def _dims(instruction: HloInstruction) -> list[tuple[int, ...] | None]:
+    """Return the dimensions of each array of the result; None for a token, which has no parts."""
     shape = instruction.shape
-    return [part.dims for part in (shape.tuple_shapes if shape.is_tuple else (shape,))]
+    return [part.dims if part.is_array else None for part in (shape.tuple_shapes if shape.is_tuple else (shape,))]
 
 
 def _regions(instruction: HloInstruction, name: str, count: int) -> tuple[tuple[str, ...], tuple[NamedSharding, ...]]:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.convert import convert
 from hlo_run.reference.numerics.blas import matmul
-from hlo_run.reference.values import Array, widen
+from hlo_run.reference.values import Array, narrow, widen
 
 # f64 represents every integer below this magnitude.
 _EXACT_INTEGERS = 2.0**53
+
+
+def sum_type(instruction: HloInstruction) -> DType:
+    """Return the type of the sums of a dot or convolution: the result's, or of floats into ints the wider operand's.
+
+    Such sums are converted to the result by `convert_sums`, as XLA does.
+    """
+    result = instruction.shape.dtype
+    left, right = (operand.shape.dtype for operand in instruction.operands[:2])
+    if not (result.is_integer and left.is_float and right.is_float):
+        return result
+    return right if right.bits > left.bits else left
+
+
+def convert_sums(array: Array, sums: DType, result: DType) -> Array:
+    """Return sums, which are in the computing type of `sums`, rounded to that type and converted to the result's."""
+    return convert(narrow(array, sums), sums, result)
 
 
 def operand_in(array: Array, source: DType, result: DType) -> Array:

@@ -12,15 +12,15 @@ from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.convolution import convolution_labels
 from hlo_run.reference.numerics.blas import THREADED_PRODUCTS
-from hlo_run.reference.numerics.contraction import operand_in, stacked_matmul
-from hlo_run.reference.values import Array, Kernel, in_threads, narrow, prepared_row, quiet, table
+from hlo_run.reference.numerics.contraction import convert_sums, operand_in, stacked_matmul, sum_type
+from hlo_run.reference.values import Array, Kernel, in_threads, prepared_row, quiet, table
 
 # Windows are copied in parts of this many bytes, which stay in the cache until BLAS has read them.
 _PATCH_BYTES = 1 << 21
 
 
 def _convolution(instruction: HloInstruction) -> Kernel:
-    result = instruction.shape.dtype
+    result, sums = instruction.shape.dtype, sum_type(instruction)
     left, right = (operand.shape.dtype for operand in instruction.operands)
     labels = convolution_labels(instruction.dim_labels)
     window = instruction.window
@@ -33,11 +33,11 @@ def _convolution(instruction: HloInstruction) -> Kernel:
     order = tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def kernel(lhs: Array, rhs: Array) -> Array:
-        source = operand_in(lhs, left, result).transpose(source_order)
+        source = operand_in(lhs, left, sums).transpose(source_order)
         if batch_groups > 1:
             source = _batch_groups_as_features(source, batch_groups)
-        weights = operand_in(rhs, right, result).transpose(kernel_order)
-        return narrow(convolve(source, weights, window.dims, groups).transpose(order), result)
+        weights = operand_in(rhs, right, sums).transpose(kernel_order)
+        return convert_sums(convolve(source, weights, window.dims, groups).transpose(order), sums, result)
 
     return kernel
 

@@ -1,4 +1,7 @@
-"""Evaluate `dot` and `scaled-dot`: operands are first rounded to the result's type, or as the algorithm says."""
+"""Evaluate `dot` and `scaled-dot`.
+
+Operands are first rounded to the result's type, or as the algorithm says. Floats into ints are summed as floats.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from msgspec import Struct
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.reference.convert import convert
-from hlo_run.reference.numerics.contraction import operand_in, stacked_matmul
+from hlo_run.reference.numerics.contraction import convert_sums, operand_in, stacked_matmul, sum_type
 from hlo_run.reference.values import Array, Kernel, arrays_row, computing_type, narrow, prepared_row, table, widen
 
 
@@ -33,7 +36,7 @@ def dot_dims(instruction: HloInstruction) -> DotDims:
 
 
 def _dot(instruction: HloInstruction) -> Kernel:
-    result = instruction.shape.dtype
+    result, sums = instruction.shape.dtype, sum_type(instruction)
     lhs, rhs = (operand.shape for operand in instruction.operands)
     product = contraction(lhs.dims, rhs.dims, dot_dims(instruction))
     through_bf16 = instruction.algorithm == "dot_bf16_bf16_f32" and lhs.dtype is rhs.dtype is DTYPES["f32"]
@@ -43,7 +46,7 @@ def _dot(instruction: HloInstruction) -> Kernel:
     def kernel(left: Array, right: Array) -> Array:
         if through_bf16:
             left, right = _through_bf16(left), _through_bf16(right)
-        return narrow(product(operand_in(left, lhs.dtype, result), operand_in(right, rhs.dtype, result)), result)
+        return convert_sums(product(operand_in(left, lhs.dtype, sums), operand_in(right, rhs.dtype, sums)), sums, result)
 
     return kernel
 
@@ -54,10 +57,10 @@ def _through_bf16(array: Array) -> Array:
 
 
 def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tuple[Array, Array]:
-    """Return both sides in the computing type of the result, which sums."""
+    """Return both sides in the computing type of the sums."""
+    sums = sum_type(instruction)
     left, right = (
-        operand_in(operand, source.shape.dtype, instruction.shape.dtype)
-        for operand, source in zip(operands[:2], instruction.operands, strict=False)
+        operand_in(operand, source.shape.dtype, sums) for operand, source in zip(operands[:2], instruction.operands, strict=False)
     )
     return left, right
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.reference.numerics.contraction import convert_sums, sum_type
 from hlo_run.reference.numerics.dot import DotDims, contract, dot_dims, wide_operands
-from hlo_run.reference.values import Array, arrays_row, narrow, table
+from hlo_run.reference.values import Array, arrays_row, table
 
 _Index = list[slice]
 
@@ -39,7 +40,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
         else:
             (group_dim,) = instruction.rhs_group_dims
             _multiply_rows(out, lhs, rhs, dims, ragged, chosen, bounds, group_dim)
-    return narrow(out, instruction.shape.dtype)
+    return convert_sums(out, sum_type(instruction), instruction.shape.dtype)
 
 
 def _dims_before(rank: int, dims: DotDims, ragged: int) -> list[int]:

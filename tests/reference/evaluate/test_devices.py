@@ -134,3 +134,23 @@ def test_the_reference_in_float64_shows_what_rounding_costs(tmp_path: Path, caps
     assert run([INTERPRETER, file]) == 0
     assert run([INTERPRETER, "--reference_precision=f64", file]) == 1
     assert "4 of 4 elements differ" in capsys.readouterr().err
+
+
+def test_a_token_passes_a_manual_computation_as_it_is() -> None:
+    shardings = r"#sdy.sharding_per_value<[<@mesh, []>, <@mesh, [{\"x\"}]>]>"
+    manual = r'xla.sdy.manual_axes="#sdy<manual_axes{\"x\"}>"'
+    text = f"""HloModule m, num_partitions=2, frontend_attributes={{xla.sdy.meshes={{mesh = #sdy.mesh<["x"=2]>}}}}
+ENTRY e {{
+  t = token[] after-all()
+  x = f32[4] parameter(0)
+  g = (token[], f32[2]) custom-call(t, x), custom_call_target="xla.sdy.GlobalToLocalShape",
+    frontend_attributes={{xla.sdy.in_shardings="{shardings}",{manual}}}
+  u = token[] get-tuple-element(g), index=0
+  p = f32[2] get-tuple-element(g), index=1
+  w = (token[], f32[4]) custom-call(u, p), custom_call_target="xla.sdy.LocalToGlobalShape",
+    frontend_attributes={{xla.sdy.out_shardings="{shardings}",{manual}}}
+  ROOT r = f32[4] get-tuple-element(w), index=1
+}}"""
+    whole = np.arange(4, dtype=np.float32)
+    for result in Reference(hlo_run.parse(text)).run([[whole], [whole]], partitions=2):
+        assert np.array_equal(np.asarray(result), whole)

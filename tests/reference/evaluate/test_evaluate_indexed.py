@@ -44,6 +44,25 @@ def test_dot_rounds_operands_to_the_result_first() -> None:
     assert_same(run(text, x, y), exact.astype(np.float32).astype(kind))
 
 
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "convolution(x, y), dim_labels=bf_io->bf",
+        "ragged-dot(x, z, n), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}",
+    ],
+)
+def test_products_of_floats_into_ints_sum_as_floats_of_the_wider_operand(opcode: str) -> None:
+    x, y = array("bf16", [[0.5, 0.75, 1.5]]), array("f32", [[1], [2], [3.25]])
+    text = f"""
+      x = bf16[1,3] parameter(0)
+      y = f32[3,1] parameter(1)
+      z = f32[1,3,1] reshape(y)
+      n = s32[1] constant({{1}})
+      ROOT r = s32[1,1] {opcode}"""
+    assert_same(run(text, x, y), array("s32", [[6]]))
+
+
 def test_dot_of_preds_is_or_of_ands() -> None:
     x, y = np.array([[True, True], [False, True]]), np.array([[True], [False]])
     text = """

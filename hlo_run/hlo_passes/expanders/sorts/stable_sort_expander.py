@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hlo_run.hlo.edit import Editor, clone_computation, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
@@ -45,7 +45,7 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
     comparator = sort.to_apply
     if place < count:
         if len(comparator.callers) > 1:
-            comparator = clone_computation(module, comparator)
+            comparator = clone_with_fusions(module, comparator)
             sort.called = {"to_apply": (comparator,)}
         _break_ties(comparator, place)
         sort.attrs["is_stable"] = False

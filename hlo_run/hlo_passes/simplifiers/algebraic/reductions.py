@@ -9,7 +9,7 @@ import numpy as np
 from hlo_run.analysis.arg_reducer import arg_extremum
 from hlo_run.analysis.bitcast_kind import unmodified_dims
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
-from hlo_run.hlo.edit import clone_computation, remove_unused
+from hlo_run.hlo.edit import clone_with_fusions, remove_unused
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
@@ -36,7 +36,7 @@ def reduce_of_one_array(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
         return None
     module = i.to_apply.module
     assert module is not None, "the reducer is in the module"
-    plain = clone_computation(module, i.to_apply)
+    plain = clone_with_fusions(module, i.to_apply)
     plain.root = plain.root.operands[0]
     remove_unused([value for value in plain.instructions if not value.users and not value.is_root])
     keep = {name: value for name, value in i.attrs.items() if name in ("dimensions", "window")}

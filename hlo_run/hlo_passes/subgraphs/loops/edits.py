@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction, next_channel_id
+from hlo_run.hlo.edit import Editor, clone_called, copy_instruction, next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
@@ -94,7 +94,7 @@ def copy_body(
         if "channel_id" in new.attrs and not new.opcode.startswith(("recv", "send")):
             old_channel = int(new.attrs["channel_id"])
             new.attrs["channel_id"] = channels.setdefault(old_channel, following + len(channels))
-        if new.opcode == "fusion" and into.module is not None:
-            new.called = {"calls": (clone_with_fusions(into.module, old.fused_computation),)}
+        if into.module is not None:
+            clone_called(into.module, new)
         made[old] = into.add(new)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_unused
+from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
@@ -17,7 +17,7 @@ def hoist(module: HloModule, loop: HloInstruction, moved: Sequence[HloInstructio
     places = [loop.while_body.instructions.index(old) for old in moved]
     _make_own(module, loop)
     own = loop.while_body
-    copies = _Copies(loop)
+    copies = _Copies(module, loop)
     values = [copies.of(own.instructions[place]) for place in places]
     olds = [own.instructions[place] for place in places]
     for old, new in zip(olds, add_to_state(module, loop, values), strict=True):
@@ -78,8 +78,8 @@ def shape_bytes(shape: Shape) -> int:
 class _Copies:
     """Copies instructions of the body before the loop, each once."""
 
-    def __init__(self, loop: HloInstruction) -> None:
-        self._loop = loop
+    def __init__(self, module: HloModule, loop: HloInstruction) -> None:
+        self._module, self._loop = module, loop
         self._made: dict[HloInstruction, HloInstruction] = {}
 
     def of(self, old: HloInstruction) -> HloInstruction:
@@ -103,7 +103,9 @@ class _Copies:
         computation = self._loop.parent
         assert computation is not None, "the loop is in a computation"
         if not self._is_state(old):
-            return computation.add(copy_instruction(old, [self._made[operand] for operand in old.operands]))
+            made = computation.add(copy_instruction(old, [self._made[operand] for operand in old.operands]))
+            clone_called(self._module, made)
+            return made
         (init,) = self._loop.operands
         if init.opcode == "tuple":
             return init.operands[old.tuple_index]
