@@ -16,7 +16,7 @@ first of these rules, which are XLA's (`isLegalToInline` of its GPU dialect). "R
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec import Struct, field
@@ -29,7 +29,7 @@ from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
 from hlo_run.dialects.editing.merging import AttributeNumbers, merge_equal_ops
-from hlo_run.dialects.editing.rewriting import inline_block, replace_op, unlimited
+from hlo_run.dialects.editing.rewriting import copy_block, inline_block, replace_op, unlimited
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 _MAX_OPS = 4000
@@ -62,7 +62,7 @@ class Inliner(ModulePass):
 
 def _inline_into(function: func.FuncOp, calls: _Calls, take: Callable[[], bool]) -> bool:
     """Inline the calls in a function, and the calls in inlined bodies. Returns True if the function changed."""
-    pending = deque(calls.in_body(function, function.body))
+    pending = deque(calls.among(_ops_in(function.body), function))
     blocks = _Blocks()
     calls.sizes.pop(function.body, None)
     done = False
@@ -72,13 +72,21 @@ def _inline_into(function: func.FuncOp, calls: _Calls, take: Callable[[], bool])
         if callee is None or callee is function or not _may_inline(call, callee, calls, blocks) or not take():
             continue
         is_last = calls.is_only_use(callee)
-        body = callee.body if is_last else callee.body.clone()
-        pending.extendleft(reversed(calls.in_body(callee, body)))
         blocks.inlined(call, calls.size_of(callee))
-        replace_op(call, inline_block(body.block, call, call.arguments))
+        if is_last:
+            ops = list(callee.body.block.ops)[:-1]
+            values = inline_block(callee.body.block, call, call.arguments)
+        else:
+            ops, values = copy_block(callee.body.block, call, call.arguments)
+        pending.extendleft(reversed(calls.among(ops, callee)))
+        replace_op(call, values)
         calls.inlined(function, callee, is_moved=is_last)
         done = True
     return done
+
+
+def _ops_in(region: Region) -> Iterator[Operation]:
+    return (op for block in region.blocks for op in block.ops)
 
 
 def _region_of(call: Operation) -> Region:
@@ -118,7 +126,7 @@ class _Size(Struct):
     def of(region: Region) -> _Size:
         """Count. Only the ops of the first block count, but the calls of all blocks."""
         block = region.first_block
-        direct = (op for block in region.blocks for op in block.ops if type(op) is PureCallOp)
+        direct = (op for op in _ops_in(region) if type(op) is PureCallOp)
         return _Size(
             sum(1 for _ in block.ops) if block is not None else 0,
             Counter(op.callee.root_reference.data for op in direct),
@@ -165,11 +173,12 @@ class _Calls(Struct):
         """Return the names of the functions that a function refers to, each once."""
         return [name for name, count in self.counted[function.sym_name.data].items() if count]
 
-    def in_body(self, function: func.FuncOp, body: Region) -> list[PureCallOp | func.CallOp]:
-        """Return the calls in `body`, the body of the function or a copy of it."""
+    def among(self, ops: Iterable[Operation], function: func.FuncOp) -> list[PureCallOp | func.CallOp]:
+        """Return the calls among `ops`, which are the function's or copies of them, and in their regions."""
         if not self.called_by(function):
             return []
-        return [op for op in body.walk() if type(op) is PureCallOp or type(op) is func.CallOp]
+        every = (inner for op in ops for inner in (op.walk() if op.regions else (op,)))
+        return [op for op in every if type(op) is PureCallOp or type(op) is func.CallOp]
 
     def size_of(self, function: func.FuncOp) -> _Size:
         """Return the size of the body of a callee, which is not edited."""
