@@ -100,7 +100,7 @@ def is_dead(op: Operation) -> bool:
 
 def is_unused(op: Operation) -> bool:
     """True if no result of the op has users."""
-    for result in op.results:  # a loop is faster than a generator, and passes ask about forty times per op
+    for result in op.results:  # noqa: SIM110 - a loop is faster than a generator, and passes ask about forty times per op
         if result.first_use is not None:
             return False
     return True
