@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,6 +33,12 @@ def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HLO_RUN_CRASH_DIR", str(tmp_path_factory.mktemp("crashes")))
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the user's cache out of the tests: they share one of their own, which later runs find again."""
+    os.environ.pop("HLO_RUN_CACHE", None)
+    os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,10 +29,13 @@ class ValueKeys:
         """Return the key of an instruction whose operands have the given keys; the attribute `without` does not count."""
         if instruction.opcode in COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
-        counted = ((name, value) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT and name != without)
-        attributes = tuple((name, freeze(value)) for name, value in counted)
-        called = tuple((name, *map(self.of_computation, group)) for name, group in instruction.called.items())
-        return instruction.opcode, self._shape(instruction.shape), operands, attributes, called
+        names = [name for name in instruction.attrs if name not in _SILENT and name != without]
+        if len(names) > 1:
+            names.sort()
+        attributes = tuple([(name, freeze(instruction.attrs[name])) for name in names])
+        called = instruction.called
+        calls = tuple([(name, *map(self.of_computation, group)) for name, group in called.items()]) if called else ()
+        return instruction.opcode, self._shape(instruction.shape), operands, attributes, calls
 
     def _shape(self, shape: Shape) -> Shape:
         if self._sees_layouts:

@@ -16,7 +16,7 @@ first of these rules, which are XLA's (`isLegalToInline` of its GPU dialect). "R
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec import Struct, field
@@ -28,8 +28,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
-from hlo_run.dialects.editing.merging import merge_equal_ops
-from hlo_run.dialects.editing.rewriting import inline_block, replace_op, unlimited
+from hlo_run.dialects.editing.merging import AttributeNumbers, merge_equal_ops
+from hlo_run.dialects.editing.rewriting import copy_block, inline_block, replace_op, unlimited
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 _MAX_OPS = 4000
@@ -48,21 +48,23 @@ class Inliner(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Merge equal calls, then inline in every function, callees before callers."""
+        numbers = AttributeNumbers()
         for function in functions(op):
-            merge_equal_ops(function.body, self.take)
+            merge_equal_ops(function.body, self.take, numbers)
         calls = _Calls({function.sym_name.data: function for function in functions(op)})
         for function in calls.callees_first():
             for _ in range(_MAX_ROUNDS):
                 if not _inline_into(function, calls, self.take):
                     break
-                merge_equal_ops(function.body, self.take)
+                merge_equal_ops(function.body, self.take, numbers)
                 calls.count(function)
 
 
 def _inline_into(function: func.FuncOp, calls: _Calls, take: Callable[[], bool]) -> bool:
     """Inline the calls in a function, and the calls in inlined bodies. Returns True if the function changed."""
-    pending = deque(_calls_in(function.body))
+    pending = deque(calls.among(_ops_in(function.body), function))
     blocks = _Blocks()
+    calls.sizes.pop(function.body, None)
     done = False
     while pending:
         call = pending.popleft()
@@ -70,17 +72,21 @@ def _inline_into(function: func.FuncOp, calls: _Calls, take: Callable[[], bool])
         if callee is None or callee is function or not _may_inline(call, callee, calls, blocks) or not take():
             continue
         is_last = calls.is_only_use(callee)
-        body = callee.body if is_last else callee.body.clone()
-        pending.extendleft(reversed(_calls_in(body)))
-        blocks.inlined(call, callee)
-        replace_op(call, inline_block(body.block, call, call.arguments))
+        blocks.inlined(call, calls.size_of(callee))
+        if is_last:
+            ops = list(callee.body.block.ops)[:-1]
+            values = inline_block(callee.body.block, call, call.arguments)
+        else:
+            ops, values = copy_block(callee.body.block, call, call.arguments)
+        pending.extendleft(reversed(calls.among(ops, callee)))
+        replace_op(call, values)
         calls.inlined(function, callee, is_moved=is_last)
         done = True
     return done
 
 
-def _calls_in(region: Region) -> list[PureCallOp | func.CallOp]:
-    return [op for op in region.walk() if isinstance(op, PureCallOp | func.CallOp)]
+def _ops_in(region: Region) -> Iterator[Operation]:
+    return (op for block in region.blocks for op in block.ops)
 
 
 def _region_of(call: Operation) -> Region:
@@ -96,10 +102,10 @@ def _may_inline(call: PureCallOp | func.CallOp, callee: func.FuncOp, calls: _Cal
         return True
     region, name = _region_of(call), callee.sym_name.data
     is_moved = calls.is_only_use(callee)
-    names = blocks.calls(region)
+    names = blocks.of(region).calls
     if not is_moved and names[name] > 1:
         return False
-    if blocks.op_count(callee.body) + blocks.op_count(region) > _MAX_OPS:
+    if calls.size_of(callee).ops + blocks.of(region).ops > _MAX_OPS:
         return False
     return is_moved or any(other != name and names[other] for other in calls.called_by(callee))
 
@@ -110,42 +116,54 @@ def _is_set(op: Operation, name: str) -> bool:
     return isinstance(attribute, UnitAttr) or (isinstance(attribute, IntegerAttr) and attribute.value.data != 0)
 
 
+class _Size(Struct):
+    """The number of ops directly in a region, and that of its calls by name."""
+
+    ops: int
+    calls: Counter[str]
+
+    @staticmethod
+    def of(region: Region) -> _Size:
+        """Count. Only the ops of the first block count, but the calls of all blocks."""
+        block = region.first_block
+        direct = (op for op in _ops_in(region) if type(op) is PureCallOp)
+        return _Size(
+            sum(1 for _ in block.ops) if block is not None else 0,
+            Counter(op.callee.root_reference.data for op in direct),
+        )
+
+
 class _Blocks:
-    """The numbers of ops and calls directly in each region. Counted once, and updated while bodies are inlined."""
+    """The sizes of regions of one function. Counted once, and updated while bodies are inlined."""
 
     def __init__(self) -> None:
-        self._op_counts: dict[Region, int] = {}
-        self._calls: dict[Region, Counter[str]] = {}
+        self._sizes: dict[Region, _Size] = {}
 
-    def op_count(self, region: Region) -> int:
-        if region not in self._op_counts:
-            block = region.first_block
-            self._op_counts[region] = sum(1 for _ in block.ops) if block is not None else 0
-        return self._op_counts[region]
+    def of(self, region: Region) -> _Size:
+        if region not in self._sizes:
+            self._sizes[region] = _Size.of(region)
+        return self._sizes[region]
 
-    def calls(self, region: Region) -> Counter[str]:
-        if region not in self._calls:
-            direct = (op for block in region.blocks for op in block.ops if isinstance(op, PureCallOp))
-            self._calls[region] = Counter(op.callee.root_reference.data for op in direct)
-        return self._calls[region]
-
-    def inlined(self, call: PureCallOp | func.CallOp, callee: func.FuncOp) -> None:
+    def inlined(self, call: PureCallOp | func.CallOp, body: _Size) -> None:
         """Update the counts for a call that is about to be replaced by the callee's body."""
-        region = _region_of(call)
+        size = self.of(_region_of(call))
         # The call and the return are erased.
-        self._op_counts[region] = self.op_count(region) + self.op_count(callee.body) - 2
-        calls = self.calls(region)
-        calls.update(self.calls(callee.body))
+        size.ops += body.ops - 2
+        size.calls.update(body.calls)
         if isinstance(call, PureCallOp):
-            calls[callee.sym_name.data] -= 1
+            size.calls[call.callee.root_reference.data] -= 1
 
 
 class _Calls(Struct):
-    """The call graph: uses per caller and callee, and in total. Updated while bodies are inlined."""
+    """The call graph: uses per caller and callee, and in total. Updated while bodies are inlined.
+
+    `sizes` has those of the bodies of callees, until they change.
+    """
 
     by_name: dict[str, func.FuncOp]
     counted: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     total: Counter[str] = field(default_factory=Counter[str])
+    sizes: dict[Region, _Size] = field(default_factory=dict[Region, _Size])
 
     def __post_init__(self) -> None:
         for function in self.by_name.values():
@@ -155,9 +173,24 @@ class _Calls(Struct):
         """Return the names of the functions that a function refers to, each once."""
         return [name for name, count in self.counted[function.sym_name.data].items() if count]
 
+    def among(self, ops: Iterable[Operation], function: func.FuncOp) -> list[PureCallOp | func.CallOp]:
+        """Return the calls among `ops`, which are the function's or copies of them, and in their regions."""
+        if not self.called_by(function):
+            return []
+        every = (inner for op in ops for inner in (op.walk() if op.regions else (op,)))
+        return [op for op in every if type(op) is PureCallOp or type(op) is func.CallOp]
+
+    def size_of(self, function: func.FuncOp) -> _Size:
+        """Return the size of the body of a callee, which is not edited."""
+        if function.body not in self.sizes:
+            self.sizes[function.body] = _Size.of(function.body)
+        return self.sizes[function.body]
+
     def count(self, function: func.FuncOp) -> None:
-        """Count the references in a function, for the first time or after a change."""
+        """Count the references in a function, for the first time or after a change that added none."""
         name = function.sym_name.data
+        if name in self.counted and not self.called_by(function):
+            return
         self.total.subtract(self.counted.get(name, Counter()))
         self.counted[name] = Counter(each for op in function.body.walk() for each in referenced_names(op))
         self.total.update(self.counted[name])

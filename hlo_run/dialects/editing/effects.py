@@ -64,10 +64,10 @@ def is_pure(op: Operation) -> bool:
     calls are not.
     """
     match _purity(type(op)):
-        case _Purity.NEVER:
-            return False
         case _Purity.ALWAYS:
             return True
+        case _Purity.NEVER:
+            return False
         case _Purity.BY_SOURCE:
             assert isinstance(op, vector.TransferReadOp | vector.TransferWriteOp), "only these have a source"
             return is_tensor(op.source.type)

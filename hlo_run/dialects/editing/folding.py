@@ -108,20 +108,23 @@ _SAME_GIVES_ZERO = (arith.SubiOp, arith.XOrIOp)
 
 
 def _fold_integer(op: arith.SignlessIntegerBinaryOperation) -> Folded:
-    kind, type_ = type(op), op.result.type
-    if not is_integer(type_) and not isinstance(type_, IndexType):
+    # The operands once: each use of an op's named operand searches for its place.
+    kind, (left, right) = type(op), op.operands
+    type_ = left.type
+    if not isinstance(type_, IndexType) and not is_integer(type_):
         return None
-    lhs, rhs = constant_int(op.lhs), constant_int(op.rhs)
-    if isinstance(op, COMMUTATIVE) and lhs is not None and rhs is None:
-        op.operands = [op.rhs, op.lhs]
+    lhs, rhs = constant_int(left), constant_int(right)
+    if lhs is not None and rhs is None and kind in COMMUTATIVE:
+        op.operands = [right, left]
+        left, right = right, left
         lhs, rhs = rhs, lhs
     if rhs is not None and rhs == _wrapped(_NEUTRAL.get(kind), type_):
-        return op.lhs
+        return left
     if rhs is not None and rhs == _ABSORBING.get(kind):
-        return op.rhs
-    if op.lhs is op.rhs and kind in _SAME_GIVES_IT:
-        return op.lhs
-    if op.lhs is op.rhs and kind in _SAME_GIVES_ZERO:
+        return right
+    if left is right and kind in _SAME_GIVES_IT:
+        return left
+    if left is right and kind in _SAME_GIVES_ZERO:
         return integer_attribute(0, type_)
     if lhs is not None and rhs is not None:
         value = _calculate(kind, lhs, rhs, type_)
@@ -131,7 +134,10 @@ def _fold_integer(op: arith.SignlessIntegerBinaryOperation) -> Folded:
 
 def _wrapped(value: int | None, type_: Attribute) -> int | None:
     """Return the value as constants of the type store it: i1 stores -1 for one."""
-    return None if value is None else integer_attribute(value, type_).value.data
+    if value is None:
+        return None
+    unsigned = _unsigned(value, type_)
+    return unsigned - (1 << _width(type_)) if unsigned >> (_width(type_) - 1) else unsigned
 
 
 def _calculate(kind: type[Operation], lhs: int, rhs: int, type_: Attribute) -> int | None:

@@ -46,5 +46,6 @@ def set_argument_attributes(function: func.FuncOp, index: int, attributes: Mappi
 def referenced_names(op: Operation) -> Iterator[str]:
     """Yield the name of each function that the op itself refers to, as callee or combiner, for example."""
     for attribute in (*op.properties.values(), *op.attributes.values()):
-        if isinstance(attribute, SymbolRefAttr):
+        # The exact class: `isinstance` takes long with the classes of xDSL, and passes ask about every attribute.
+        if type(attribute) is SymbolRefAttr:
             yield attribute.root_reference.data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 from xdsl.dialects import arith
 from xdsl.ir import Attribute, Operation, Region
@@ -10,22 +10,43 @@ from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.effects import is_pure
 from hlo_run.dialects.editing.folding import COMMUTATIVE
-from hlo_run.dialects.editing.rewriting import is_dead, replace_op, unlimited
+from hlo_run.dialects.editing.rewriting import is_dead, is_unused, replace_op, unlimited
 from hlo_run.dialects.printer import HLO_OP
 
 _COMMUTATIVE = frozenset((*COMMUTATIVE, arith.AddfOp, arith.MulfOp, arith.MaximumfOp, arith.MinimumfOp))
 
 
-def merge_equal_ops(region: Region, take: Callable[[], bool] = unlimited) -> None:
+class AttributeNumbers:
+    """Numbers attributes: equal ones have the same number.
+
+    Most ops share the objects of their attributes, above all copies of one op. So an object is hashed and compared once, which
+    takes longer than the rest of an op's key.
+    """
+
+    def __init__(self) -> None:
+        self._by_value: dict[Attribute, int] = {}
+        # With the attribute, so that no other object gets its id.
+        self._by_id: dict[int, tuple[int, Attribute]] = {}
+
+    def of(self, attribute: Attribute) -> int:
+        """Return the number of an attribute."""
+        known = self._by_id.get(id(attribute))
+        if known is None:
+            number = self._by_value.setdefault(attribute, len(self._by_value))
+            known = self._by_id[id(attribute)] = number, attribute
+        return known[0]
+
+
+def merge_equal_ops(region: Region, take: Callable[[], bool] = unlimited, numbers: AttributeNumbers | None = None) -> None:
     """Replace each pure op by an equal op that is earlier in its block or in an enclosing block; drop dead ops.
 
     In a region of several blocks, only ops of the first block replace ops of other blocks: it dominates all others. `take`
-    allows a replacement.
+    allows a replacement. Pass the same `numbers` for several regions to save time.
     """
-    _merge(region, {}, take)
+    _merge(region, {}, take, numbers or AttributeNumbers())
 
 
-def _merge(region: Region, known: dict[Hashable, Operation], take: Callable[[], bool]) -> None:
+def _merge(region: Region, known: dict[Hashable, Operation], take: Callable[[], bool], numbers: AttributeNumbers) -> None:
     """Merge in a region. `known` holds the ops visible in the whole region; it is restored before returning."""
     in_first: list[Hashable] = []
     for number, block in enumerate(region.blocks):
@@ -33,18 +54,22 @@ def _merge(region: Region, known: dict[Hashable, Operation], take: Callable[[], 
         op = block.first_op
         while op is not None:
             following = op.next_op
-            if is_dead(op):
-                Rewriter.erase_op(op)
-            elif op.regions:
-                for nested in op.regions:
-                    _merge(nested, known, take)
-            elif op.results and is_pure(op):
-                key = _key(op)
-                first = known.setdefault(key, op)
-                if first is op:
-                    added.append(key)
-                elif take():
-                    replace_op(op, first.results)
+            if op.regions:
+                if is_dead(op):
+                    Rewriter.erase_op(op)
+                else:
+                    for nested in op.regions:
+                        _merge(nested, known, take, numbers)
+            elif is_pure(op):
+                if is_unused(op):
+                    Rewriter.erase_op(op)
+                else:
+                    key = _key(op, numbers)
+                    first = known.setdefault(key, op)
+                    if first is op:
+                        added.append(key)
+                    elif take():
+                        replace_op(op, first.results)
             op = following
         if number:
             _forget(known, added)
@@ -56,19 +81,27 @@ def _forget(known: dict[Hashable, Operation], keys: list[Hashable]) -> None:
         del known[key]
 
 
-def _key(op: Operation) -> Hashable:
+def _key(op: Operation, numbers: AttributeNumbers) -> Hashable:
     """Return a key that is equal for two ops iff they compute the same."""
     operands = [id(value) for value in op.operands]
     if type(op) in _COMMUTATIVE:
         operands.sort()
-    attributes = op.attributes
-    if attributes:
-        attributes = {name: attribute for name, attribute in attributes.items() if name != HLO_OP}
-    return (type(op), op.name, tuple(operands), _sorted(op.properties), _sorted(attributes), tuple(op.result_types))
+    # One flat tuple hashes fast. The names of attributes are strings, so the parts cannot be confused.
+    key: list[Hashable] = [type(op), op.name, *operands, None]
+    for result in op.results:
+        key.append(numbers.of(result.type))
+    for name, attribute in _sorted(op.properties):
+        key += (name, numbers.of(attribute))
+    key.append(None)
+    if op.attributes:
+        for name, attribute in _sorted(op.attributes):
+            if name != HLO_OP:
+                key += (name, numbers.of(attribute))
+    return tuple(key)
 
 
-def _sorted(attributes: dict[str, Attribute]) -> tuple[tuple[str, Attribute], ...]:
-    return tuple(sorted(attributes.items(), key=_first) if len(attributes) > 1 else attributes.items())
+def _sorted(attributes: dict[str, Attribute]) -> Iterable[tuple[str, Attribute]]:
+    return sorted(attributes.items(), key=_first) if len(attributes) > 1 else attributes.items()
 
 
 def _first(pair: tuple[str, object]) -> str:

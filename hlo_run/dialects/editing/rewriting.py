@@ -42,10 +42,41 @@ def inline_block(block: Block, before: Operation, arguments: Sequence[SSAValue])
     assert end is not None, "a block ends in a terminator"
     values = tuple(end.operands)
     Rewriter.erase_op(end)
-    for op in list(block.ops):
+    ops = list(block.ops)
+    for op in ops:
         op.detach()
-        Rewriter.insert_op(op, InsertPoint.before(before))
+    Rewriter.insert_op(ops, InsertPoint.before(before))
     return values
+
+
+def copy_block(block: Block, before: Operation, arguments: Sequence[SSAValue]) -> tuple[list[Operation], list[SSAValue]]:
+    """Insert copies of the block's ops before `before`, with `arguments` for its arguments.
+
+    Returns the copies, and their values for the operands of the terminator, which is not copied. Values must be defined before
+    their uses.
+    """
+    values: dict[SSAValue, SSAValue] = dict(zip(block.args, arguments, strict=True))
+    blocks: dict[Block, Block] = {}
+    *ops, end = block.ops
+    copies = [_copy(op, values, blocks) for op in ops]
+    Rewriter.insert_op(copies, InsertPoint.before(before))
+    return copies, [values.get(value, value) for value in end.operands]
+
+
+def _copy(op: Operation, values: dict[SSAValue, SSAValue], blocks: dict[Block, Block]) -> Operation:
+    """Copy an op. xDSL's `clone` walks over nested ops twice, since uses may come before definitions: only blocks can do that."""
+    if any(region.first_block is not region.last_block for region in op.regions):
+        return op.clone(values, blocks)
+    copy = op.clone_without_regions(values, blocks)
+    for region, new in zip(op.regions, copy.regions, strict=True):
+        for block in region.blocks:
+            made = blocks[block] = Block()
+            new.add_block(made)
+            for number, argument in enumerate(block.args):
+                values[argument] = made.insert_arg(argument.type, number, argument.location)
+                values[argument].name_hint = argument.name_hint
+            made.add_ops([_copy(inner, values, blocks) for inner in block.ops])
+    return copy
 
 
 def erase_dead_ops(region: Region) -> None:
@@ -64,10 +95,15 @@ def erase_dead_ops(region: Region) -> None:
 
 def is_dead(op: Operation) -> bool:
     """True if the op can be erased: it is pure and its results have no users."""
-    for result in op.results:  # a loop is faster than a generator, and passes ask about forty times per op
+    return is_unused(op) and is_pure(op)
+
+
+def is_unused(op: Operation) -> bool:
+    """True if no result of the op has users."""
+    for result in op.results:  # noqa: SIM110 - a loop is faster than a generator, and passes ask about forty times per op
         if result.first_use is not None:
             return False
-    return is_pure(op)
+    return True
 
 
 def index_constant(value: int) -> arith.ConstantOp:

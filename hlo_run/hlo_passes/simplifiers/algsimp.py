@@ -156,8 +156,11 @@ class _Walk(Struct):
 
     def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
         fits = _is_any if old.opcode in _ON_ANY_SHAPE else _is_static if old.opcode in _ON_BITS else is_plain
-        if not all(fits(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
+        if not fits(old.shape):
             return
+        for operand in old.operands:  # a loop is faster than a generator, and this is asked of every instruction in every walk
+            if not fits(operand.shape):
+                return
         rewriter, count = Rewriter(old, sees_layouts=self.sees_layouts, fuel=self.fuel), len(self.computation.instructions)
         for rule in rules:
             new = rule(rewriter, old)
