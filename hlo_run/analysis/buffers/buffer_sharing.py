@@ -3,6 +3,7 @@
     add(p, q), of two arrays of its shape   yes, p or q
     fusion(p, q): ROOT add(exp(p), q)       yes, p or q: every thread reads the element that it writes
     fusion(p): ROOT add(p, reverse(p))      no: another thread may still have to read what one writes
+    fusion(p): ROOT (exp(p), sum of p)      yes: a thread adds an element up before it writes there
     a . b + c in a call of cuBLASLt         yes, c
 
 Mirrors XLA's `CanShareOperandBufferWithUser` with the rules of its GPU `alias_info.cc`, where our emitters allow it too.
@@ -19,6 +20,7 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.emitter_kind import choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
+from hlo_run.analysis.tiling.node_facts import is_real_reduction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
@@ -101,7 +103,10 @@ def _same_room(one: Shape, other: Shape) -> bool:
 
 
 def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
-    """True if each element of the operand is read only to compute results at the same place, with `output` among them."""
+    """True if each element of the operand is read only to compute results at the same place, with `output` among them.
+
+    The first reduction may read it too: its emitter reads an element for the reduction, then writes the other results there.
+    """
     root = fusion.fused_computation.root
     result = root
     for place in output:
@@ -119,6 +124,8 @@ def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex)
             if user is root and user.opcode == "tuple":
                 results_reached.add(instruction)
             elif user not in seen:
+                if user.opcode == "reduce" and user is _first_reduction(fusion):
+                    continue
                 if not _keeps_place(instruction, user, update):
                     return False
                 seen.add(user)
@@ -139,6 +146,15 @@ def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstr
         return operand in user.operands[:2]
     same_order = operand.shape.dims == user.shape.dims and operand.shape.minor_to_major == user.shape.minor_to_major
     return user.opcode != "copy" and is_elementwise(user) and same_order
+
+
+def _first_reduction(fusion: HloInstruction) -> HloInstruction | None:
+    """Return the first reduction that the threads of the fusion's kernel share; None with another emitter."""
+    roots = fusion_roots(fusion)
+    heroes = find_heroes(roots)
+    if choose_emitter_kind(roots, heroes).name != "reduction":
+        return None
+    return next(hero for root, hero in zip(roots, heroes, strict=True) if is_real_reduction(hero, root))
 
 
 def _is_loop(fusion: HloInstruction) -> bool:

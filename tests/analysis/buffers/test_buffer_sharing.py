@@ -71,12 +71,14 @@ def test_two_results_that_both_read_at_their_own_place() -> None:
     assert BufferSharing().may_share(fusion, 0, (), (1,))
 
 
-def test_a_reduction_beside_reads_all() -> None:
+def test_the_first_reduction_reads_an_element_before_another_result_takes_its_place() -> None:
     body = (
         f"{_A}  x = f32[8,4] negate(a)\n  z = f32[] constant(0)\n"
         "  y = f32[8] reduce(a, z), dimensions={1}, to_apply=max\n  ROOT r0 = (f32[8,4], f32[8]) tuple(x, y)"
     )
-    assert not BufferSharing().may_share(_fusion(body, "p", "(f32[8,4], f32[8])"), 0, (), (0,))
+    assert BufferSharing().may_share(_fusion(body, "p", "(f32[8,4], f32[8])"), 0, (), (0,))
+    elsewhere = body.replace("reduce(a,", "reduce(v,").replace("  z =", "  v = f32[8,4] reverse(a), dimensions={0}\n  z =")
+    assert not BufferSharing().may_share(_fusion(elsewhere, "p", "(f32[8,4], f32[8])"), 0, (), (0,))
 
 
 def test_sort_goes_operand_by_operand() -> None:
