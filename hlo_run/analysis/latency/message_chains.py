@@ -107,7 +107,7 @@ class Chains:
                 self._find_partner(chain)
 
     def communicates(self, instruction: HloInstruction) -> bool:
-        """Return True for collectives, ends of asynchronous ones and of messages, custom calls, and calls of such computations."""
+        """Return True for collectives, ends of asynchronous ones and of messages, custom calls, and calls with one of these."""
         opcode, kind = instruction.opcode, async_kind(instruction)
         if opcode == "custom-call" or opcode in COLLECTIVE - ASYNC_START:
             return True

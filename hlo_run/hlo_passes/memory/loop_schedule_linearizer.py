@@ -3,8 +3,8 @@
     r = fusion(p{0});  w = fusion(p{0});  ROOT tuple(w, r)   =>   w = fusion(p{0}), control-predecessors={r}
 
 Both values may then have one buffer, and copy insertion need not copy the old one. A read that depends on the next value gets
-no dependency, nor do loops with asynchronous collectives or messages. Leaves control dependencies; skips a module that came with a
-schedule. XLA's `LoopScheduleLinearizer`.
+no dependency, nor do loops with asynchronous collectives or messages. Leaves control dependencies; skips a module that came
+with a schedule. XLA's `LoopScheduleLinearizer`.
 """
 
 from __future__ import annotations
