@@ -12,7 +12,7 @@ from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.errors import InternalError
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
 
 _PIPELINE = "_xla_send_recv_pipeline"
 _PARTS = ("recv", "send", "recv-done", "send-done")
@@ -107,9 +107,9 @@ class Chains:
                 self._find_partner(chain)
 
     def communicates(self, instruction: HloInstruction) -> bool:
-        """Return True for collectives, ends of messages, custom calls, and calls of computations with one of these."""
+        """Return True for collectives, ends of asynchronous ones and of messages, custom calls, and calls with one of these."""
         opcode, kind = instruction.opcode, async_kind(instruction)
-        if opcode == "custom-call" or opcode in COLLECTIVE:
+        if opcode == "custom-call" or opcode in COLLECTIVE - ASYNC_START:
             return True
         if kind.phase == "done" and (kind.inner in COLLECTIVE or kind.inner in TRANSFER):
             return True

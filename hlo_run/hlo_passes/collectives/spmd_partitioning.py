@@ -227,13 +227,20 @@ def _callees_first(module: HloModule) -> list[HloComputation]:
 
     def visit(computation: HloComputation) -> None:
         for instruction in computation.post_order():
-            for called in instruction.called_computations if instruction.opcode in _CONTROL_FLOW else ():
+            for called in _callees(instruction):
                 if called not in order:
                     visit(called)
         order.append(computation)
 
     visit(module.entry)
     return order
+
+
+def _callees(instruction: HloInstruction) -> tuple[HloComputation, ...]:
+    """Return what control flow calls; a loop's body before its condition, as XLA names their instructions in this order."""
+    if instruction.opcode == "while":
+        return (instruction.while_body, instruction.while_condition)
+    return instruction.called_computations if instruction.opcode in _CONTROL_FLOW else ()
 
 
 def _root_sharding(computation: HloComputation) -> Sharding | None:

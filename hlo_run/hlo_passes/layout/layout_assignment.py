@@ -17,6 +17,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
@@ -72,6 +73,7 @@ class LayoutAssignment(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
+        _copy_sent(module)
         order = _callees_first(module)
         innermost = ctx.options.convolution_features_innermost
         called = CalledLayouts.of(order)
@@ -88,6 +90,14 @@ class LayoutAssignment(Struct, frozen=True):
                 called.learn(computation, layouts)
             _assign(layouts, instructions)
         _drop_element_sizes(module, order)
+
+
+def _copy_sent(module: HloModule) -> None:
+    """Let each send send a copy, as in XLA, whose layout is free; later passes remove those that change nothing."""
+    for send in in_definition_order(module, "send"):
+        value = send.operands[0]
+        if value.opcode != "copy" or len(value.users) > 1:
+            send.replace_operand(value, Editor(value).unary("copy", value))
 
 
 def _callees_first(module: HloModule) -> list[HloComputation]:

@@ -3,8 +3,8 @@
     r = fusion(p{0});  w = fusion(p{0});  ROOT tuple(w, r)   =>   w = fusion(p{0}), control-predecessors={r}
 
 Both values may then have one buffer, and copy insertion need not copy the old one. A read that depends on the next value gets
-no dependency, nor do loops with asynchronous collectives. Leaves control dependencies; skips a module that came with a
-schedule. XLA's `LoopScheduleLinearizer`.
+no dependency, nor do loops with asynchronous collectives or messages. Leaves control dependencies; skips a module that came
+with a schedule. XLA's `LoopScheduleLinearizer`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -41,11 +41,11 @@ class LoopScheduleLinearizer(Struct, frozen=True):
 
 
 def _is_asynchronous_collective(instruction: HloInstruction) -> bool:
-    """Return True for a collective that starts and ends apart, which the dependencies could keep from overlapping."""
+    """Return True for a collective or message that starts and ends apart: the dependencies could keep it from overlapping."""
     if instruction.opcode == "async-start":
         (wrapped,) = instruction.called_computations
         return wrapped.root.opcode in COLLECTIVE
-    return instruction.opcode in COLLECTIVE & ASYNC_START
+    return instruction.opcode in TRANSFER or instruction.opcode in COLLECTIVE & ASYNC_START
 
 
 def _read_before_writing(dataflow: Dataflow, loop: HloInstruction) -> None:
