@@ -28,6 +28,17 @@ CASES = {
       g = s32[2,2,2] gather(p, i), offset_dims={2}, collapsed_slice_dims={}, start_index_map={1}, operand_batching_dims={0},
         start_indices_batching_dims={0}, index_vector_dim=2, slice_sizes={1,2}
       ROOT t = s32[2,2,2] transpose(g), dimensions={2,1,0}, sharding={devices=[1,1,4]<=[4]}""",
+    "gather by indices of a type that has not all places": """
+      t = f32[130] parameter(0), sharding={devices=[4]<=[4]}
+      i = s8[12,1] parameter(1)
+      ROOT g = f32[12] gather(t, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+        slice_sizes={1}, sharding={replicated}""",
+    "scatter by uneven indices of a type that has not all places": """
+      t = s32[400] parameter(0), sharding={devices=[4]<=[4]}
+      i = u8[6,1] parameter(1), sharding={devices=[4,1]<=[4]}
+      u = s32[6] parameter(2), sharding={devices=[4]<=[4]}
+      ROOT s = s32[400] scatter(t, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+        index_vector_dim=1, to_apply=max""",
     "update out of bounds of a divided dimension": """
       a = f32[8,2] parameter(0), sharding={devices=[4,1]<=[4]}
       u = f32[1,2] parameter(1)

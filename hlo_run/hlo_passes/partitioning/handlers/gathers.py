@@ -38,6 +38,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     tiles_along,
     trivial_dims,
     whole_components,
+    wide_indices,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -50,7 +51,9 @@ def gather(v: Visit) -> Part:
     operand, indices = v.parts
     if operand.hlo is indices.hlo:
         indices = indices.having(v.b.copy(indices.hlo), indices.sharding)
-    return v.made(_partition(_Gather(v.hlo, Indexed.of(v.hlo), operand, indices, v.hlo.shape, v.leaf), recurses=True))
+    what = Indexed.of(v.hlo)
+    indices = wide_indices(operand, indices, what)
+    return v.made(_partition(_Gather(v.hlo, what, operand, indices, v.hlo.shape, v.leaf), recurses=True))
 
 
 class _Gather(Struct, frozen=True):

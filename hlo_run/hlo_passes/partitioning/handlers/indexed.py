@@ -98,6 +98,19 @@ def index_bounds(operand: Part, indices: Part, what: Indexed, dims: Sequence[int
     return per_component(b, least, shape, what), per_component(b, most, shape, what)
 
 
+def wide_indices(operand: Part, indices: Part, what: Indexed) -> Part:
+    """Return indices whose type has the numbers of all places in the tiles; XLA's numbers become others in a narrower type."""
+    leaf, dtype = operand.leaf, indices.hlo.shape.dtype
+    if tiles_along(leaf, what.index_map) == 1:
+        return indices
+    places = max(-(-operand.base.dims[dim] // leaf.dims[dim]) * leaf.dims[dim] for dim in what.index_map)
+    if places < 1 << (dtype.bits - dtype.is_signed):
+        return indices
+    shape = indices.hlo.shape.with_element_type("s32")
+    wide = indices.builder.add("convert", shape, [indices.hlo])
+    return Part(wide, indices.base.with_element_type("s32"), indices.sharding, indices.state)
+
+
 def whole_components(indices: Part, what: Indexed) -> Part:
     """Return indices of which every device has all components."""
     vector, leaf = what.index_vector_dim, indices.leaf

@@ -42,6 +42,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     tiles_along,
     trivial_dims,
     whole_components,
+    wide_indices,
 )
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.masks import fill_excess
@@ -71,9 +72,11 @@ def scatter(v: Visit) -> Part:
             operands = tuple(part.reshard(shared) for part in operands)
     if indices.hlo in (*own, *(part.hlo for part in updates)):
         indices = _copied(indices)
+    what = Indexed.of(v.hlo)
+    indices = wide_indices(operands[0], indices, what)
     if not divides_evenly(indices.base, indices.leaf):
         indices = _without_excess(indices)
-    made = _partition(_Scatter(v.hlo, Indexed.of(v.hlo), operands, indices, updates, v.hlo.shape, v.leaf), recurses=True)
+    made = _partition(_Scatter(v.hlo, what, operands, indices, updates, v.hlo.shape, v.leaf), recurses=True)
     return v.made(made, same_for_all(v.hlo.shape, v.leaf))
 
 
