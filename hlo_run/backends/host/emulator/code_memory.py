@@ -41,15 +41,16 @@ def _load(w: CodeWriter, op: Operation) -> None:
         return
     pointer, displacement = w.pointer(address, _space(op))
     item, size = _item_type(op.type), TYPE_BYTES[op.type]
-    if not isinstance(target, Vector):
+    elements = target.elements if isinstance(target, Vector) else (target,)
+    pieces = op.instruction.used_pieces(size, len(elements))
+    if pieces is None and not isinstance(target, Vector):
         loaded = w.temporary(f"{pointer}.load({displacement}, {size}, {op.line}{_strength(op)})")
         _define_loaded(w, target, loaded, item)
         return
-    names = [w.fresh() for _ in target.elements]
-    mask = op.instruction.used_bytes
-    used = "" if mask is None else f", {tuple(bool(mask >> n * size & (1 << size) - 1) for n in range(len(names)))}"
+    names = [w.fresh() for _ in elements]
+    used = "" if pieces is None else f", {pieces}"
     w.emit(f"{', '.join(names)}, = {pointer}.load_vector({displacement}, {size}, {len(names)}, {op.line}{used})")
-    for element, name in zip(target.elements, names, strict=True):
+    for element, name in zip(elements, names, strict=True):
         _define_loaded(w, element, name, item)
 
 

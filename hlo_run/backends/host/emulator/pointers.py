@@ -19,6 +19,8 @@ from hlo_run.backends.host.emulator.memory import (
 )
 
 Array = NDArray[Any]
+# Per item: the used bytes as aligned pieces (first byte in the item, size), see `Instruction.used_pieces`.
+UsedPieces = list[list[tuple[int, int]]]
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
@@ -134,20 +136,20 @@ class Pointer:
         return view.take(self.index(displacement, item_bytes))
 
     def load_vector(
-        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
+        self, displacement: int, item_bytes: int, count: int, line: int, used: UsedPieces | None = None
     ) -> tuple[Array, ...]:
-        """Return `count` consecutive items per lane, one array per item. Items that are not `used` are poison.
+        """Return `count` consecutive items per lane, one array per item. Bytes that are not `used` are poison.
 
-        Only used items must be within bounds: an aligned access never crosses into another page.
+        Only used bytes must be within bounds: an aligned access never crosses into another page.
         """
         total = item_bytes * count
-        if used is not None and not all(used):
+        if used is not None:
             if ((self.addresses + displacement) & (total - 1)).any():
                 self._fault(displacement, total, "load", line)
-            poison = poisoned(16).view(ITEM_TYPES[item_bytes])[0]
-            unused = np.full(self.offsets.shape, poison)
-            places = [displacement + number * item_bytes for number in range(count)]
-            return tuple(self.load(p, item_bytes, line) if is_used else unused for p, is_used in zip(places, used, strict=True))
+            return tuple(
+                self._load_pieces(displacement + number * item_bytes, item_bytes, pieces, line)
+                for number, pieces in enumerate(used)
+            )
         self.check(displacement, total, "load", line)
         self._observe(displacement, total, "load", line)
         unit = min(total, 16)
@@ -157,6 +159,16 @@ class Pointer:
             parts = whole.view(ITEM_TYPES[item_bytes]).reshape(*whole.shape, unit // item_bytes)
             items += [np.ascontiguousarray(parts[..., number]) for number in range(unit // item_bytes)]
         return tuple(items)
+
+    def _load_pieces(self, displacement: int, item_bytes: int, pieces: list[tuple[int, int]], line: int) -> Array:
+        """Return one item per lane, of which only the pieces (first byte, size) are loaded. The rest is poison."""
+        if pieces == [(0, item_bytes)]:
+            return self.load(displacement, item_bytes, line)
+        item = np.full(self.offsets.shape, poisoned(16).view(ITEM_TYPES[item_bytes])[0])
+        for first, size_bytes in pieces:
+            loaded = self.load(displacement + first, size_bytes, line)
+            item.view(loaded.dtype).reshape(*item.shape, -1)[..., first // size_bytes] = loaded
+        return item
 
     def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
         """Write consecutive items per lane. If lanes write to the same address, the last lane's value remains."""
@@ -203,9 +215,9 @@ class MixedPointer(Pointer):
         return result.reshape(self.lanes.shape)
 
     def load_vector(
-        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
+        self, displacement: int, item_bytes: int, count: int, line: int, used: UsedPieces | None = None
     ) -> tuple[Array, ...]:
-        """Return `count` consecutive items per lane, one array per item. Items that are not `used` are poison."""
+        """Return `count` consecutive items per lane, one array per item. Bytes that are not `used` are poison."""
         results = [np.empty(self.lanes.count, ITEM_TYPES[item_bytes]) for _ in range(count)]
         for selection, pointer in self._parts:
             for result, part in zip(results, pointer.load_vector(displacement, item_bytes, count, line, used), strict=True):

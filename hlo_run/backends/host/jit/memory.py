@@ -231,24 +231,19 @@ def _load(e: Body, op: Operation) -> None:
         return
     elements = target.elements if isinstance(target, Vector) else (target,)
     item, size = _item_type(op.type), TYPE_BYTES[op.type]
-    used = _used_items(op, size, len(elements))
+    pieces = op.instruction.used_pieces(size, len(elements))
     is_constant = "nc" in op.flags
-    if all(used):
+    if pieces is None:
         place = locate(e, address, space, size * len(elements), "load")
         e.note_load("constant" if is_constant else place.space)
         if place.condition:
             e.note_places(place.affine, size, len(elements))
         names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements), place.stays), is_load=True)
     else:
-        names = _load_used(e, op, address, space, size, used)
+        names = [_load_used(e, op, address, space, (number, size), used) for number, used in enumerate(pieces)]
     for element, name in zip(elements, names, strict=True):
         if not isinstance(element, Sink):
             define_integer(e, element, name, item)
-
-
-def _used_items(op: Operation, size: int, count: int) -> list[bool]:
-    mask = op.instruction.used_bytes
-    return [mask is None or bool(mask >> number * size & (1 << size) - 1) for number in range(count)]
 
 
 def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[str, str]]]:
@@ -263,21 +258,27 @@ def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tu
     return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {marks}")) for place in places]
 
 
-def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, used: list[bool]) -> list[str]:
-    """Load only the used items. The others are poison and may be out of bounds."""
+def _load_used(e: Body, op: Operation, address: Operand, space: str, item: tuple[int, int], used: list[tuple[int, int]]) -> str:
+    """Load only the used pieces of an item (its number, its bytes). The rest is poison and may be out of bounds."""
     assert isinstance(address, Address), "memory is accessed through an address"
-    poison = int.from_bytes(int(POISON).to_bytes(2, "little") * 4, "little") & ((1 << 8 * size) - 1)
-    names: list[str] = []
-    for number, is_used in enumerate(used):
-        if not is_used:
-            names.append(str(poison - (1 << 8 * size) if poison >> (8 * size - 1) else poison))
-            continue
-        place = locate(e, Address(address.base, address.offset + number * size), space, size, "load")
+    number, size = item
+    type_name = f"i{8 * size}"
+    poison = bytearray(int(POISON).to_bytes(2, "little") * 4)[:size]
+    for first, size_bytes in used:
+        poison[first : first + size_bytes] = bytes(size_bytes)
+    whole = str(int.from_bytes(poison, "little", signed=True))
+    for first, size_bytes in used:
+        place = locate(e, Address(address.base, address.offset + number * size + first), space, size_bytes, "load")
         e.note_load(place.space)
         if place.condition:
-            e.note_places(place.affine, size, 1)
-        names += guarded(e, place, op.line, _single_load(e, size, place.stays), is_load=True)
-    return names
+            e.note_places(place.affine, size_bytes, 1)
+        (name,) = guarded(e, place, op.line, _single_load(e, size_bytes, place.stays), is_load=True)
+        if size_bytes == size:
+            return name
+        wide = e.b.op(f"zext i{8 * size_bytes} {name} to {type_name}")
+        moved = e.b.op(f"shl {type_name} {wide}, {8 * first}")
+        whole = e.b.op(f"or {type_name} {moved}, {whole}")
+    return whole
 
 
 def _load_parameter(e: Body, op: Operation, target: Operand, address: Operand) -> None:

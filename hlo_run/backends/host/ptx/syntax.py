@@ -100,8 +100,8 @@ class Guard(Struct, frozen=True):
 class Instruction(Struct, frozen=True):
     """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`. Lines count from 1.
 
-    `used_bytes` is a mask of the used bytes of a vector load (bit 0: the lowest address), None if all are used. LLVM may widen an
-    aligned load over unused elements, and marks the used bytes in a pragma.
+    `used_bytes` is a mask of the used bytes of a load (bit 0: the lowest address), None if all are used. LLVM may widen
+    an aligned load over unused bytes, also over a part of an item, and marks the used bytes in a pragma.
     """
 
     opcode: str
@@ -111,10 +111,28 @@ class Instruction(Struct, frozen=True):
     line: int
     used_bytes: int | None = None
 
+    def used_pieces(self, item_bytes: int, count: int) -> list[list[tuple[int, int]]] | None:
+        """Return the used bytes of each item as aligned pieces (first byte in the item, size); None if all are used."""
+        mask = self.used_bytes
+        if mask is None or not ~mask & ((1 << item_bytes * count) - 1):
+            return None
+        return [_pieces(mask >> number * item_bytes, item_bytes) for number in range(count)]
+
     @property
     def spelling(self) -> str:
         """The instruction's name in the text: `fma.rn.f32`."""
         return ".".join((self.opcode, *self.modifiers))
+
+
+def _pieces(mask: int, size_bytes: int, first: int = 0) -> list[tuple[int, int]]:
+    """Halve a piece until all its bytes are used, or none."""
+    part = mask >> first & (1 << size_bytes) - 1
+    if not part:
+        return []
+    if part == (1 << size_bytes) - 1:
+        return [(first, size_bytes)]
+    half = size_bytes // 2
+    return _pieces(mask, half, first) + _pieces(mask, half, first + half)
 
 
 class Label(Struct, frozen=True):
