@@ -4,8 +4,9 @@
         =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"192"}}
 
 The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
-grows by the same step each time. The index may also be an element of the state that holds the counter of the iteration before,
-or a parameter of a computation that is called once. With constant indices the offset is constant, and there is no `loop_index`.
+grows by the same step each time. It begins with few iterations, as most offsets that are not regular show it there. The index may
+also be an element of the state that holds the counter of the iteration before, or a parameter of a computation that is called
+once. With constant indices the offset is constant, and there is no `loop_index`.
 XLA's `DynamicSliceAnnotator`, but for slices whose elements are not at the offset that it writes: XLA then copies others.
 """
 
@@ -30,6 +31,8 @@ from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
 _SLICES = ("dynamic-slice", "dynamic-update-slice")
 # Their values depend on more than the counter.
 _UNKNOWN = DEVICE_ID | {"custom-call", "parameter"}
+# So many iterations the pass computes first, and then each time so many times as many.
+_FIRST, _GROWTH = 8, 16
 
 
 class DynamicSliceAnnotator(Struct, frozen=True):
@@ -68,20 +71,26 @@ class _Loop(Struct, frozen=True):
 
 
 class _Search:
-    """The values of indices in all iterations, by instruction. Slices often share an index."""
+    """The values of indices in the first iterations, by instruction and number of iterations. Slices often share an index."""
 
     def __init__(self) -> None:
         self._counters: dict[HloComputation, _Counter | None] = {}
-        self._values: dict[HloInstruction, tuple[_Loop, Any] | None] = {}
+        self._loops: dict[HloInstruction, _Loop | None] = {}
+        self._values: dict[tuple[HloInstruction, int], Any] = {}
 
-    def values(self, index: HloInstruction) -> tuple[_Loop, Any] | None:
-        """Return the loop that determines a scalar integer, and its int64 values in the order of iterations; else None."""
+    def values(self, index: HloInstruction, limit: int) -> tuple[_Loop, Any] | None:
+        """Return the loop that determines a scalar integer, and its int64 values in at most `limit` iterations; else None."""
         index = _at_call(index)
-        if index not in self._values:
-            loop = self._loop(index)
-            values = None if loop is None else _evaluate(index, loop)
-            self._values[index] = None if loop is None or values is None else (loop, values)
-        return self._values[index]
+        if index not in self._loops:
+            self._loops[index] = self._loop(index)
+        loop = self._loops[index]
+        if loop is None:
+            return None
+        count = min(limit, loop.trip_count)
+        if (index, count) not in self._values:
+            self._values[index, count] = _evaluate(index, loop, count)
+        values = self._values[index, count]
+        return None if values is None else (loop, values)
 
     def _loop(self, index: HloInstruction) -> _Loop | None:
         body = index.parent
@@ -149,33 +158,33 @@ def _behind_copies(value: HloInstruction) -> HloInstruction:
     return value
 
 
-def _evaluate(index: HloInstruction, loop: _Loop) -> Any:
-    """Return the values of an index in all iterations; None if it cannot be evaluated."""
+def _evaluate(index: HloInstruction, loop: _Loop, count: int) -> Any:
+    """Return the values of an index in the first iterations; None if it cannot be evaluated."""
     dtype = loop.variable.shape.dtype.numpy
-    counted = (loop.init + np.arange(loop.trip_count, dtype=np.int64) * loop.step).astype(dtype)
+    counted = (loop.init + np.arange(count, dtype=np.int64) * loop.step).astype(dtype)
     if index is loop.variable:
         return counted.astype(np.int64)
     from hlo_run.reference.evaluate.evaluate import evaluate  # most indices are the counter itself
 
     try:
-        return np.asarray(evaluate(_all_iterations(index, loop), [counted])).astype(np.int64)
+        return np.asarray(evaluate(_iterations(index, loop, count), [counted])).astype(np.int64)
     except HloRunError:
         return None
 
 
-def _all_iterations(index: HloInstruction, loop: _Loop) -> HloModule:
-    """Return a module that maps the counter's values to those of an index."""
+def _iterations(index: HloInstruction, loop: _Loop, count: int) -> HloModule:
+    """Return a module that maps `count` values of the counter to those of an index."""
     module = isolate_between(index, [loop.variable], "offsets")
     one, entry = module.entry, HloComputation("all")
     counter = entry.add(
         HloInstruction(
             "counter",
             "parameter",
-            Shape.array(loop.variable.shape.element_type, (loop.trip_count,)),
+            Shape.array(loop.variable.shape.element_type, (count,)),
             attrs={"parameter_number": 0},
         )
     )
-    shape = Shape.array(index.shape.element_type, (loop.trip_count,))
+    shape = Shape.array(index.shape.element_type, (count,))
     entry.add(HloInstruction("map", "map", shape, [counter], {"dimensions": (0,)}, {"to_apply": (one,)}), is_root=True)
     module.add_computation(entry, is_entry=True)
     return module
@@ -183,6 +192,17 @@ def _all_iterations(index: HloInstruction, loop: _Loop) -> HloModule:
 
 def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | None:
     """Return the record of a slice; None if its offset is not known."""
+    limit = _FIRST
+    while (found := _first_offsets(instruction, search, limit)) is not None:
+        loop, record = found
+        if loop is None or loop.trip_count <= limit:
+            return record
+        limit *= _GROWTH
+    return None
+
+
+def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> tuple[_Loop | None, dict[str, str]] | None:
+    """Return a slice's loop, if it has one, and the record that at most `limit` iterations give; None if they give none."""
     whole = instruction.operands[0].shape
     part = instruction.shape if instruction.opcode == "dynamic-slice" else instruction.operands[1].shape
     strides = _strides_bytes(whole)
@@ -201,7 +221,7 @@ def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | N
             fixed += number * stride
             clamped = clamped + min(max(number, 0), size - taken) * stride
             continue
-        found = search.values(index)
+        found = search.values(index, limit)
         if found is None or (loop is not None and found[0] != loop):
             return None
         loop = found[0]
@@ -211,12 +231,12 @@ def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | N
     if np.any(np.clip(fixed + (0 if moving is None else moving), 0, whole.size_bytes - part.size_bytes) != clamped):
         return None
     if moving is None:
-        return {"byte_offset": str(fixed), "byte_stride": "0"}
+        return loop, {"byte_offset": str(fixed), "byte_stride": "0"}
     steps = np.diff(moving)
     if np.any(steps != steps[:1]):
         return None
     stride_bytes = int(steps[0]) if steps.size else 0
-    return {"loop_index": "0", "byte_offset": str(int(moving[0]) + fixed), "byte_stride": str(stride_bytes)}
+    return loop, {"loop_index": "0", "byte_offset": str(int(moving[0]) + fixed), "byte_stride": str(stride_bytes)}
 
 
 def _strides_bytes(shape: Shape) -> Sequence[int | None]:
