@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 from hlo_run.artifact import ArraySpec, ArrayTree, Thunk
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.backend_config import read_config
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.kernel_requests import KernelRequests
 from hlo_run.target import TargetSpec
@@ -53,14 +53,10 @@ EmitThunk: TypeAlias = Callable[[ThunkContext, HloInstruction], "list[Thunk]"]
 
 def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
     """Return the instruction's backend_config as JSON; empty if it has none. Raises ParseError for invalid JSON."""
-    text = instruction.backend_config.strip()
-    if not text.startswith("{"):
-        return {}
     try:
-        config = json.loads(text)
+        return read_config(instruction.backend_config)
     except ValueError as error:
         raise ParseError(f"the backend_config of %{instruction.name} is not valid JSON: {error}", instruction.where) from None
-    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
 
 
 def record(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -11,8 +11,8 @@ Mirrors XLA's `CanShareOperandBufferWithUser` with the rules of its GPU `alias_i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+from typing import Any, cast
 
 from hlo_run.analysis.buffers.alias_pairs import InPlacePair, in_place_pairs
 from hlo_run.analysis.buffers.dataflow_values import HloValue, subshape
@@ -22,12 +22,12 @@ from hlo_run.analysis.tiling.emitter_kind import choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.analysis.tiling.node_facts import is_real_reduction
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 
 _BYTE_BITS = 8
 # The number of operand c among a, b, c.
 _ADDEND = 2
-_BETA = re.compile(r'"beta":\s*"?(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)')
 
 
 class BufferSharing:
@@ -91,8 +91,10 @@ def _sorted_in_place(fusion: HloInstruction, number: int, output: ShapeIndex) ->
 
 def _adds_matrix(call: HloInstruction) -> bool:
     """True for a cuBLASLt product that adds beta times a matrix, which it reads where it writes."""
-    found = _BETA.search(call.backend_config)
-    return call.custom_call_target == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
+    if call.custom_call_target != "__cublas$lt$matmul":
+        return False
+    record: object = config_of(call.backend_config).get("gemm_backend_config")
+    return isinstance(record, dict) and float(cast("dict[str, Any]", record).get("beta", 0)) != 0
 
 
 def _same_room(one: Shape, other: Shape) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from typing import Any, cast
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, DONE_OF
+from hlo_run.hlo.values.backend_config import config_of
 
 COLLECTIVE_SPACE = 1
 """The memory space of these buffers."""
@@ -16,7 +17,7 @@ EXCHANGES = tuple(
     sorted((COLLECTIVE | {done for start, done in DONE_OF.items() if start in COLLECTIVE}) - {"collective-broadcast"})
 )
 """The collectives with such buffers. XLA leaves collective-broadcasts out."""
-_SYMMETRIC = re.compile(r'"collectives_mode"\s*:\s*"COLLECTIVES_SYMMETRIC_MEMORY"')
+_SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
@@ -48,4 +49,5 @@ def _wrapped(instruction: HloInstruction) -> str:
 
 def _is_symmetric(instruction: HloInstruction) -> bool:
     """True if `collectives_mode` in the backend_config asks for symmetric memory."""
-    return _SYMMETRIC.search(instruction.backend_config) is not None
+    record: object = config_of(instruction.backend_config).get("collective_backend_config")
+    return isinstance(record, dict) and cast("dict[str, Any]", record).get("collectives_mode") == _SYMMETRIC

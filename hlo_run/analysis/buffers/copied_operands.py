@@ -8,13 +8,12 @@ Mirrors the choices of XLA's `MemcpyFusion` and of its copies of static slices.
 
 from __future__ import annotations
 
-import json
-
 from msgspec import Struct
 
 from hlo_run.analysis.fusion_owner import is_slice_copy
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.backend_config import read_config
 
 
 class CopiedOperand(Struct, frozen=True):
@@ -130,7 +129,7 @@ def _dynamic_place(slice_: HloInstruction) -> SlicePlace | None:
     if whole.opcode != "parameter":
         return None
     try:
-        found = json.loads(slice_.backend_config or "{}")["dynamic_slice_config"]
+        found = read_config(slice_.backend_config)["dynamic_slice_config"]
         numbers = [int(found.get(name, 0)) for name in ("byte_offset", "byte_stride", "loop_index")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -5,7 +5,6 @@ Mirrors the handlers of XLA's `HloCostAnalysis` and `GpuHloCostAnalysis` for fus
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from hlo_run.analysis.cost.convolution_products import convolution_products
 from hlo_run.analysis.cost.op_cycles import cycles_per_element
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -161,7 +161,7 @@ def _custom_call(instruction: HloInstruction, cost: OpCost, target: TargetSpec) 
     if instruction.custom_call_target not in _PRODUCT_CALLS:
         _nothing(instruction, cost, target)
         return
-    config = json.loads(instruction.backend_config or "{}").get("gemm_backend_config", {})
+    config = config_of(instruction.backend_config).get("gemm_backend_config", {})
     lhs = instruction.operands[0].shape
     width = math.prod(lhs.dims[int(dim)] for dim in config.get("dot_dimension_numbers", {}).get("lhs_contracting_dimensions", ()))
     cost.flops = _FLOPS_PER_FMA * product.element_count * width

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -10,6 +9,7 @@ from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, TRANSFER
+from hlo_run.hlo.values.backend_config import config_of
 
 COLLECTIVE_STREAM = "collective"
 """The stream annotation of a computation that runs on the stream of collectives."""
@@ -38,21 +38,9 @@ def async_kind(instruction: HloInstruction) -> AsyncKind:
     return AsyncKind("", opcode)
 
 
-def gpu_config(instruction: HloInstruction) -> dict[str, Any]:
-    """Return the backend_config as a dict; empty if it is not JSON."""
-    text = instruction.backend_config.strip()
-    if not text.startswith("{"):
-        return {}
-    try:
-        config: object = json.loads(text)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
-
-
 def collective_config(instruction: HloInstruction) -> Mapping[str, Any]:
     """Return the collective's part of the backend_config; empty if there is none."""
-    found: object = gpu_config(instruction).get(_CONFIG)
+    found: object = config_of(instruction.backend_config).get(_CONFIG)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 

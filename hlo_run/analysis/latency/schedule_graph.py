@@ -9,12 +9,13 @@ import math
 from collections.abc import Sequence
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis
-from hlo_run.analysis.latency.async_kinds import gpu_config, overlaps_from, overlaps_until
+from hlo_run.analysis.latency.async_kinds import overlaps_from, overlaps_until
 from hlo_run.analysis.latency.estimator import LatencyEstimator
 from hlo_run.analysis.latency.resources import Resource, Streams
 from hlo_run.analysis.latency.scheduling_groups import group_number
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.walks import reaches
 
 _AT_ONCE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
@@ -108,7 +109,7 @@ def _is_at_once(instruction: HloInstruction) -> bool:
 
 def _hints(instruction: HloInstruction, is_start: bool, is_done: bool) -> tuple[bool, bool, int]:
     """Return whether the instruction is scheduled first (so that it runs late), last, and its priority among the last."""
-    if instruction.backend_config and gpu_config(instruction).get("force_earliest_schedule"):
+    if instruction.backend_config and config_of(instruction.backend_config).get("force_earliest_schedule"):
         return False, True, 0
     hint = frontend_attribute(instruction, _HINT)
     if not hint:

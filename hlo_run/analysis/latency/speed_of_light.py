@@ -11,13 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
-from hlo_run.analysis.latency.async_kinds import async_kind, gpu_config, is_collective_done, is_collective_start
+from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_done, is_collective_start
 from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metadata_nanoseconds
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
@@ -91,7 +92,7 @@ class SpeedOfLight:
                 "rhs_batch_dimensions": instruction.rhs_batch_dims,
             }
         elif instruction.opcode == "custom-call" and instruction.custom_call_target in PRODUCT_CALLS:
-            numbers = gpu_config(instruction).get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
+            numbers = config_of(instruction.backend_config).get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
         else:
             return None
         lhs, rhs = instruction.operands[0].shape, instruction.operands[1].shape

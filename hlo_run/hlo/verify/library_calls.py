@@ -5,7 +5,6 @@ Neither the parser nor XLA's verifier looks at them, but passes, kernels and the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -17,6 +16,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.matrix_calls import matrix_call
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.block_scaling import (
     BLOCK_SCALED_DOT,
     DEQUANTIZE,
@@ -62,11 +62,7 @@ class _Call(Struct, frozen=True):
 
     def config(self, name: str) -> Mapping[str, Any]:
         """Return a record of the backend_config, or the whole record without it."""
-        try:
-            parsed = json.loads(self.instruction.backend_config or "{}")
-        except ValueError:
-            return {}
-        whole = cast("Mapping[str, Any]", parsed if isinstance(parsed, dict) else {})
+        whole = config_of(self.instruction.backend_config)
         found = whole.get(name)
         return cast("Mapping[str, Any]", found) if isinstance(found, dict) else whole
 

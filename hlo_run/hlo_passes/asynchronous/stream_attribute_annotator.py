@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import queue_of, set_queue
 
@@ -43,7 +43,7 @@ class StreamAttributeAnnotator(Struct, frozen=True):
 def _own_queue(computation: HloComputation) -> str:
     """Return the queue of the root; the default if another instruction has another one."""
     root = computation.root
-    if root.opcode == "tuple" or not gpu_config(root):
+    if root.opcode == "tuple" or not config_of(root.backend_config):
         return _DEFAULT
     queue = queue_of(root)
     others = {queue_of(instruction) for instruction in computation.instructions}

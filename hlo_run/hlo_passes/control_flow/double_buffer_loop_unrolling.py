@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
@@ -39,7 +40,7 @@ class DoubleBufferLoopUnrolling(Struct, frozen=True):
         del ctx
         version = module.version
         for loop in module.instructions_of("while"):
-            config = _config(loop)
+            config = config_of(loop.backend_config)
             count = _trip_count(config)
             strategy = self._strategy(loop)
             if count <= 1 or not strategy or loop.while_body.root.opcode not in ("tuple", "while"):
@@ -62,14 +63,6 @@ class DoubleBufferLoopUnrolling(Struct, frozen=True):
             named = [name for name in ("double_buffer", "full") if name in asked.replace("-", "_")]
             return named[0] if "_xla_loop_unroll_strategy" in asked and named else ""
         return self.unroll_strategy
-
-
-def _config(loop: HloInstruction) -> dict[str, Any]:
-    try:
-        config: Any = json.loads(loop.backend_config or "{}")
-    except ValueError:
-        return {}
-    return dict(config) if isinstance(config, dict) else {}  # pyright: ignore[reportUnknownArgumentType] - JSON
 
 
 def _trip_count(config: dict[str, Any]) -> int:
@@ -118,7 +111,7 @@ def _place_slices(values: Iterable[HloInstruction], iterations: _Iterations) -> 
             _place_slices(value.fused_computation.instructions, iterations)
         if value.opcode not in ("dynamic-slice", "dynamic-update-slice") or not value.backend_config:
             continue
-        config = json.loads(value.backend_config)
+        config = config_of(value.backend_config)
         place = config.get("dynamic_slice_config", {})
         # A loop further out has its iterations as before.
         if place.get("loop_index") != "0":

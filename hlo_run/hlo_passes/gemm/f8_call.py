@@ -15,9 +15,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from hlo_run.analysis.dot_dims import Side, dot_side
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.gemm.edits import Edits
 from hlo_run.hlo_passes.gemm.f8_operands import F8Operand, match_f8_operand, moved_value
@@ -85,7 +85,7 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
     record["scale_mode"] = _TENSOR_SCALING
     batch = tuple(range(len(dot_side(dot, 0).batch)))
     shape = _rounded(dot.shape, batch)
-    config = gpu_backend_config("gemm_backend_config", record, gpu_config(dot))
+    config = gpu_backend_config("gemm_backend_config", record, config_of(dot.backend_config))
     attributes = {"custom_call_target": F8_MATMUL, "backend_config": config}
     name = "cublas-batch-gemm" if batch else "cublas-gemm"
     made = HloInstruction(name, "custom-call", shape, [*operands, *scales], attributes | kept_attributes(dot), None, dot.where)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
@@ -25,14 +25,14 @@ def is_call(instruction: HloInstruction, *targets: str) -> bool:
 
 def gemm_record(call: HloInstruction) -> dict[str, Any]:
     """Return a copy of the `gemm_backend_config` of a call; empty if it has none or its backend_config is not JSON."""
-    config = _config(call)
+    config = config_of(call.backend_config)
     found = config.get("gemm_backend_config")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def update_record(call: HloInstruction, **changes: Any) -> None:
     """Set fields of the `gemm_backend_config` of a call."""
-    config = _config(call)
+    config = config_of(call.backend_config)
     gemm = gemm_record(call) | {name: _number(value) for name, value in changes.items()}
     call.attrs["backend_config"] = to_json(config | {"gemm_backend_config": gemm})
 
@@ -55,14 +55,6 @@ def has_auxiliary(call: HloInstruction) -> bool:
 def takes_epilogues(call: HloInstruction) -> bool:
     """Return True if cuBLASLt has epilogues for the type of the result."""
     return call.shape.element_type in _WITH_EPILOGUES
-
-
-def _config(call: HloInstruction) -> dict[str, Any]:
-    try:
-        config: Any = json.loads(call.backend_config or "{}")
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
 
 
 def _number(value: Any) -> Any:

@@ -8,7 +8,6 @@ left side is tried if it is a broadcast, else the right one. XLA's `GemmBroadcas
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
@@ -45,7 +45,7 @@ class CublasGemmBroadcastFoldingRewriter(Struct, frozen=True):
 def _fold(call: HloInstruction, number: int) -> bool:
     """Change the call's config to the dimension numbers of the broadcast's operand; return False if that is not possible."""
     broadcast, side = call.operands[number], ("lhs", "rhs")[number]
-    config: dict[str, Any] = json.loads(call.backend_config)
+    config = config_of(call.backend_config)
     dims: dict[str, Any] = config["gemm_backend_config"]["dot_dimension_numbers"]
     added = broadcast.shape.rank - broadcast.operands[0].shape.rank
     batch, contracting = _numbers(dims, f"{side}_batch_dimensions"), _numbers(dims, f"{side}_contracting_dimensions")

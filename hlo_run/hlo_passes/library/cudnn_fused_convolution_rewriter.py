@@ -13,7 +13,6 @@ if it is clamped to s8 or converted from f32. Other convolutions to s32 become w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -22,6 +21,7 @@ from msgspec import Struct
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
@@ -134,7 +134,7 @@ def _call_of(result: HloInstruction, may_be_depthwise: bool = False) -> _Call | 
     groups = call.feature_group_count
     if not may_be_depthwise and groups > 1 and groups == call.operands[0].shape.dims[labels.input.second_dim]:
         return None
-    config = json.loads(call.backend_config or "{}")
+    config = config_of(call.backend_config)
     return _Call(call, config, result) if _CONFIG in config else None
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _LAYOUT_ONLY = ("bitcast", "copy", "reshape")
@@ -59,7 +59,7 @@ class _Loop(Struct, frozen=True):
 def _counted(loop: HloInstruction) -> _Loop | None:
     if loop.operands[0].opcode != "tuple" or loop.sharding is not None or loop.while_body.root.opcode != "tuple":
         return None
-    config = gpu_config(loop)
+    config = config_of(loop.backend_config)
     trips, step = _record(config, "known_trip_count").get("n", 0), _record(config, "known_init_step")
     if int(trips) <= 0 or int(step.get("init", 0)) != 0 or int(step.get("step", 0)) != 1:
         return None

@@ -12,7 +12,6 @@ XLA's `DynamicSliceAnnotator`, but for slices whose elements are not at the offs
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
@@ -47,7 +47,7 @@ class DynamicSliceAnnotator(Struct, frozen=True):
         for instruction in module.instructions_of(*_SLICES):
             found = _offsets(instruction, search)
             if found is not None:
-                config = json.loads(instruction.backend_config) if instruction.backend_config else dict(NO_RECORD)
+                config = config_of(instruction.backend_config) or dict(NO_RECORD)
                 instruction.attrs["backend_config"] = to_json({**config, "dynamic_slice_config": found})
                 instruction.touch()
 
@@ -135,7 +135,7 @@ class _Search:
 def _counter(loop: HloInstruction) -> _Counter | None:
     """Return the counter that `while-loop-trip-count-annotator` wrote into the loop's config."""
     try:
-        config = json.loads(loop.backend_config or "{}")
+        config = config_of(loop.backend_config)
         count, steps, place = (config[name] for name in ("known_trip_count", "known_init_step", "known_induction_variable"))
         return _Counter(int(place.get("tuple_index", 0)), int(steps.get("init", 0)), int(steps.get("step", 0)), int(count["n"]))
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -11,7 +11,6 @@ XLA's `FusionDynamicMemcpyRewriter`. The thunk is XLA's kDynamicSliceFusion.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config
@@ -91,7 +91,7 @@ def _copied(fusion: HloInstruction) -> HloInstruction | None:
 def _is_placed(instruction: HloInstruction) -> bool:
     """True unless the instruction is a slice at an unknown place, or one that is not contiguous."""
     if instruction.opcode in _DYNAMIC:
-        return "dynamic_slice_config" in (json.loads(instruction.backend_config) if instruction.backend_config else {})
+        return "dynamic_slice_config" in config_of(instruction.backend_config)
     return instruction.opcode != "slice" or _is_contiguous(instruction, instruction.operands[0].shape)
 
 

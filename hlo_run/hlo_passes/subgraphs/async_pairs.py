@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 
@@ -78,22 +78,26 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", 
 
 def queue_of(instruction: HloInstruction) -> str:
     """Return the number of the stream in an instruction's backend_config; `0` is the default."""
-    return str(gpu_config(instruction).get("operation_queue_id", "0"))
+    return str(config_of(instruction.backend_config).get("operation_queue_id", "0"))
 
 
 def set_queue(instruction: HloInstruction, queue: str) -> None:
     """Write the number of a stream into an instruction's backend_config."""
-    instruction.attrs["backend_config"] = whole_backend_config(gpu_config(instruction) | {"operation_queue_id": queue})
+    instruction.attrs["backend_config"] = whole_backend_config(
+        config_of(instruction.backend_config) | {"operation_queue_id": queue}
+    )
 
 
 def set_earliest(instruction: HloInstruction) -> None:
     """Say in an instruction's backend_config that schedulers put it as early as they can."""
-    instruction.attrs["backend_config"] = whole_backend_config(gpu_config(instruction) | {"force_earliest_schedule": True})
+    instruction.attrs["backend_config"] = whole_backend_config(
+        config_of(instruction.backend_config) | {"force_earliest_schedule": True}
+    )
 
 
 def allow_late(done: HloInstruction) -> None:
     """Say in the backend_config of a done that it need not follow its start at once."""
-    done.attrs["backend_config"] = whole_backend_config(gpu_config(done) | {"force_earliest_schedule": False})
+    done.attrs["backend_config"] = whole_backend_config(config_of(done.backend_config) | {"force_earliest_schedule": False})
 
 
 def set_sync(start: HloInstruction, is_sync: bool) -> None:
@@ -103,6 +107,6 @@ def set_sync(start: HloInstruction, is_sync: bool) -> None:
 
 def set_collective_config(collective: HloInstruction, **fields: bool | str) -> None:
     """Set fields of the record about collectives in the backend_config of a collective, or of its start."""
-    config = gpu_config(collective)
+    config = config_of(collective.backend_config)
     record = _COLLECTIVE_DEFAULTS | dict(config.get(_RECORD, {})) | fields
     collective.attrs["backend_config"] = whole_backend_config(config | {_RECORD: record})

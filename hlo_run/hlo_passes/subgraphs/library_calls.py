@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hlo_run.analysis.dot_dims import Side, dot_side, size_of
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -84,7 +84,7 @@ def gemm_call(dot: HloInstruction) -> HloInstruction | None:
 
 def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
     """Return the attributes of the custom call for a dot, which runs on the dot's stream."""
-    config = gpu_backend_config("gemm_backend_config", product_record(dot), gpu_config(dot))
+    config = gpu_backend_config("gemm_backend_config", product_record(dot), config_of(dot.backend_config))
     return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
 
 

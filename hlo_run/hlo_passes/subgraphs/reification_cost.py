@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import read_config
 from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 
 _LIST = re.compile(r'"reification_cost":\[([^\]]*)\]')
@@ -36,12 +36,10 @@ def _whole(config: str) -> str | None:
     if _LIST.search(config) is not None:
         return config
     try:
-        known: object = json.loads(config or "{}")
+        known = read_config(config)
     except ValueError:
         return None
-    if not isinstance(known, dict):
-        return None
-    return whole_backend_config(cast("dict[str, Any]", known))
+    return whole_backend_config(known) if known or config.strip() in ("", "{}") else None
 
 
 def _number(value: float) -> str:

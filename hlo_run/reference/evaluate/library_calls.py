@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
+from hlo_run.hlo.values.backend_config import read_config
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.convolution import convolution_labels
@@ -28,10 +28,9 @@ from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, n
 
 def _config(instruction: HloInstruction) -> Mapping[str, Any]:
     try:
-        config = json.loads(instruction.backend_config or "{}")
+        return read_config(instruction.backend_config)
     except ValueError:
         raise unsupported(instruction, "a custom call whose backend_config is not JSON") from None
-    return cast("Mapping[str, Any]", config) if isinstance(config, dict) else {}
 
 
 def _with_workspace(instruction: HloInstruction, *arrays: Array) -> Value:

@@ -14,11 +14,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.latency.async_kinds import gpu_config
 from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
+from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 
 _NUMBER = "collective_id"
@@ -70,5 +70,5 @@ class CollectiveCombinerAnnotator(Struct, frozen=True):
 def _is_sync(start: HloInstruction) -> bool:
     return (
         start.opcode in ("async-start", *ASYNC_START)
-        and gpu_config(start).get("collective_backend_config", {}).get("is_sync") is True
+        and config_of(start.backend_config).get("collective_backend_config", {}).get("is_sync") is True
     )
