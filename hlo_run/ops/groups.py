@@ -76,7 +76,8 @@ def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
     }[mode]
     # A module without the attribute has 1, which is not checked.
     if 1 not in wanted and len(members) not in wanted:
-        raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)}")
+        header = f"replica_count={replicas}, num_partitions={partitions}"
+        raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)} ({header})")
     sizes = {len(group) for group in groups}
     if len(sizes) > 1 and of_one_size:
         raise refuse(f"replica groups must be of one size, but have the sizes {braces(sorted(sizes))}")

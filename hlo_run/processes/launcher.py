@@ -186,6 +186,8 @@ def launch_of_flags(flags: LaunchFlags, environment: Mapping[str, str] = os.envi
     if count == 1:
         if number > 0:
             raise UsageError(f"--task_id={number} needs --num_nodes, the number of processes")
+        if address and not flags.num_nodes:
+            raise UsageError(f"--address={address} needs --num_nodes, the number of processes")
         return Launch()
     is_launched = found.count == count
     if number < 0:

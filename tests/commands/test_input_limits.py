@@ -28,12 +28,31 @@ def test_numbers_of_devices(flag: str, code: int, message: str, tmp_path: Path, 
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("count", ["-1", "0", "1000000"])
-def test_numbers_of_devices_in_the_header(count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+_GATHER = """HloModule m
+ENTRY e {
+  x = f32[4] parameter(0)
+  ROOT r = f32[8] all-gather(x), dimensions={0}, replica_groups={{0,1}}, channel_id=1, use_global_device_ids=true
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["replica_count", "num_partitions"])
+@pytest.mark.parametrize(
+    ("text", "count", "code", "message"),
+    [
+        (_GATHER, "-2", 3, "at least 1 replica and 1 partition, not on -2"),
+        (_GATHER, "0", 3, "at least 1 replica and 1 partition, not on 0"),
+        (_GATHER, "5000", 3, "=5000"),
+        (_TEXT, "1000000", 4, "1 to 4096 devices"),
+    ],
+)
+def test_numbers_of_devices_in_the_header(
+    name: str, text: str, count: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "m.hlo"
-    file.write_text(_TEXT.replace("HloModule m", f"HloModule m, replica_count={count}"))
-    assert run(["--cache=off", str(file)]) in (3, 4)
-    assert "internal error" not in capsys.readouterr().err
+    file.write_text(text.replace("HloModule m", f"HloModule m, {name}={count}"))
+    assert run(["--cache=off", str(file)]) == code
+    assert message in capsys.readouterr().err
 
 
 def test_a_closed_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

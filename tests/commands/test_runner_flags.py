@@ -240,6 +240,7 @@ def test_a_compilation_may_end_with_the_layouts(tmp_path: Path, capsys: pytest.C
     ("flag", "message"),
     [
         ("--task_id=1", "needs --num_nodes"),
+        ("--address=h:1", "needs --num_nodes"),
         ("--gpu_client_mem_fraction=1.5", "between 0 and 1"),
         ("--force_auto_layout", "entry_computation_layout"),
         ("--execution_options_path=x.pbtxt", "does not read an ExecutionOptions message"),
@@ -252,5 +253,5 @@ def test_flags_of_the_runner_that_cannot_act_say_why(
     file.write_text("HloModule m ENTRY e { ROOT p = f32[2] parameter(0) }")
     assert run([flag, str(file)]) == 2
     assert message in capsys.readouterr().err
-    accepted = ["--task_id=0", "--address=h:1", "--gpu_client_mem_fraction=0.5", "--gpu_client_initialization_timeout_sec=9"]
+    accepted = ["--task_id=0", "--gpu_client_mem_fraction=0.5", "--gpu_client_initialization_timeout_sec=9"]
     assert run([*accepted, "--use_layouts_from_hlo_module", "--stage=hlo-input", str(file)]) == 0

@@ -95,6 +95,7 @@ def test_flags_come_before_launchers() -> None:
 
     assert launch(TORCHRUN).number == 3
     assert launch(TORCHRUN, num_nodes=1) == Launch()
+    assert launch({}, num_nodes=1, address="h:5") == Launch()
     assert launch(TORCHRUN, address="h:5").address == "h:5"
     assert launch({}, num_nodes=2, task_id=1, address="[::1]:5") == Launch(2, 1, "[::1]:5", 1)
     for flags, message in (
@@ -104,6 +105,7 @@ def test_flags_come_before_launchers() -> None:
         ({"num_nodes": 2, "task_id": 0, "address": "h"}, "is not HOST:PORT"),
         ({"num_nodes": 2, "task_id": 0, "address": "h:70000"}, "is not HOST:PORT"),
         ({"task_id": 1}, "needs --num_nodes"),
+        ({"address": "h:5"}, "--address=h:5 needs --num_nodes"),
     ):
         with pytest.raises(UsageError, match=message):
             launch({}, **flags)
