@@ -103,3 +103,12 @@ $leave:
     inner = np.arange(64) & 3
     expected = [4 + sum(range(2, n + 1)) if n else 0 for n in inner]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("count", "left"), [(3, 0), (30, 30)])
+def test_either_all_loops_of_a_kernel_are_written_out_or_none(count: int, left: int) -> None:
+    body = LOOP.format(start=0, step=1, relation="lt", sign="", end=64)
+    scopes = "".join(f"{{\n.reg .b32 %r2;{body}}}\n".replace("$loop", f"$loop{number}") for number in range(count))
+    graph = graph_of(kernel(scopes, 2))
+    assert loops(graph) == count
+    assert loops(unroll(graph)) == left

@@ -35,6 +35,8 @@ from hlo_run.backends.host.ptx.syntax import (
 
 _MOST_TURNS = 64
 _MOST_OPERATIONS = 1500
+# LLVM's time grows faster than the code. One loop that stays keeps the loop over threads from being vectorised: then all stay.
+_MOST_OF_A_KERNEL = 6000
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "eq": int.__eq__,
     "ne": int.__ne__,
@@ -51,9 +53,10 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {"add": int.__add__, "sub
 
 
 def unroll(graph: KernelGraph) -> KernelGraph:
-    """Return the kernel with its short single-block loops unrolled; the same graph if it has none."""
+    """Return the kernel with its short single-block loops unrolled; the same graph if it has none or much code."""
     loops = {block.index: values for block in graph.blocks if (values := _turns(graph, block)) is not None}
-    if not loops:
+    written = sum(len(graph.blocks[index].operations) * (len(turns) - 1) for index, turns in loops.items())
+    if not loops or written > _MOST_OF_A_KERNEL:
         return graph
     registers = dict(graph.registers)
     blocks = [_written_out(block, loops[block.index], registers) if block.index in loops else block for block in graph.blocks]
