@@ -74,9 +74,11 @@ def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
         PARTITIONS: (partitions,),
         FLATTENED: (replicas * partitions,),
     }[mode]
+    header = f"replica_count={replicas}, num_partitions={partitions}"
+    if min(replicas, partitions) < 1:
+        raise refuse(f"the module's header must name at least one replica and one partition, found {header}")
     # A module without the attribute has 1, which is not checked.
     if 1 not in wanted and len(members) not in wanted:
-        header = f"replica_count={replicas}, num_partitions={partitions}"
         raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)} ({header})")
     sizes = {len(group) for group in groups}
     if len(sizes) > 1 and of_one_size:

@@ -40,8 +40,8 @@ ENTRY e {
 @pytest.mark.parametrize(
     ("text", "count", "code", "message"),
     [
-        (_GATHER, "-2", 3, "at least 1 replica and 1 partition, not on -2"),
-        (_GATHER, "0", 3, "at least 1 replica and 1 partition, not on 0"),
+        (_GATHER, "-2", 3, "at least one replica and one partition, found "),
+        (_GATHER, "0", 3, "at least one replica and one partition, found "),
         (_GATHER, "5000", 3, "=5000"),
         (_TEXT, "1000000", 4, "1 to 4096 devices"),
     ],

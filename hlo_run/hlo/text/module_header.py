@@ -78,19 +78,11 @@ def _index_text(text: str) -> str:
     return braces(_index(text))
 
 
-def _parse_count(lexer: Lexer) -> int:
-    start = lexer.pos
-    count = parse_int(lexer)
-    if count < 1:
-        raise lexer.error(f"a module runs on at least 1 replica and 1 partition, not on {count}", start)
-    return count
-
-
 HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
     "is_scheduled": parse_bool,
     "alias_passthrough_params": parse_bool,
-    "replica_count": _parse_count,
-    "num_partitions": _parse_count,
+    "replica_count": parse_int,
+    "num_partitions": parse_int,
     "entry_computation_layout": parse_entry_layout,
     "frontend_attributes": parse_frontend_attributes,
     "input_output_alias": parse_alias,
