@@ -1,4 +1,4 @@
-"""Time modules on Host with several simulated devices against real XLA:CPU with as many virtual devices.
+"""Time modules on Host's JIT with several simulated devices against real XLA:CPU with as many virtual devices.
 
     python3 scripts/venv.py python benchmarks/devices.py FILE... [--iterations N]
 
@@ -89,7 +89,7 @@ def _times(path: Path, iterations: int) -> tuple[float, float]:
     executable = compile_module(PassContext(preset("h100"), Options(), ()), module)
     whole = [values] * count
     arguments = split_arguments(executable.divided, whole, count) if executable.divided is not None else whole
-    backend = HostBackend()
+    backend = HostBackend(engine="jit")
     seconds: list[float] = []
     for _ in range(iterations + 1):
         begin = time.perf_counter()
