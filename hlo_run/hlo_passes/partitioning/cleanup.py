@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
-from hlo_run.hlo.values.sharding import Sharding
+from hlo_run.hlo_passes.equal_values import EqualValues
 from hlo_run.hlo_passes.observer import PIPELINE_START
 
 _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
@@ -52,47 +52,19 @@ def _forward_elements(module: HloModule, computations: Sequence[HloComputation])
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
-    """Merge equal instructions, unless they stand for instructions with different shardings.
-
-    As in XLA, equal iotas stay, but instructions that read equal iotas are equal.
-    """
-    keys = ValueKeys(False)
-    first: dict[Hashable, list[tuple[HloInstruction, Sharding | None]]] = {}
-    iotas: dict[Hashable, int] = {}
-    numbers: dict[HloInstruction, int] = {}
+    """Merge equal instructions, unless they stand for instructions with different shardings."""
+    values = EqualValues(ValueKeys(False))
     for instruction in computation.post_order():
-        numbers[instruction] = len(numbers)
+        values.number(instruction)
         if instruction.opcode == "iota":
-            numbers[instruction] = iotas.setdefault(_key(keys, instruction, ()), numbers[instruction])
             continue
-        _read_first_iotas(instruction, numbers)
+        values.read_first_iotas(instruction)
         is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
-        sharding = instruction.sharding if instruction.opcode != "constant" else None
-        known = first.setdefault(_key(keys, instruction, tuple(numbers[o] for o in instruction.operands)), [])
-        same = next((old for old, other in known if sharding is None or other is None or other == sharding), None)
-        if same is None:
-            known.append((instruction, sharding))
-        else:
+        same = values.first_like(instruction)
+        if same is not None:
             module.replace_uses(instruction, same)
-
-
-def _key(keys: ValueKeys, instruction: HloInstruction, operands: tuple[int, ...]) -> Hashable:
-    """Return the key of an instruction's value without its sharding."""
-    sharding = instruction.attrs.pop("sharding", None)
-    key = keys.of(instruction, operands)
-    if sharding is not None:
-        instruction.attrs["sharding"] = sharding
-    return key
-
-
-def _read_first_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int]) -> None:
-    """Let operands of one instruction that are equal iotas be one of them."""
-    first: dict[int, HloInstruction] = {}
-    for operand in dict.fromkeys(instruction.operands):
-        if operand.opcode == "iota" and first.setdefault(numbers[operand], operand) is not operand:
-            instruction.replace_operand(operand, first[numbers[operand]])
 
 
 def _remove_unreached(computation: HloComputation) -> None:

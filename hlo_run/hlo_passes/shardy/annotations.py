@@ -54,7 +54,8 @@ class Annotations(Struct, frozen=True):
             found *= count
         elif name == shardy.SHARDING and len(found) == count:
             for leaf, (_, shape) in zip(found, instruction.shape.leaves(), strict=False):
-                if shape.is_array and len(leaf.dims) != shape.rank:
+                on_one_device = leaf.mesh.maximal_device is not None and not leaf.dims
+                if shape.is_array and len(leaf.dims) != shape.rank and not on_one_device:
                     array = shape.to_string(layout=False)
                     raise Unsupported(f"the sharding of {array} has {len(leaf.dims)} dimensions: {text}", instruction.where)
         if len(found) != count:

@@ -20,6 +20,7 @@ from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, DEVICE_ID
 from hlo_run.hlo.unchanged import is_settled, mark_settled
+from hlo_run.hlo_passes.equal_values import EqualValues
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -56,30 +57,21 @@ class HloCse(Struct, frozen=True):
 def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel, only_scalars: bool) -> bool:
     """Merge equal instructions of a computation; return True if something was merged."""
     changed = _merge_constants(module, computation, keys, fuel, only_scalars)
-    # Keys have the numbers of operands, not the operands' keys, so they stay short. Equal iotas have one number.
-    first: dict[Hashable, list[HloInstruction]] = {}
-    iotas: dict[Hashable, HloInstruction] = {}
-    numbers: dict[HloInstruction, int] = {}
+    values = EqualValues(keys)
     ordered = {p for i in computation.instructions for p in i.control_predecessors}
     unused = Leftovers()
     for instruction in computation.post_order():
         if instruction in unused:
             continue
-        numbers[instruction] = len(numbers)
-        if instruction.opcode == "iota":
-            same = iotas.setdefault(keys.of(instruction, ()), instruction)
-            numbers[instruction] = numbers[same]
+        values.number(instruction)
         if instruction.control_predecessors or instruction in ordered:
             continue
         if not _may_merge(instruction) or (only_scalars and not _is_scalar(instruction)):
-            changed = _merge_iotas(instruction, numbers, unused) or changed
+            changed = _merge_iotas(values, instruction, unused) or changed
             continue
-        key = keys.of(instruction, tuple(numbers[o] for o in instruction.operands), without="sharding")
-        alike = first.setdefault(key, [])
-        same = next((other for other in alike if _may_share_sharding(instruction, other)), None)
+        same = values.first_like(instruction)
         if same is None:
-            alike.append(instruction)
-            changed = _merge_iotas(instruction, numbers, unused) or changed
+            changed = _merge_iotas(values, instruction, unused) or changed
         elif fuel.take("cse"):
             module.replace_uses(instruction, same)
             unused.add(instruction)
@@ -118,21 +110,12 @@ def _read_first_results(body: HloComputation) -> None:
                     user.touch()
 
 
-def _may_share_sharding(one: HloInstruction, other: HloInstruction) -> bool:
-    """True for two instructions of one sharding, or if one has none, as in XLA."""
-    return one.sharding is None or other.sharding is None or one.sharding == other.sharding
-
-
-def _merge_iotas(instruction: HloInstruction, numbers: dict[HloInstruction, int], unused: Leftovers) -> bool:
+def _merge_iotas(values: EqualValues, instruction: HloInstruction, unused: Leftovers) -> bool:
     """Let operands that are equal iotas be the first of them; return True if there were such."""
-    first: dict[int, HloInstruction] = {}
-    changed = False
-    for operand in dict.fromkeys(instruction.operands):
-        if operand.opcode == "iota" and first.setdefault(numbers[operand], operand) is not operand:
-            instruction.replace_operand(operand, first[numbers[operand]])
-            unused.add(operand)
-            changed = True
-    return changed
+    others = values.read_first_iotas(instruction)
+    for iota in others:
+        unused.add(iota)
+    return bool(others)
 
 
 def _is_scalar(instruction: HloInstruction) -> bool:
