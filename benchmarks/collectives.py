@@ -29,7 +29,7 @@ from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.processes import partners as partners_module
 from hlo_run.processes.launcher import Launch
-from hlo_run.processes.messages import Farewell, send
+from hlo_run.processes.messages import send
 from hlo_run.processes.partners import Partners
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -81,7 +81,7 @@ def partner(executable: Executable, connection: socket.socket, bytes_per_second:
     limit_speed(bytes_per_second)
     partners = Partners(Launch(2, 1), {0: connection}, most_bytes(executable, 2))
     serve(HostBackend(engine="jit"), executable, partners, 2)
-    partners.close(Farewell(0, 1))
+    partners.close()
 
 
 def limit_speed(bytes_per_second: float) -> None:
@@ -144,7 +144,7 @@ def main() -> None:
         name = f"two processes, {speed:g} MB/s" if speed else "two processes, loopback"
         print(f"| {name} | {measured(runs[0], runs[1], flags.rounds)} |", flush=True)
         for each in joined:
-            each.close(Farewell(0))
+            each.close()
     alone = [runner(executable, HostBackend(engine="jit"), values) for executable in sides]
     print(f"| one process | {measured(alone[0], alone[1], flags.rounds)} |")
 

@@ -128,6 +128,9 @@ class _ComputationFusion:
     def _is_sibling(self, node: Node) -> bool:
         if not node.users or not self._outputs.is_root(node):
             return False
+        # A loop that reduces several arrays computes them in each thread, and stays alone.
+        if node.kind == "kLoop" and node.root.opcode == "reduce" and node.root.instruction.shape.is_tuple:
+            return False
         return not node.is_multi_output or all(user.opcode == "get-tuple-element" for user in node.users)
 
     def _may_join(self, one: Node, two: Node, source: Node) -> Decision:
