@@ -2,7 +2,8 @@
 
     b = opt-barrier(x)   =>   x
 
-XLA's `OptimizationBarrierExpander`.
+What runs before or after a barrier then runs before or after its operand. Leaves unused operands. XLA's
+`OptimizationBarrierExpander`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_unused
-from hlo_run.hlo.graph import HloModule
+from hlo_run.analysis.topological_order import runs_before
+from hlo_run.hlo.edit import bypass
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -24,7 +26,22 @@ class CseBarrierExpander(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        barriers = module.instructions_of("opt-barrier")
-        for barrier in barriers:
-            module.replace(barrier, barrier.operands[0])
-        remove_unused(barriers)
+        for barrier in module.instructions_of("opt-barrier"):
+            _hand_order_on(module, barrier)
+            bypass(module, barrier, inherits=False)
+
+
+def _hand_order_on(module: HloModule, barrier: HloInstruction) -> None:
+    """Move the control dependencies of a barrier to its operand, behind those that are there, if no cycle results."""
+    (operand,), computation, first = barrier.operands, barrier.parent, barrier.control_predecessors
+    assert computation is not None, "the barrier is in a computation"
+    # The order of a schedule stays valid if the users of the barrier wait, which `bypass` does.
+    is_scheduled = computation in (module.schedule or {})
+    if first and (is_scheduled or any(one is operand or runs_before(operand, one) for one in first)):
+        return
+    operand.control_predecessors = list(dict.fromkeys((*operand.control_predecessors, *first)))
+    barrier.control_predecessors = []
+    for other in computation.instructions:
+        if barrier in other.control_predecessors:
+            kept = (one for one in other.control_predecessors if one is not barrier)
+            other.control_predecessors = list(dict.fromkeys((*kept, operand)))
