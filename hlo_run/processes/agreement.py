@@ -50,7 +50,7 @@ class Met(Struct):
         except (OSError, Closed):
             raise DeviceError(f"{self.name(number)} ended before the run began", hint=_SEE_HINT) from None
         except BadMessage as error:
-            raise DeviceError(f"{self.name(number)} sends what is no message: {error}") from None
+            raise DeviceError(f"{self.name(number)} sent something that is not a message: {error}") from None
         match message:
             case Ready():
                 self.ready[number] = message

@@ -180,7 +180,7 @@ class Partners:
         except Closed:
             error = DeviceError(f"process {partner.number} ended without a word: its connection is closed", hint=_SEE_HINT)
         except BadMessage as bad:
-            error = DeviceError(f"process {partner.number} sends what is no message: {bad}")
+            error = DeviceError(f"process {partner.number} sent something that is not a message: {bad}")
         except OSError as bad:
             error = _broken(partner.number, bad)
         except ValueError as bad:  # labels with other numbers

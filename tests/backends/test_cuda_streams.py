@@ -148,7 +148,7 @@ def test_a_partner_that_never_comes_is_found_at_the_end(monkeypatch: pytest.Monk
 
 
 def test_time_until_the_own_stream_comes_to_a_collective_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel before the collective takes long: this device computes, and waits for nobody."""
+    """A kernel before the collective takes long: this device still computes, so it does not wait for a partner."""
     first, second = _processes(monkeypatch, (_REDUCE,), wait_seconds=0.05)
     is_done = threading.Event()
     first.driver.do(77, "kernel", is_done.is_set)

@@ -284,7 +284,7 @@ def test_a_process_that_ends_or_fails_is_an_error_of_those_that_wait() -> None:
         (Farewell(5, 1, "out of memory"), "process 1: out of memory"),
         (Farewell(0, 1), "process 1 has ended"),
         (None, "process 1 ended without a word|broke"),
-        (b"\x05\0\0\0\0\0\0\0junk!", "process 1 sends what is no message"),
+        (b"\x05\0\0\0\0\0\0\0junk!", "process 1 sent something that is not a message"),
         (b"\xff" * 8, "a header of"),
     ):
         here, there = socket.socketpair()

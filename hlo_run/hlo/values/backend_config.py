@@ -22,7 +22,7 @@ _HUMP = re.compile(r"[A-Z]")
 
 
 def read_config(text: str) -> dict[str, Any]:
-    """Return the record; empty for a text that begins with no brace. Raises ValueError if a text in braces is no record."""
+    """Return the record. It is empty unless the text begins with a brace. Raises ValueError if braces hold anything else."""
     if not text.lstrip().startswith("{"):
         return {}
     try:

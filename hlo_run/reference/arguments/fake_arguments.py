@@ -141,7 +141,7 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
 
 
 def _apart(constraints: Constraints, count: int, engine: RandomEngine) -> Array | None:
-    """Return starts of windows that do not overlap; None if there is no room for so many."""
+    """Return the starts of windows that do not overlap, or None if they do not all fit."""
     counts = [many for many, _ in constraints.windows]
     rows, room = count // len(counts), math.prod(counts)
     if rows > room or room >= 1 << 62:
