@@ -1,1 +1,1 @@
-"""How devices exchange data: as threads that take turns in one process, and as parcels between processes."""
+"""How devices exchange data: as generators that take turns in one process, and as parcels between processes."""

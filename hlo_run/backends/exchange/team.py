@@ -1,16 +1,18 @@
-"""Run the devices of a run as threads, one at a time, so that every run is deterministic.
+"""Run the devices of a run one at a time, so that every run is deterministic.
 
-A device gives up its turn only when it waits for others. The turn then passes to the next device in order that can continue. If
-none can, the devices are in a deadlock, which is a DeviceError; unless other processes have devices that may still come.
+The work of a device is a generator that yields only when the device waits for others. Then the next device in order that can
+continue goes on. So devices need no threads, and a change of turns costs little more than a call. If no device can continue, they
+are in a deadlock, which is a DeviceError; unless other processes have devices that may still come.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
+import numpy as np
 from msgspec import Struct
 
 from hlo_run.errors import DeviceError
@@ -19,7 +21,7 @@ ResultT = TypeVar("ResultT")
 # The turn of none of the devices: all wait for other processes.
 _NONE = -1
 _WATCH_SECONDS = 0.1
-# A device that is stopped ends at its next thunk. A kernel that does not end keeps its thread.
+# Devices that are stopped end at the next thunk. A kernel that does not end keeps its thread.
 _STOP_SECONDS = 5.0
 
 
@@ -28,12 +30,31 @@ class _Stopped(Exception):
 
 
 class Wait(Struct):
-    """A device waits until `ready`, since the time `began`. `reason` describes the wait in errors, for the devices `missing`."""
+    """A device waits until `ready`, since the time `began`. `reason` describes the wait in errors, for the devices `missing`.
+
+    The team sets the time.
+    """
 
     ready: Callable[[], bool]
     reason: Callable[[], str]
     missing: Callable[[], tuple[int, ...]]
-    began: float
+    began: float = 0.0
+
+
+# The work of a device: yields when the device has to wait, and goes on once the wait is ready.
+Work: TypeAlias = Generator[Wait, None, ResultT]
+
+
+def run_alone(work: Work[ResultT]) -> ResultT:
+    """Return the result of a device without others. Raises DeviceError if it waits."""
+    while True:
+        try:
+            wait = next(work)
+        except StopIteration as end:
+            return end.value
+        if not wait.ready():
+            work.close()
+            raise DeviceError(f"the device waits forever: {wait.reason()}")
 
 
 # Takes the waits by device, and the device that works (-1: none). Returns the reason to stop; None: go on.
@@ -41,10 +62,10 @@ Watch = Callable[[dict[int, Wait], int], "Exception | None"]
 
 
 class Team(Generic[ResultT]):
-    """Runs one function per device.
+    """Runs the work of each device, in the calling thread.
 
-    `watch` is asked now and then whether the devices should go on. With `has_others`, other processes have
-    devices too, which may end the waits: they call `wake`.
+    `watch` is asked now and then whether the devices should go on; then they run in another thread. With `has_others`, other
+    processes have devices too, which may end the waits: they call `wake`.
     """
 
     def __init__(self, devices: Sequence[int], watch: Watch | None = None, *, has_others: bool = False) -> None:
@@ -58,45 +79,33 @@ class Team(Generic[ResultT]):
         self._watch = watch
         self._has_others = has_others
 
-    def run(self, work: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
+    def run(self, work: Sequence[Work[ResultT]]) -> list[ResultT]:
         """Return the results of all devices. Raises the first failure of a device."""
-        pairs = zip(self._devices, work, strict=True)
-        threads = [threading.Thread(target=self._device, args=pair, daemon=True) for pair in pairs]
-        for thread in threads:
-            thread.start()
-        with self._condition:
-            try:
-                while self._left and self._failure is None:
-                    self._condition.wait(None if self._watch is None else _WATCH_SECONDS)
-                    self._look()
-            except KeyboardInterrupt as error:
-                self._fail(error)
-        end = time.monotonic() + _STOP_SECONDS
-        for thread in threads:
-            thread.join(None if self._failure is None else max(0.0, end - time.monotonic()))
+        works = dict(zip(self._devices, work, strict=True))
+        if self._watch is None:
+            self._run_all(works)
+        else:
+            self._run_watched(works)
         if self._failure is not None:
             raise self._failure
         return [self._results[device] for device in self._devices]
+
+    def _run_watched(self, works: dict[int, Work[ResultT]]) -> None:
+        thread = threading.Thread(target=self._run_all, args=(works,), daemon=True)
+        thread.start()
+        with self._condition:
+            try:
+                while self._left and self._failure is None:
+                    self._condition.wait(_WATCH_SECONDS)
+                    self._look()
+            except KeyboardInterrupt as error:
+                self._fail(error)
+        thread.join(None if self._failure is None else _STOP_SECONDS)
 
     @property
     def is_computing(self) -> bool:
         """True if one of the devices has the turn."""
         return self._turn != _NONE and bool(self._left) and self._failure is None
-
-    def wait(
-        self, device: int, ready: Callable[[], bool], reason: Callable[[], str], missing: Callable[[], tuple[int, ...]]
-    ) -> None:
-        """Let other devices run until `ready`. Only the device that has the turn may call this.
-
-        `reason` describes the wait in an error, and `missing` returns the devices that are waited for.
-        """
-        if ready():
-            return
-        with self._condition:
-            self._waits[device] = Wait(ready, reason, missing, time.monotonic())
-            self._pass_on(device)
-            self._await_turn(device)
-            del self._waits[device]
 
     def wake(self) -> None:
         """Look again which device can continue: something came from another process."""
@@ -105,19 +114,15 @@ class Team(Generic[ResultT]):
                 self._pass_on(self._devices[-1])
 
     def check(self) -> None:
-        """Stop the device that calls if another one has failed."""
+        """Stop the device that calls if the devices should not go on."""
         if self._failure is not None:
             raise _Stopped
 
-    def _device(self, device: int, work: Callable[[], ResultT]) -> None:
+    def _run_all(self, works: dict[int, Work[ResultT]]) -> None:
         try:
-            with self._condition:
-                self._await_turn(device)
-            result = work()
-            with self._condition:
-                self._results[device] = result
-                self._left.discard(device)
-                self._pass_on(device)
+            with np.errstate(all="ignore"):  # numpy keeps this setting per thread
+                while self._left and self._failure is None:
+                    self._go_on(works[self._turn])
         except _Stopped:
             pass
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # a custom call may raise any; `run` raises it again
@@ -125,12 +130,28 @@ class Team(Generic[ResultT]):
                 if isinstance(error, DeviceError):
                     error.notes += self._reasons()
                 self._fail(error)
+        finally:
+            for work in works.values():
+                work.close()
 
-    def _await_turn(self, device: int) -> None:
-        while self._turn != device and self._failure is None:
-            self._condition.wait()
-        if self._failure is not None:
-            raise _Stopped
+    def _go_on(self, work: Work[ResultT]) -> None:
+        """Let the device that has the turn work until it waits or ends. Then wait until any can continue."""
+        device = self._turn
+        try:
+            wait = next(work)
+        except StopIteration as end:
+            wait = None
+            self._results[device] = end.value
+        with self._condition:
+            if wait is None:
+                self._left.discard(device)
+            else:
+                wait.began = time.monotonic()
+                self._waits[device] = wait
+            self._pass_on(device)
+            while self._turn == _NONE and self._left and self._failure is None:
+                self._condition.wait()
+            self._waits.pop(self._turn, None)
 
     def _pass_on(self, device: int) -> None:
         """Pass the turn to the next device that can continue. Fail if all that remain wait and no other process can help."""

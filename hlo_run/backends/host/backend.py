@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -152,12 +151,9 @@ class HostBackend:
             link.begin(self._runs, world)
             partners.is_computing = lambda: team.is_computing
 
-        def work(place: int, device: int) -> Literal:
-            with np.errstate(all="ignore"):  # numpy keeps this setting per thread
-                return prepared[place].run(arguments[place], deadline, seed, feeds(device))
-
+        runs = zip(prepared, arguments, devices, strict=True)
         with calm_blas():
-            results = team.run([partial(work, place, device) for place, device in enumerate(devices)])
+            results = team.run([each.work(given, deadline, seed, feeds(device)) for each, given, device in runs])
         self.outfeed = [each.machine.outfeed for each in prepared]
         self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
         return results

@@ -6,20 +6,23 @@ in another thread meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import numpy as np
 
 from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.exchange.world import Meeting
 from hlo_run.backends.host.machine import Machine
-from hlo_run.backends.host.steps import Leaf
-from hlo_run.backends.library.arrays import Array, store, view
+from hlo_run.backends.host.steps import WaitingLeaf
+from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.collectives import members_of
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
 
 
-class CollectiveStep(Leaf):
-    """One device's part of a collective. `run` is `arrive`, then `finish`."""
+class CollectiveStep(WaitingLeaf):
+    """One device's part of a collective. The work is `arrive`, then `finish`."""
 
     def __init__(self, machine: Machine, thunk: CollectiveThunk) -> None:
         self.thunk = thunk
@@ -32,10 +35,10 @@ class CollectiveStep(Leaf):
     def bind(self) -> None:
         """Do nothing: slices are looked up when the step runs."""
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Take the operands, and store the results once all members have arrived."""
         self.arrive(at_once=True)
-        self.finish()
+        yield from self.finish()
 
     def arrive(self, *, at_once: bool = False) -> None:
         """Take the operands. With those of the last member all results are computed: `at_once`, or while the device works on.
@@ -53,30 +56,25 @@ class CollectiveStep(Leaf):
         operands = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
         self._arrived = (members, world.arrive(thunk, members, machine.device, operands, at_once=at_once))
 
-    def finish(self) -> None:
+    def finish(self) -> Generator[Wait]:
         """Wait for the other members and store the results; zeros outside of all groups."""
         machine, thunk = self._machine, self._collective
         (members, meeting), self._arrived = self._arrived, ((), None)
         if meeting is None:
             results = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
         else:
-            results = self._wait(members, meeting)
+            if not meeting.is_complete:
+                yield self._wait(members, meeting)
+            results = meeting.results.result()[machine.device]
         for spec, result in zip(thunk.results, results, strict=True):
             store(spec, machine.read(spec.slice), result)
             machine.mark_written(spec.slice)
 
-    def _wait(self, members: tuple[int, ...], meeting: Meeting) -> list[Array]:
-        machine = self._machine
-        team = machine.world.team
-        if not meeting.is_complete and team is not None:
+    def _wait(self, members: tuple[int, ...], meeting: Meeting) -> Wait:
+        def missing() -> tuple[int, ...]:
+            return tuple(member for member in members if not meeting.has(member))
 
-            def missing() -> tuple[int, ...]:
-                return tuple(member for member in members if not meeting.has(member))
-
-            team.wait(machine.device, lambda: meeting.is_complete, lambda: self._missing(members, meeting), missing)
-        if not meeting.is_complete:
-            raise DeviceError(f"%{self._collective.name} waits forever: {self._missing(members, meeting)}")
-        return meeting.results.result()[machine.device]
+        return Wait(lambda: meeting.is_complete, lambda: self._missing(members, meeting), missing)
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:
         missing = ", ".join(str(member) for member in members if not meeting.has(member))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
 import numpy as np
@@ -42,6 +42,7 @@ from hlo_run.artifact import (
     tree_slices,
 )
 from hlo_run.artifact.division import FedArray
+from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.host.collective_steps import CollectiveStep
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.sort_steps import SortStep, sort_launches
@@ -53,13 +54,15 @@ from hlo_run.backends.host.steps import (
     LibraryStep,
     SliceCopyStep,
     Step,
+    WaitingLeaf,
+    WaitingStep,
 )
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
-from hlo_run.backends.thunk_values import counted, seed_bytes, taken_branch
+from hlo_run.backends.thunk_values import seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import take_tiles
 
@@ -124,18 +127,29 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             assert_never(thunk)
 
 
-def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
-    """Run steps in order. With a deadline or an observer, look at the clock before each step."""
+def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
+    """Run steps in order, and yield their waits. With a deadline or an observer, look at the clock before each step."""
     if machine.deadline is None and machine.observer is None:
         for step in steps:
-            step.run()
+            if isinstance(step, WaitingStep):
+                yield from step.work()
+            else:
+                step.run()
         return
     for step in steps:
         machine.check_time(step.thunk.name)
         begin = time.perf_counter()
-        step.run()
+        if isinstance(step, WaitingStep):
+            yield from step.work()
+        else:
+            step.run()
         if machine.observer is not None:
             machine.observer.add(step.thunk, begin, machine.read)
+
+
+def work_of(step: Step) -> Callable[[], Generator[Wait] | None]:
+    """Return the function that does the work of a step. If the step may wait, it returns a generator of the waits."""
+    return step.work if isinstance(step, WaitingStep) else step.run
 
 
 def every_step(steps: Iterable[Step]) -> Iterator[Step]:
@@ -145,7 +159,7 @@ def every_step(steps: Iterable[Step]) -> Iterator[Step]:
         yield from every_step(step.inner())
 
 
-class _Nested:
+class _Nested(WaitingStep):
     """A step that contains sequences of other steps."""
 
     def __init__(self, machine: Machine, thunk: Thunk, places: tuple[BufferSlice, ...]) -> None:
@@ -169,9 +183,9 @@ class SequenceStep(_Nested):
     def __init__(self, machine: Machine, thunk: SequentialThunk) -> None:
         super().__init__(machine, thunk, ())
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Run the inner steps in order."""
-        run_steps(self._machine, self.sequences[0])
+        yield from run_steps(self._machine, self.sequences[0])
 
 
 class StartStep(_Nested):
@@ -181,20 +195,20 @@ class StartStep(_Nested):
         super().__init__(machine, thunk, ())
         self._key = thunk.key
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Start the collectives, and leave their ends to the `DoneStep`."""
-        started: list[Callable[[], None]] = []
+        started: list[Callable[[], Generator[Wait]]] = []
         for step in self.sequences[0]:
             if isinstance(step, CollectiveStep):
                 step.arrive()
                 started.append(step.finish)
             else:
-                _finish(started)  # a later step may read the results
-                step.run()
+                yield from _finish(started)  # a later step may read the results
+                yield from run_steps(self._machine, [step])
         self._machine.started[self._key] = started
 
 
-class DoneStep(Leaf):
+class DoneStep(WaitingLeaf):
     """Wait for the collectives of a `StartStep`."""
 
     def __init__(self, machine: Machine, thunk: AsyncDoneThunk) -> None:
@@ -206,14 +220,14 @@ class DoneStep(Leaf):
     def bind(self) -> None:
         """Do nothing: the collectives look up their slices themselves."""
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Store the results of the collectives."""
-        _finish(self._machine.started.pop(self._key, []))
+        yield from _finish(self._machine.started.pop(self._key, []))
 
 
-def _finish(started: list[Callable[[], None]]) -> None:
+def _finish(started: list[Callable[[], Generator[Wait]]]) -> Generator[Wait]:
     for finish in started:
-        finish()
+        yield from finish()
     started.clear()
 
 
@@ -226,24 +240,26 @@ class CommandBufferStep(_Nested):
     def __init__(self, machine: Machine, thunk: CommandBufferThunk) -> None:
         touched = accesses(thunk)
         super().__init__(machine, thunk, (*touched.reads, *touched.writes))
-        self._calls: list[Callable[[], None]] | None = None
+        self._calls: list[Callable[[], Generator[Wait] | None]] | None = None
         self.recordings = 0
 
     def bind(self) -> None:
         """Discard the recorded calls."""
         self._calls = None
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Replay the recorded calls, or run the steps one by one."""
         machine = self._machine
         if machine.observer is not None or machine.deadline is not None:
-            run_steps(machine, self.sequences[0])
+            yield from run_steps(machine, self.sequences[0])
             return
         if self._calls is None:
-            self._calls = [step.run for step in self.sequences[0]]
+            self._calls = [work_of(step) for step in self.sequences[0]]
             self.recordings += 1
         for call in self._calls:
-            call()
+            work = call()
+            if work is not None:
+                yield from work
 
 
 class WhileStep(_Nested):
@@ -257,17 +273,22 @@ class WhileStep(_Nested):
         """Take the memory of the predicate."""
         self._predicate = self._machine.read(self.slices[0])
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Run the loop. Raises DeviceError if the run is out of time."""
         machine, (condition, body) = self._machine, self.sequences
-
-        def goes_on() -> bool:
-            run_steps(machine, condition)
-            return bool(self._predicate[0])
-
-        for _ in counted(machine.iterations, self.trip_count, goes_on):
-            run_steps(machine, body)
-            machine.check_time(self.thunk.name)
+        iterations, count = machine.iterations, self.trip_count
+        iterations.append(0)
+        try:
+            while count is None or iterations[-1] < count:
+                if count is None:
+                    yield from run_steps(machine, condition)
+                    if not self._predicate[0]:
+                        break
+                yield from run_steps(machine, body)
+                machine.check_time(self.thunk.name)
+                iterations[-1] += 1
+        finally:
+            iterations.pop()
 
 
 class ConditionalStep(_Nested):
@@ -286,9 +307,9 @@ class ConditionalStep(_Nested):
         """Take the memory of the selector."""
         self._selector = self._machine.read(self.slices[0])
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Run the steps of one branch."""
-        run_steps(self._machine, self.sequences[taken_branch(self.conditional, self._selector)])
+        yield from run_steps(self._machine, self.sequences[taken_branch(self.conditional, self._selector)])
 
 
 class CustomCallStep(Leaf):
@@ -319,7 +340,7 @@ class CustomCallStep(Leaf):
         return tuple(self._array(part) for part in tree)
 
 
-class TransferStep(Leaf):
+class TransferStep(WaitingLeaf):
     """Infeed, outfeed, and send and recv between devices or with the host."""
 
     def __init__(self, machine: Machine, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
@@ -331,7 +352,7 @@ class TransferStep(Leaf):
     def bind(self) -> None:
         """Do nothing: slices are looked up when the step runs."""
 
-    def run(self) -> None:
+    def work(self) -> Generator[Wait]:
         """Do the transfer. A recv writes zeros if no device sends to it. Raises DeviceError if a message does not arrive."""
         machine = self._machine
         match self.thunk:
@@ -352,7 +373,7 @@ class TransferStep(Leaf):
             case RecvThunk(channel=channel, pairs=pairs):
                 source = next((source for source, target in self._between(pairs) if target == machine.device), -1)
                 nothing = [np.zeros(piece.size_bytes, np.uint8) for piece in self.slices]
-                self._write(nothing if source < 0 else self._received(channel, source))
+                self._write(nothing if source < 0 else (yield from self._received(channel, source)))
 
     def _fed(self, arrays: tuple[FedArray, ...]) -> Iterator[NDArray[Any]]:
         machine = self._machine
@@ -366,15 +387,13 @@ class TransferStep(Leaf):
             raise DeviceError(f"%{self.thunk.name} has no source-target pairs", hint=hint)
         return pairs or ((0, 0),)
 
-    def _received(self, channel: int, source: int) -> list[Bytes]:
+    def _received(self, channel: int, source: int) -> Generator[Wait, None, list[Bytes]]:
         """Wait for the next message from `source` and return its arrays as bytes."""
         machine = self._machine
         waiting = machine.world.box(channel, source, machine.device)
         reason = f"%{self.thunk.name}: device {source} sends nothing on channel {channel}"
-        if machine.world.team is not None:
-            machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason, lambda: (source,))
         if not waiting:
-            raise DeviceError(f"%{self.thunk.name} waits forever: nothing was sent on channel {channel}")
+            yield Wait(lambda: bool(waiting), lambda: reason, lambda: (source,))
         return waiting.popleft()
 
     def _write(self, data: Sequence[Bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
+from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region, poisoned
@@ -118,7 +119,7 @@ class Machine:
         """The numbers of the iterations, from 0, of the loops that run; the innermost one last."""
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
-        self.started: dict[str, list[Callable[[], None]]] = {}
+        self.started: dict[str, list[Callable[[], Generator[Wait]]]] = {}
         """By the key of a thunk on another stream: what is left to do when its results are needed."""
         self.rng_states = RngStates()
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))

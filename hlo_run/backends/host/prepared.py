@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.artifact import Executable
+from hlo_run.backends.exchange.team import Work, run_alone
 from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.control_steps import every_step, make_steps, run_steps
 from hlo_run.backends.host.jit.engine import ReadyLaunch
@@ -42,14 +43,18 @@ class Prepared:
 
     def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
+        return run_alone(self.work(arguments, deadline, seed, feed))
+
+    def work(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Work[Literal]:
+        """Run as `run` does. Yields when the device waits for others."""
         machine = self.machine
         machine.start(deadline, seed, feed)
         try:
             self._bind(machine.place(arguments))
             if self._recording is None:
-                run_steps(machine, self._steps)
+                yield from run_steps(machine, self._steps)
             else:
-                self._recording.run()
+                yield from self._recording.work()
             machine.check_result()
             if machine.observer is not None:
                 machine.observer.end_run()

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
 from msgspec import Struct
 
 from hlo_run.artifact import BufferSlice, LoopOffset
+from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.host.control_steps import (
     CommandBufferStep,
     ConditionalStep,
     SequenceStep,
     WhileStep,
     every_step,
+    run_steps,
+    work_of,
 )
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.jit.body import CANCELLED
@@ -57,7 +60,7 @@ class Recording:
         self._iterations: list[MemoryOffset] = []
         """Words of the list with the iterations of the loops around, innermost last. Loops that copy no slice are left out."""
         self._zero = self._list.data([0])
-        self._calls: dict[int, tuple[Callable[[], None], Step]] = {}
+        self._calls: dict[int, tuple[Callable[[], Generator[Wait] | None], Step]] = {}
         self._spreads: list[_Spread] = []
         self._play_steps(steps)
         self._list.add(Op.END)
@@ -70,22 +73,22 @@ class Recording:
         """Set the addresses of the allocations."""
         self._player.move(places)
 
-    def run(self) -> None:
-        """Play the list to its end. Raises the errors of the steps, and DeviceError after a timeout."""
+    def work(self) -> Generator[Wait]:
+        """Play the list to its end, and yield the waits. Raises the errors of the steps, and DeviceError after a timeout."""
         self._memory.reset()
         deadline = self._machine.deadline
         if deadline is None:
-            self._play()
+            yield from self._play()
             return
         watch = threading.Timer(max(0.0, deadline - time.monotonic()), self._memory.stop)
         watch.start()
         try:
-            self._play()
+            yield from self._play()
         finally:
             watch.cancel()
             watch.join()
 
-    def _play(self) -> None:
+    def _play(self) -> Generator[Wait]:
         player, machine = self._player, self._machine
         player.rest()
         status, where = self._play_from(0)
@@ -100,7 +103,9 @@ class Recording:
                 if status is Status.FAULT:
                     raise JitFault(*self._memory.fault())
                 machine.check_time(step.thunk.name)
-                call()
+                work = call()
+                if work is not None:
+                    yield from work
             except JitFault as fault:
                 self._explain(step, fault)
             status, where = self._play_from(where + 1)
@@ -148,7 +153,7 @@ class Recording:
             case SequenceStep() | CommandBufferStep():
                 self._play_steps(step.sequences[0])
             case _:
-                run = self._in_loops(step) if _copies_slices((step,)) else step.run
+                run = self._in_loops(step) if _copies_slices((step,)) else work_of(step)
                 self._calls[self._list.add(Op.CALL)] = run, step
 
     def _place_in_loop(self, whole: BufferSlice, offset: LoopOffset, size_bytes: int) -> MemoryOffset:
@@ -157,13 +162,13 @@ class Recording:
         factor = self._iterations[-1 - offset.loop] if is_around else self._zero
         return self._list.data([factor, _place(whole), offset.first_bytes, offset.step_bytes, whole.size_bytes - size_bytes])
 
-    def _in_loops(self, step: Step) -> Callable[[], None]:
+    def _in_loops(self, step: Step) -> Callable[[], Generator[Wait]]:
         """Return a function that runs a step which copies slices, with the numbers of the iterations."""
         around, machine = tuple(self._iterations), self._machine
 
-        def run() -> None:
+        def run() -> Generator[Wait]:
             machine.iterations[:] = [self._player.word(place) for place in around]
-            step.run()
+            yield from run_steps(machine, [step])
             machine.iterations.clear()
 
         return run

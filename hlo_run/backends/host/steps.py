@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from hlo_run.artifact import (
     SliceCopyThunk,
     Thunk,
 )
+from hlo_run.backends.exchange.team import Wait, run_alone
 from hlo_run.backends.host.emulator.checks import make_observer
 from hlo_run.backends.host.emulator.emulator import check_launch
 from hlo_run.backends.host.emulator.lanes import Launch
@@ -63,6 +65,22 @@ class Leaf:
     def inner(self) -> Iterator[Step]:
         """Yield nothing."""
         return iter(())
+
+
+class WaitingStep(ABC):
+    """A step that may wait for other devices."""
+
+    @abstractmethod
+    def work(self) -> Generator[Wait]:
+        """Do the work of the thunk. Yields when the device has to wait."""
+
+    def run(self) -> None:
+        """Do the work of the thunk. Raises DeviceError if it has to wait."""
+        run_alone(self.work())
+
+
+class WaitingLeaf(WaitingStep, Leaf):
+    """A step without inner steps that may wait for other devices."""
 
 
 class KernelStep(Leaf):

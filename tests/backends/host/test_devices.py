@@ -11,7 +11,7 @@ import pytest
 from hlo_run import parse
 from hlo_run.artifact import CollectiveThunk
 from hlo_run.backends.exchange import world
-from hlo_run.backends.exchange.team import Team
+from hlo_run.backends.exchange.team import Team, Wait, Work
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.collectives import combine
@@ -253,19 +253,45 @@ ENTRY e {{
 
 
 def test_the_first_failure_of_a_team_is_raised() -> None:
-    team: Team[int] = Team(range(3))
     seen: list[int] = []
+    ended: list[int] = []
 
-    def work(number: int) -> int:
+    def work(number: int) -> Work[int]:
         seen.append(number)
         if number == 1:
             raise DeviceError("broken")
-        team.wait(number, lambda: len(seen) == 3, lambda: "never mind", tuple)
+        try:
+            yield Wait(lambda: len(seen) == 3, lambda: "never mind", tuple)
+        finally:
+            ended.append(number)
         return number
 
-    with pytest.raises(DeviceError, match="broken"):
-        team.run([lambda number=number: work(number) for number in range(3)])
-    assert seen == [0, 1]
+    with pytest.raises(DeviceError, match="broken") as caught:
+        Team[int](range(3)).run([work(number) for number in range(3)])
+    assert (seen, ended) == ([0, 1], [0])
+    assert caught.value.notes == ("device 0: never mind",)
+
+
+def test_turns_go_round_and_a_watch_stops_devices_that_run() -> None:
+    turns: list[tuple[int, int]] = []
+
+    def work(number: int) -> Work[int]:
+        for turn in range(3):
+            turns.append((turn, number))
+            yield Wait(lambda: True, str, tuple)
+        return number
+
+    assert Team[int](range(3)).run([work(number) for number in range(3)]) == [0, 1, 2]
+    assert turns == sorted(turns)
+
+    def endless() -> Work[int]:
+        while True:
+            team.check()
+            yield Wait(lambda: True, str, tuple)
+
+    team = Team[int](range(2), lambda waits, turn: DeviceError(f"enough after {len(waits) + turn >= 0}"))
+    with pytest.raises(DeviceError, match="enough after True"):
+        team.run([endless(), endless()])
 
 
 ASYNC = f"""HloModule m, is_scheduled=true, num_partitions=2

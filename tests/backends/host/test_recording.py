@@ -87,8 +87,8 @@ def expected(times: int, x: Any) -> Any:
 @pytest.mark.parametrize("options", [None, UNKNOWN])
 def test_loops_and_branches(options: Options | None, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
-    run = recording.Recording.run
-    monkeypatch.setattr(recording.Recording, "run", lambda self: (played.append(1), run(self)))  # type: ignore[misc]
+    work = recording.Recording.work
+    monkeypatch.setattr(recording.Recording, "work", lambda self: (played.append(1), work(self))[1])  # type: ignore[misc]
     program = compiled(NESTED, options)
     backend = HostBackend(engine="jit")
     others = [HostBackend(engine="emulator"), HostBackend(engine="jit", profile=True)]  # step by step
