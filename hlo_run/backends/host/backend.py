@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -21,7 +23,7 @@ from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
 from hlo_run.backends.host.jit.workers import JitFault
-from hlo_run.backends.host.prepared import Prepared
+from hlo_run.backends.host.prepared import Prepared, kernel_launches
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.ptx.parser import parse_module
 from hlo_run.backends.library.blas import calm_blas
@@ -37,8 +39,12 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "emulator", "jit")
 """The values of `--host_engine`."""
-_LONG_LAUNCH = 40_000_000
-"""Thread-instructions from which compiling to native code pays. The emulator runs about 800 million a second."""
+_WORTH_COMPILING = 40_000_000
+"""Thread-instructions from which compiling any kernel to native code pays. The emulator runs about 800 million a second."""
+_COMPILING, _COMPILING_EACH = 8_000_000, 240_000
+"""Thread-instructions in the time that compiling takes, and each instruction of the kernel adds."""
+_LEAST_THREADS = 3000
+"""The emulator takes as long for an instruction of fewer threads: about 4 us."""
 
 
 class HostBackend:
@@ -46,8 +52,9 @@ class HostBackend:
 
     `checks` names the checks besides bounds and alignment, which are always on: names of `CHECKS`, or `all`.
     A run stops after `timeout_seconds` (0: never). With the check `statistics`, the attribute of that name describes the launches
-    of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs long launches and executables that carry
-    machine code; the emulator runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
+    of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs executables that carry machine code, long
+    launches, and kernels that all devices together have launched so often that compiling pays, from the next run on; the emulator
+    runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
     float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk. `watch`
     is told of every thunk that ran. Devices wait `wait_seconds` for each other, as `Patience` counts them.
     Raises UsageError for an unknown check or engine.
@@ -79,6 +86,9 @@ class HostBackend:
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
+        self._counted: tuple[Executable, dict[tuple[str, str], int]] | None = None  # the work of one device's run
+        self._work: Counter[tuple[str, str]] = Counter()  # of all runs
+        self._native: set[tuple[str, str]] = set()  # kernels with enough work
         self._has_code = False  # the executable carries machine code for this processor
         self._prepared: Prepared | None = None
         self._team: list[Prepared] | None = None
@@ -114,6 +124,7 @@ class HostBackend:
             self._take_code(executable)
             prepared = self._prepared = Prepared(self, executable, self._checks, self._observer)
         prepared.machine.world.messages = {}
+        self._count_work(executable, 1)
         with calm_blas(), np.errstate(all="ignore"):
             result = prepared.run(arguments, deadline, seed, feeds(0))
         self.statistics = tuple(prepared.machine.statistics)
@@ -151,6 +162,7 @@ class HostBackend:
             link.begin(self._runs, world)
             partners.is_computing = lambda: team.is_computing
 
+        self._count_work(executable, len(prepared))
         runs = zip(prepared, arguments, devices, strict=True)
         with calm_blas():
             results = team.run([each.work(given, deadline, seed, feeds(device)) for each, given, device in runs])
@@ -241,9 +253,27 @@ class HostBackend:
             return self._engine == "jit"
         if self._has_code:
             return True
-        instructions = sum(len(block.operations) for block in graph.blocks)
-        turns = GUESSED_TURNS if has_loops(graph) else 1
-        return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
+        kernel = launch.kernel
+        return (kernel.ptx, kernel.name) in self._native or _work_of(graph, kernel) >= _WORTH_COMPILING
+
+    @property
+    def native_kernels(self) -> int:
+        """The number of kernels that run in native code because their launches together take long."""
+        return len(self._native)
+
+    def _count_work(self, executable: Executable, devices: int) -> None:
+        """Count the work of a run that begins, and choose the kernels for native code. Each device does the same work."""
+        if self._engine != "auto" or self._has_code or self._checks - ALWAYS_ON:
+            return
+        if self._counted is None or self._counted[0] is not executable:
+            launches = kernel_launches(executable)
+            kernels = [(kernel, (kernel.ptx, kernel.name)) for kernel in executable.kernels if kernel.name in launches]
+            work = {key: launches[kernel.name] * _work_of(self.graph(kernel), kernel) for kernel, key in kernels}
+            self._counted = (executable, work)
+        for key, work in self._counted[1].items():
+            self._work[key] += devices * work
+            if key not in self._native and self._work[key] >= _work_to_compile(self._graphs[key]):
+                self._native.add(key)
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
         """Run the faulting block on the emulator, which raises a precise error. Raises a general DeviceError if it does not."""
@@ -255,6 +285,20 @@ class HostBackend:
         if key not in self._programs:
             self._programs[key] = compile_graph(graph)
         return self._programs[key]
+
+
+def _work_of(graph: KernelGraph, kernel: Kernel) -> int:
+    """Return how long the emulator takes for a launch, in thread-instructions. The trip counts of loops are guessed."""
+    turns = GUESSED_TURNS if has_loops(graph) else 1
+    return _instructions(graph) * turns * max(_LEAST_THREADS, prod(kernel.grid) * prod(kernel.block))
+
+
+def _work_to_compile(graph: KernelGraph) -> int:
+    return min(_WORTH_COMPILING, _COMPILING + _COMPILING_EACH * _instructions(graph))
+
+
+def _instructions(graph: KernelGraph) -> int:
+    return sum(len(block.operations) for block in graph.blocks)
 
 
 def _zeros(tree: ArrayTree) -> Literal:

@@ -42,6 +42,11 @@ class Launcher(Protocol):
         """True if kernels may be replaced by equivalent code."""
         ...
 
+    @property
+    def native_kernels(self) -> int:
+        """Grows between runs when more kernels run in native code."""
+        ...
+
     def graph(self, kernel: Kernel) -> KernelGraph:
         """Return a kernel's graph."""
         ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from hlo_run.artifact import Executable
+from hlo_run.artifact import Executable, KernelThunk, Thunk, WhileThunk, nested_sequences
 from hlo_run.backends.exchange.team import Work, run_alone
 from hlo_run.backends.exchange.world import World
 from hlo_run.backends.host.control_steps import every_step, make_steps, run_steps
@@ -38,6 +39,7 @@ class Prepared:
         self._launches = [step for step in self._all if isinstance(step, KernelStep)]
         self._is_bound = False
         self._has_deadline = False
+        self._native_kernels = 0
         self._recording: Recording | None = None
         self._may_record = not checks and observer is None
 
@@ -72,8 +74,10 @@ class Prepared:
         """Tell the steps and their recording the addresses of the memory. The first call compiles and records."""
         machine = self.machine
         machine.forget_variables()
-        is_new = not self._is_bound or self._has_deadline != (machine.deadline is not None)
+        state = (machine.deadline is not None, machine.launcher.native_kernels)
+        is_new = not self._is_bound or (self._has_deadline, self._native_kernels) != state
         if is_new:
+            self._is_bound, (self._has_deadline, self._native_kernels) = True, state
             self._bind_all()
         else:
             waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
@@ -84,7 +88,6 @@ class Prepared:
 
     def _bind_all(self) -> None:
         machine = self.machine
-        self._is_bound, self._has_deadline = True, machine.deadline is not None
         for step in self._all:
             step.bind()
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
@@ -104,3 +107,19 @@ class Prepared:
             for number in dict.fromkeys(piece.allocation for piece in step.slices):
                 if step not in ready:  # the recording tracks the arguments of its launches
                     self._touching.setdefault(number, []).append(step)
+
+
+def kernel_launches(executable: Executable) -> Counter[str]:
+    """Return how often a run of one device launches each kernel, by name. A loop without a known trip count runs once."""
+    found: Counter[str] = Counter()
+    _count_launches(executable.thunks, 1, found)
+    return found
+
+
+def _count_launches(thunks: Iterable[Thunk], times: int, found: Counter[str]) -> None:
+    for thunk in thunks:
+        if isinstance(thunk, KernelThunk):
+            found[thunk.kernel] += times
+        turns = 1 if not isinstance(thunk, WhileThunk) or thunk.trip_count is None else thunk.trip_count
+        for inner in nested_sequences(thunk):
+            _count_launches(inner, times * turns, found)

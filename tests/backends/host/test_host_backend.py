@@ -209,6 +209,24 @@ def test_auto_compiles_long_launches_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert ran == [1, 100_000]
 
 
+def test_auto_compiles_what_runs_and_devices_together_launch_often() -> None:
+    program = add_one((64,), (0,), (0,))
+    one = [np.zeros(64, np.float32)]
+    alone, team = HostBackend(), HostBackend()
+
+    def runs_until_native(backend: HostBackend, run: Callable[[], object]) -> int:
+        runs = 0
+        while not backend.native_kernels:
+            assert np.all(np.asarray(run()) == 1)
+            runs += 1
+        assert np.all(np.asarray(run()) == 1)
+        return runs
+
+    many = runs_until_native(alone, lambda: alone.run(program, one))
+    few = runs_until_native(team, lambda: team.run_devices(program, [one] * 64, 64, 1))
+    assert few == -(-many // 64) > 1
+
+
 def test_what_the_jit_cannot_do_the_emulator_does() -> None:
     # A named barrier for all threads, their number in a register that only the launch knows.
     body = """
