@@ -229,7 +229,7 @@ class SharedDevice:
             return f"%{thunk.name}: of its group {{{','.join(map(str, members))}}}, {names} did not arrive"
 
         self._wait(Wait(lambda: meeting.is_complete, reason, missing, time.monotonic()))
-        for spec, result in zip(thunk.results, meeting.results.result()[self.number], strict=True):
+        for spec, result in zip(thunk.results, meeting.take(self.number), strict=True):
             data = np.empty(spec.slice.size_bytes, np.uint8)
             store(spec, data, result.astype(DTYPES[spec.dtype].numpy, copy=False))
             memory.write(spec.slice, data)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from msgspec import Struct, field
@@ -17,7 +18,11 @@ from hlo_run.backends.library.collectives import combine
 from hlo_run.backends.literals import Bytes
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
+
+
+WORTH_A_THREAD_BYTES = 1 << 20
+"""An asynchronous collective of fewer bytes, of all members together, takes no longer than to hand it to another thread."""
 
 
 class MeetingKey(Struct, frozen=True):
@@ -31,17 +36,26 @@ class MeetingKey(Struct, frozen=True):
 class Meeting:
     """A collective that some members of the group have reached, and once all have, its results.
 
-    `operands` are those of devices of this process, `sent` those that arrived as bytes from other processes.
+    `operands` are those of devices of this process, `sent` those that arrived as bytes from other processes. Once the meeting
+    `is_complete`, its results are computed, or another thread computes them.
     """
 
     def __init__(self) -> None:
-        from concurrent.futures import Future  # imports logging; most runs have one device
-
         self.operands: dict[int, list[Array]] = {}
         self.sent: dict[int, list[bytearray]] = {}
         self.thunk: CollectiveThunk | None = None
-        self.results: Future[dict[int, list[Array]]] = Future()
-        self.is_complete = False
+        self.results: Callable[[], dict[int, list[Array]]] | None = None
+        self.is_claimed = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all members have arrived."""
+        return self.results is not None
+
+    def take(self, device: int) -> list[Array]:
+        """Return the results of a member. Waits for the thread that computes them, and raises its error."""
+        assert self.results is not None, "the meeting is complete"
+        return self.results()[device]
 
     def has(self, member: int) -> bool:
         """True if the device has arrived."""
@@ -71,8 +85,8 @@ class Link(Protocol):
 class World(Struct):
     """The devices of a run, replica-major, their meetings, and the messages that were sent but not received yet.
 
-    With a `link` some of the devices are in other processes. Results of asynchronous collectives are computed by `workers`, which
-    the first of them makes.
+    With a `link` some of the devices are in other processes. Results of long asynchronous collectives are computed by `workers`,
+    which the first of them makes.
     """
 
     replicas: int = 1
@@ -101,7 +115,7 @@ class World(Struct):
     ) -> Meeting:
         """Bring a device's operands to the meeting of its group. With the last of them its results are computed.
 
-        `at_once`: by this call. Otherwise in another thread, so that the device can work on.
+        `at_once`: by this call. Otherwise in another thread if it takes long, so that the device can work on.
         """
         place = (device, thunk.key, members)
         number = self.rounds[place] = self.rounds.get(place, -1) + 1
@@ -144,15 +158,21 @@ class World(Struct):
 
     def _compute_if_complete(self, key: MeetingKey, meeting: Meeting, *, at_once: bool) -> None:
         with self.lock:
-            if meeting.is_complete or meeting.thunk is None or not all(map(meeting.has, key.members)):
+            if meeting.is_claimed or meeting.thunk is None or not all(map(meeting.has, key.members)):
                 return
-            meeting.is_complete = True
+            meeting.is_claimed = True
             del self.meetings[key]
         thunk = meeting.thunk
-        if at_once:
-            self._compute(thunk, key.members, meeting)
+        sent_bytes = len(key.members) * sum(spec.slice.size_bytes for spec in thunk.operands)
+        if at_once or sent_bytes < WORTH_A_THREAD_BYTES:
+            try:
+                results = self._compute(thunk, key.members, meeting)
+            except Exception as error:
+                meeting.results = partial(_fail, error)  # every member raises it
+            else:
+                meeting.results = lambda: results
         else:
-            self._pool().submit(self._compute, thunk, key.members, meeting)
+            meeting.results = self._pool().submit(self._compute, thunk, key.members, meeting).result
 
     def _pool(self) -> ThreadPoolExecutor:
         with self.lock:  # the threads of connections need it too
@@ -162,14 +182,15 @@ class World(Struct):
                 self.workers = ThreadPoolExecutor(thread_name_prefix="collective")
             return self.workers
 
-    def _compute(self, thunk: CollectiveThunk, members: tuple[int, ...], meeting: Meeting) -> None:
-        try:
-            link = self.link
-            for member, sent in meeting.sent.items():
-                assert link is not None, "only another process sends"
-                meeting.operands[member] = link.arrays(thunk, sent)
-            with np.errstate(all="ignore"):  # numpy keeps this setting per thread
-                made = combine(thunk, [meeting.operands[member] for member in members])
-            meeting.results.set_result(dict(zip(members, made, strict=True)))
-        except Exception as error:  # the members raise it, each in its thread
-            meeting.results.set_exception(error)
+    def _compute(self, thunk: CollectiveThunk, members: tuple[int, ...], meeting: Meeting) -> dict[int, list[Array]]:
+        link = self.link
+        for member, sent in meeting.sent.items():
+            assert link is not None, "only another process sends"
+            meeting.operands[member] = link.arrays(thunk, sent)
+        with np.errstate(all="ignore"):  # numpy keeps this setting per thread
+            made = combine(thunk, [meeting.operands[member] for member in members])
+        return dict(zip(members, made, strict=True))
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error

@@ -16,7 +16,7 @@ from hlo_run.backends.exchange.world import Meeting
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import WaitingLeaf
 from hlo_run.backends.library.arrays import store, view
-from hlo_run.backends.library.collectives import members_of
+from hlo_run.backends.library.collectives import makes_new_arrays, members_of
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
 
@@ -30,6 +30,7 @@ class CollectiveStep(WaitingLeaf):
         self._machine = machine
         self._collective = thunk
         # The group and its meeting, from the arrival to the end. No group: the device is in none.
+        self._members: tuple[int, ...] | None = None  # not known yet
         self._arrived: tuple[tuple[int, ...], Meeting | None] = ((), None)
 
     def bind(self) -> None:
@@ -47,13 +48,17 @@ class CollectiveStep(WaitingLeaf):
         """
         machine, thunk = self._machine, self._collective
         world = machine.world
-        members = members_of(thunk, machine.device, world.replicas, world.partitions)
+        if self._members is None:
+            self._members = members_of(thunk, machine.device, world.replicas, world.partitions)
+        members = self._members
         if not members:
             if thunk.kind != "kCollectiveBroadcast":
                 raise DeviceError(f"device {machine.device} is in no group of %{thunk.name}")
             self._arrived = ((), None)
             return
-        operands = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
+        operands = [view(spec, machine.read(spec.slice)) for spec in thunk.operands]
+        if not at_once or world.link is not None or not makes_new_arrays(thunk):  # else they stay as they are until all arrive
+            operands = [np.array(operand) for operand in operands]
         self._arrived = (members, world.arrive(thunk, members, machine.device, operands, at_once=at_once))
 
     def finish(self) -> Generator[Wait]:
@@ -65,7 +70,7 @@ class CollectiveStep(WaitingLeaf):
         else:
             if not meeting.is_complete:
                 yield self._wait(members, meeting)
-            results = meeting.results.result()[machine.device]
+            results = meeting.take(machine.device)
         for spec, result in zip(thunk.results, results, strict=True):
             store(spec, machine.read(spec.slice), result)
             machine.mark_written(spec.slice)

@@ -15,7 +15,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 # From the operands of every member, in group order, to the results of every member.
 Combine = Callable[[CollectiveThunk, Sequence[Sequence[Array]]], list[list[Array]]]
 
-_REDUCE: dict[str, Callable[[Array, Array], Array]] = {
+_REDUCE: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "multiply": np.multiply,
     "maximum": np.maximum,
@@ -66,6 +66,11 @@ def combine(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> lis
     return _COMBINE[thunk.kind](thunk, everyones)
 
 
+def makes_new_arrays(thunk: CollectiveThunk) -> bool:
+    """True if no result of `combine` shares memory with an operand."""
+    return thunk.kind in ("kAllReduce", "kReduceScatter", "kAllGather") or (thunk.kind == "kAllToAll" and thunk.dim >= 0)
+
+
 def _check_size(thunk: CollectiveThunk, members: int) -> None:
     """Refuse a group of another size than the shapes are for. Only a count in the module's header lets the verifier see it."""
     first, dim = thunk.operands[0].dims, thunk.dim
@@ -107,8 +112,8 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
         wide = np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else _computing(column[0])
         total: Array = column[0].astype(wide)
         for other in column[1:]:
-            total = function(total, other.astype(wide))
-        totals.append(total.astype(dtype.numpy))
+            total = function(total, other.astype(wide, copy=False), out=total)
+        totals.append(total.astype(dtype.numpy, copy=False))
     return totals
 
 

@@ -321,6 +321,9 @@ def test_asynchronous_collectives_are_computed_beside_other_work(monkeypatch: py
 
     monkeypatch.setattr(world, "combine", spy)
     _agrees(ASYNC)
+    assert not any(name.startswith("collective") for name in threads.values()), "they are too short"
+    monkeypatch.setattr(world, "WORTH_A_THREAD_BYTES", 0)
+    _agrees(ASYNC)
     assert threads["kAllGather"].startswith("collective")
     assert not threads["kAllReduce"].startswith("collective")
 
