@@ -1,6 +1,6 @@
-"""Time modules on Host's JIT with several simulated devices against real XLA:CPU with as many virtual devices.
+"""Time modules on Host with several simulated devices against real XLA:CPU with as many virtual devices.
 
-    python3 scripts/venv.py python benchmarks/devices.py FILE... [--iterations N]
+    python3 scripts/venv.py python benchmarks/devices.py FILE... [--iterations N] [--engine auto]
 
 Every file has `num_partitions`, and both sides divide it. Both sides get the same arguments; XLA's lie on its devices before the
 first run, ours are handed over in each. XLA (JAX's, in a child process) runs after Host. The figures are least elapsed times.
@@ -55,12 +55,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--engine", choices=("auto", "emulator", "jit"), default="jit")
     options = parser.parse_args()
     print("| module | least XLA:CPU ms | least Host ms | ratio |\n| --- | --- | --- | --- |")
     ratios: list[float] = []
     for path in options.files:
         try:
-            ours, theirs = _times(path, options.iterations)
+            ours, theirs = _times(path, options.iterations, options.engine)
         except subprocess.CalledProcessError as error:
             print(f"{path.stem}: {error.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
             continue
@@ -71,7 +72,7 @@ def main() -> int:
     return int(len(ratios) < len(options.files))
 
 
-def _times(path: Path, iterations: int) -> tuple[float, float]:
+def _times(path: Path, iterations: int, engine: str) -> tuple[float, float]:
     """Return the least seconds of a run on Host and on XLA:CPU."""
     import hlo_run
     from hlo_run.backends.host.backend import HostBackend
@@ -89,7 +90,7 @@ def _times(path: Path, iterations: int) -> tuple[float, float]:
     executable = compile_module(PassContext(preset("h100"), Options(), ()), module)
     whole = [values] * count
     arguments = split_arguments(executable.divided, whole, count) if executable.divided is not None else whole
-    backend = HostBackend(engine="jit")
+    backend = HostBackend(engine=engine)
     seconds: list[float] = []
     for _ in range(iterations + 1):
         begin = time.perf_counter()

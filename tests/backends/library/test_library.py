@@ -26,6 +26,7 @@ from hlo_run.artifact import (
     WindowSpec,
 )
 from hlo_run.artifact.library_thunks import Activation
+from hlo_run.backends.library import linalg
 from hlo_run.backends.library.arrays import Bind, LibraryCall
 from hlo_run.backends.library.blas import calm_blas, multiply
 from hlo_run.backends.library.convolution import convolution_call
@@ -269,6 +270,14 @@ def test_real_transforms_undo_each_other() -> None:
     np.testing.assert_allclose(np.real(half[:, 0]), x.sum(1), rtol=1e-4)
     back = compute(fft_call(FftThunk("f", "IRFFT", (9,), of(half), of(x))), half)[0]
     np.testing.assert_allclose(back, x, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_of_transforms_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(7, 3, 8)
+    call = fft_call(FftThunk("f", "RFFT", (8,), of(x), spec("c64", 7, 3, 5)))
+    whole = compute(call, x)[0]
+    monkeypatch.setattr(linalg, "_PIECE_BYTES", 300)
+    np.testing.assert_array_equal(compute(call, x)[0], whole)
 
 
 @pytest.mark.parametrize("lower", [True, False])
