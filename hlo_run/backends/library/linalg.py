@@ -10,7 +10,7 @@ from hlo_run.artifact import CholeskyThunk, FftThunk, TriangularSolveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 
 _PIECE_BYTES = 1 << 18
-"""Batches of Fourier transforms are done in pieces. Their temporary arrays then keep their memory, which is in the processor's cache."""
+"""Batches of Fourier transforms are done in pieces, so that their temporary arrays stay in the processor's cache."""
 _PANEL = 48
 """Rows that are solved one by one before BLAS subtracts their products from all later rows."""
 
