@@ -144,7 +144,11 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
         attributes["dimensions"] = (dim,)
     combiner = Editor(first, derives=False)
     made = combiner.add(
-        first.opcode, Shape.make_tuple(shapes) if len(shapes) > 1 else shapes[0], operands, dict(first.called), **attributes
+        first.opcode,
+        Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0],
+        operands,
+        dict(first.called),
+        **attributes,
     )
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
