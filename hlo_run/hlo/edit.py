@@ -58,10 +58,14 @@ class InstructionMaker(ABC):
         return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
 
 
+# Their dimensions are others than those of what they derive from.
+_WITHOUT_SHARDING = ("bitcast", "reshape", "transpose")
+
+
 @dataclass(frozen=True)
 class Editor(InstructionMaker):
     """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
-    rank fits (bitcasts get none, as in XLA).
+    rank fits (bitcasts, reshapes and transposes get none, as in XLA).
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
@@ -93,7 +97,7 @@ class Editor(InstructionMaker):
         if (
             self.derives
             and self.keeps_sharding
-            and opcode != "bitcast"
+            and opcode not in _WITHOUT_SHARDING
             and "sharding" in self.origin.attrs
             and shape.is_array
             and self.origin.shape.is_array

@@ -52,6 +52,10 @@ class CollectiveFlags:
         True,
         "Unroll such loops, with a stream for each product, and run instructions that name a stream on it. false: in order.",
     )
+    xla_enable_enzyme_comms_opt: bool = flag(
+        False,
+        "Send less between partitions: divide updates at constant places, recognize windows, merge and combine more permutes.",
+    )
     xla_gpu_experimental_enable_alltoall_windowed_einsum: bool = flag(
         False, "windowed-einsum-handler: split products beside an all-to-all: parts are sent while others are multiplied."
     )

@@ -106,10 +106,16 @@ class XlaFlags(CollectiveFlags):
         "FIGURES",
     )
     xla_gpu_experimental_collective_perf_table_path: str = flag(
-        "", "latency-hiding-scheduler: take the speeds of collectives from this DeviceHloInstructionProfiles text proto.", "FILE"
+        "",
+        "latency-hiding-scheduler: take the speeds of collectives from this DeviceHloInstructionProfiles text proto. With "
+        "--xla_gpu_collect_cost_model_stats, write its times into backend_configs, too.",
+        "FILE",
     )
     xla_gpu_experimental_matmul_perf_table_path: str = flag(
-        "", "latency-hiding-scheduler: take the speeds of products from this DeviceHloInstructionProfiles text proto.", "FILE"
+        "",
+        "latency-hiding-scheduler: take the speeds of products from this DeviceHloInstructionProfiles text proto. With "
+        "--xla_gpu_collect_cost_model_stats, write its times into backend_configs, too.",
+        "FILE",
     )
     xla_gpu_pgle_profile_file_or_directory_path: str = flag(
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.options import CompileOptions
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
@@ -232,3 +233,20 @@ MESSAGE_ORDER = HloGroup(
     ),
 )
 """What runs before the scheduler: the order of messages."""
+
+
+def _estimates(name: str, when: Callable[[CompileOptions], object]) -> HloRow:
+    return HloRow(
+        name,
+        _pass(f"asynchronous.{name.replace('-', '_')}"),
+        when=lambda c: c.options.xla_gpu_collect_cost_model_stats and bool(when(c.options)),
+    )
+
+
+ESTIMATES = (
+    _estimates("gpu_cost_model_stats_collection", lambda options: True),
+    _estimates("sol-gpu-cost-model-stats-collection", lambda options: options.xla_gpu_enable_analytical_sol_latency_estimator),
+    _estimates("collective-perf-table-stats-collection", lambda options: options.xla_gpu_experimental_collective_perf_table_path),
+    _estimates("matmul-perf-table-stats-collection", lambda options: options.xla_gpu_experimental_matmul_perf_table_path),
+)
+"""What writes the times that models expect into backend_configs."""

@@ -20,6 +20,10 @@ def hlo_pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
 _pass = hlo_pass
 
 
+def _sends_less(c: PassContext) -> bool:
+    return c.options.xla_enable_enzyme_comms_opt
+
+
 def _normalize_floats(narrow: str) -> HloRow:
     return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
 
@@ -84,6 +88,13 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
             HloRow("shardy-xla", _pass("collectives.shardy_xla")),
             HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
             HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
+            HloRow("recognize-reduce-window", _pass("reductions.recognize_reduce_window"), when=_sends_less),
+            HloRow(
+                "collective-permute-cse",
+                _pass("collectives.exchange.collective_permute_cse"),
+                for_opcodes=("collective-permute",),
+                when=_sends_less,
+            ),
             # Bodies of Shardy's manual computations; XLA runs `call-inliner` here for them alone.
             HloRow(
                 "call-inliner",

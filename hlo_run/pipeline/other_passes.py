@@ -40,7 +40,6 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("hlo-module-dce", "control_flow.hlo_module_dce"),
         _row("instruction-hoister", "memory.instruction_hoister"),
         _row("propagate-call-metadata", "control_flow.propagate_call_metadata"),
-        _row("recognize-reduce-window", "reductions.recognize_reduce_window"),
         _row("root-instruction-sinker", "memory.root_instruction_sinker"),
         _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
         _row("slice-hoister", "simplifiers.slice_hoister"),

@@ -14,6 +14,7 @@ from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
     COMBINERS,
+    ESTIMATES,
     GATHER_MAJOR_DIMENSION,
     MESSAGE_ORDER,
     SUB_BYTE_COLLECTIVES,
@@ -487,18 +488,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
-            HloRow(
-                "gpu_cost_model_stats_collection",
-                _pass("asynchronous.gpu_cost_model_stats_collection"),
-                when=lambda c: c.options.xla_gpu_collect_cost_model_stats,
-            ),
-            HloRow(
-                "sol-gpu-cost-model-stats-collection",
-                _pass("asynchronous.sol_gpu_cost_model_stats_collection"),
-                when=lambda c: (
-                    c.options.xla_gpu_collect_cost_model_stats and c.options.xla_gpu_enable_analytical_sol_latency_estimator
-                ),
-            ),
+            *ESTIMATES,
             MESSAGE_ORDER,
             HloRow("schedule", _pass("memory.schedule"), required=True),
         ),

@@ -25,7 +25,7 @@ _FIRST_SCHEDULED = "pre-scheduling-passes"
 _UNROLLING_PIPELINE = "post-fusion optimization"
 _UNROLLING = ("simplify-while-loops", "loop-double-buffer-transformer", "tuple-simplifier", "dce", "scalar-constant-sinker")
 # Rows that XLA runs only if a flag says so.
-_ON_BY_FLAG = frozenset(("scatter_determinism_expander",))
+_ON_BY_FLAG = frozenset(("collective-permute-cse", "recognize-reduce-window", "scatter_determinism_expander"))
 _SCHEDULER = "latency-hiding-scheduler"
 # The pipelines that divide a module, and the one in their place for a module that is not divided.
 _PARTITIONER = ("spmd-partitioner", "spmd-simplify")

@@ -133,3 +133,12 @@ def test_the_post_order_follows_edits() -> None:
     _named(module, "a").control_predecessors = [_named(module, "c")]
     assert [i.name for i in module.entry.post_order()].index("c") < [i.name for i in module.entry.post_order()].index("a")
     assert [i.name for i in module.in_post_order("negate", "abs")] == ["a", "b"]
+
+
+def test_what_has_other_dimensions_gets_no_sharding() -> None:
+    (x,) = parse(
+        "HloModule m\nENTRY e { ROOT x = f32[4,4] parameter(0), sharding={devices=[2,1]<=[2]} }", verified=False
+    ).entry.parameters
+    editor = Editor(x)
+    made = (editor.slice(x, (0, 0), (2, 4)), editor.transpose(x, (1, 0)), editor.reshape(x, (2, 8)))
+    assert [instruction.sharding is not None for instruction in made] == [True, False, False]

@@ -113,7 +113,18 @@ def collective_microseconds(
             compute = kernels.estimate(collective).compute / TICKS_PER_MICROSECOND
         between = _between_hosts(kind.inner, collective, groups, hosts, size, network, target)
         return None if between is None else in_ticks(between + compute)
-    seconds = speeds.collective(kind.inner, len(groups), len(groups[0]), size, collective.shape.element_type)
+    return measured_microseconds(collective, speeds)
+
+
+def measured_microseconds(collective: HloInstruction, speeds: Speeds) -> float | None:
+    """Return the time that was measured for such a collective within a host; None without a measurement."""
+    inner = async_kind(collective).inner
+    size = _transferred_bytes(collective, inner)
+    if inner == "collective-permute":
+        seconds = speeds.permutation(collective.source_target_pairs, size)
+    else:
+        groups = _groups(collective)
+        seconds = speeds.collective(inner, len(groups), len(groups[0]), size, collective.shape.element_type)
     return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
@@ -136,8 +147,7 @@ def _permute(permute: HloInstruction, size: int, network: Network, target: Targe
     pairs = permute.source_target_pairs
     if any(source // network.devices_per_host != goal // network.devices_per_host for source, goal in pairs):
         return in_ticks(_memory(permute, size, target) + network.launch + network.transfer(size))
-    seconds = speeds.permutation(pairs, size)
-    return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
+    return measured_microseconds(permute, speeds)
 
 
 def _between_hosts(

@@ -70,6 +70,14 @@ def read_table(path: str, key: str, clock_ghz: float, devices_per_host: int) -> 
         raise UsageError(f"'{path}' is not a table of measured speeds: {error}") from None
 
 
+def read_table_of(path: str, key: str, clock_ghz: float, devices_per_host: int) -> MeasuredTable:
+    """Return the measurements of the GPU `key`. Raises UsageError as `read_table`, and if the file has none for it."""
+    table = read_table(path, key, clock_ghz, devices_per_host)
+    if table is None:
+        raise UsageError(f"'{path}' has no speeds of {key}", hint=f'entries {{ key: "{key}" value {{ .. }} }}')
+    return table
+
+
 def permutation_kind(pairs: Sequence[Sequence[int]]) -> str:
     """Return the kind of a permutation: devices send or receive alone, do both, or exchange their arrays."""
     known = {(pair[0], pair[1]) for pair in pairs}

@@ -62,7 +62,7 @@ class SpeedOfLight:
             return given / 1000
         if is_collective_start(instruction) or is_collective_done(instruction) or async_kind(instruction).inner in TRANSFER:
             return LOW_COST
-        product = self._product(instruction)
+        product = self.product(instruction)
         if product is not None:
             return product
         if instruction.opcode == "fusion" and instruction.fusion_kind in _FUSIONS_OF_THE_MODEL:
@@ -82,7 +82,7 @@ class SpeedOfLight:
                 return found
         return self._other.latency(first, user)
 
-    def _product(self, instruction: HloInstruction) -> float | None:
+    def product(self, instruction: HloInstruction) -> float | None:
         """Return the time of a product of matrices; None for other instructions."""
         if instruction.opcode == "dot":
             numbers: dict[str, Any] = {

@@ -28,15 +28,16 @@ _BLACKWELL = (10, 0)
 _Point = tuple[int, int, int, int]
 
 
-def table_of(target: TargetSpec) -> str | None:
-    """Return the name of a GPU's tables; None if there are none.
-
-    XLA names them after the capability, and for 10.0 also after the last word of the GPU's name.
-    """
+def name_in_tables(target: TargetSpec) -> str:
+    """Return the name of a GPU in tables of speeds: its capability, and for 10.0 also the last word of its name."""
     major, minor = target.compute_capability
     name = f"sm_{major}{minor}"
-    if target.compute_capability == _BLACKWELL:
-        name += "_" + target.description.split(" ")[-1]
+    return f"{name}_{target.description.split(' ')[-1]}" if target.compute_capability == _BLACKWELL else name
+
+
+def table_of(target: TargetSpec) -> str | None:
+    """Return the name of XLA's tables of a GPU; None if there are none."""
+    name = name_in_tables(target)
     return name if name in _GPUS_WITH_TABLES else None
 
 

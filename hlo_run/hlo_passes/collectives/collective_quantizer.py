@@ -27,6 +27,8 @@ from hlo_run.ops.groups import FLATTENED, PARTITIONS, device_counts, group_mode
 
 _COLLECTIVES = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 _VIEWS = ("bitcast", "copy", "reshape", "slice")
+# What an instruction takes over from the one that it derives from.
+_NOTES = ("sharding", "metadata", "frontend_attributes")
 
 
 class _Conversion(Struct, frozen=True):
@@ -158,24 +160,32 @@ def _add(
     like: HloInstruction, collective: HloInstruction, operands: Sequence[HloInstruction], shape_of: HloInstruction
 ) -> HloInstruction:
     """Add a copy of `like` beside the collective, with its own element type and the dimensions of another instruction."""
-    assert collective.parent is not None, "it is in a computation"
     shape = shape_of.shape.with_element_type(like.shape.element_type)
-    return collective.parent.add(copy_instruction(like, operands, shape))
+    return _derived(collective, copy_instruction(like, operands, shape))
+
+
+def _derived(origin: HloInstruction, made: HloInstruction) -> HloInstruction:
+    """Add a copy beside the instruction that it derives from, with what is noted about that one."""
+    assert origin.parent is not None, "it is in a computation"
+    keeps_own = made.opcode == "reshape" and "sharding" not in made.attrs
+    for name in _NOTES:
+        if name in origin.attrs and not (name == "sharding" and keeps_own):
+            made.attrs[name] = origin.attrs[name]
+        elif name != "sharding":
+            made.attrs.pop(name, None)
+    return origin.parent.add(made)
 
 
 def _with_views(value: HloInstruction, views: Sequence[HloInstruction]) -> HloInstruction:
-    assert value.parent is not None, "it is in a computation"
-    computation = value.parent
     for view in views:
-        value = computation.add(copy_instruction(view, [value], view.shape.with_element_type(value.shape.element_type)))
+        value = _derived(value, copy_instruction(view, [value], view.shape.with_element_type(value.shape.element_type)))
     return value
 
 
 def _send_before_widening(module: HloModule, collective: HloInstruction, conversion: _Conversion) -> None:
-    assert collective.parent is not None, "it is in a computation"
     value = _with_views(conversion.convert.operands[0], conversion.views)
     shape = collective.shape.with_element_type(value.shape.element_type)
-    sent = collective.parent.add(copy_instruction(collective, [value], shape))
+    sent = _derived(collective, copy_instruction(collective, [value], shape))
     result = _add(conversion.convert, collective, [sent], collective)
     if conversion.binary is not None and conversion.scale is not None:
         scale = _add(conversion.scale, collective, conversion.scale.operands, collective)
@@ -184,7 +194,6 @@ def _send_before_widening(module: HloModule, collective: HloInstruction, convers
 
 
 def _send_after_narrowing(module: HloModule, collective: HloInstruction, conversion: _Conversion) -> None:
-    assert collective.parent is not None, "it is in a computation"
     (value,) = collective.operands
     narrow = value
     if conversion.binary is not None and conversion.scale is not None and conversion.clamp is not None:
@@ -194,5 +203,5 @@ def _send_after_narrowing(module: HloModule, collective: HloInstruction, convers
         narrow = _add(conversion.clamp, collective, [low, scaled, high], value)
     narrow = _add(conversion.convert, collective, [narrow], value)
     shape = collective.shape.with_element_type(narrow.shape.element_type)
-    sent = collective.parent.add(copy_instruction(collective, [narrow], shape))
+    sent = _derived(collective, copy_instruction(collective, [narrow], shape))
     module.replace_uses(conversion.convert, _with_views(sent, conversion.views))

@@ -87,10 +87,13 @@ class SpmdPartitioning(Struct, frozen=True):
         )
         unreduced = _as_copies(module)
         rings = _ring_options(ctx.options)
+        divides_updates = ctx.options.xla_enable_enzyme_comms_opt
         for computation in _callees_first(module):
             sharding = _root_sharding(computation)
             if sharding is not None:
-                made = partition_computation(module, computation, sharding, replicas, partitions, channels, rings, unreduced)
+                made = partition_computation(
+                    module, computation, sharding, replicas, partitions, channels, rings, unreduced, divides_updates
+                )
                 _put(module, computation, made)
         clean_up(module, tell)
         for instruction in module.instructions:

@@ -21,6 +21,7 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+from hlo_run.options import CompileOptions
 
 # Attributes of one collective that a combined one does not take over.
 _OWN = ("constrain_layout", "sharding", "metadata", "frontend_attributes", "backend_config")
@@ -31,12 +32,21 @@ class Limits(Struct, frozen=True):
     """The most bytes of results, and the most collectives, that one collective replaces. Zero: combine none.
 
     If `bytes` is the default, a module's attribute `suggested_combiner_threshold` replaces it for pipelined and synchronous
-    collectives.
+    collectives. `gathers_more`: those that depend on a group wait for a later one while others join it, and permutes send an
+    operand once.
     """
 
     bytes: int
     count: int
     default_bytes: int | None = None
+    gathers_more: bool = False
+
+
+def limits_of(options: CompileOptions, most_bytes: int, default_bytes: int | None = None) -> Limits:
+    """Return the limits that the options have for collectives of one kind, of which at most `most_bytes` are combined."""
+    return Limits(
+        most_bytes, options.xla_gpu_collective_combine_threshold_count, default_bytes, options.xla_enable_enzyme_comms_opt
+    )
 
 
 def combine_all(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
@@ -75,7 +85,7 @@ def _combine_in(module: HloModule, computation: HloComputation, opcode: str, key
     while left:
         group = _next_group(computation.post_order(), left, limits)
         if len(group) > 1:
-            _combine_group(module, group)
+            _combine_group(module, group, limits.gathers_more)
 
 
 def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hashable], limits: Limits) -> list[HloInstruction]:
@@ -97,8 +107,10 @@ def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hash
         if len(instruction.operands) != 1 or own > limits.bytes:
             del left[instruction]
             continue
-        if size + own > limits.bytes or instruction in after:
+        if size + own > limits.bytes or (instruction in after and not limits.gathers_more):
             break
+        if instruction in after:
+            continue
         group.append(instruction)
         after.add(instruction)
         size += own
@@ -108,8 +120,11 @@ def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hash
     return group
 
 
-def _combine_group(module: HloModule, group: Sequence[HloInstruction]) -> None:
-    """Replace the collectives by elements of one; those along another dimension than most get it by bitcasts."""
+def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: bool) -> None:
+    """Replace the collectives by elements of one; those along another dimension than most get it by bitcasts.
+
+    With `merges`, one permute sends each operand once.
+    """
     first = group[0]
     dim = _usual_dim(group) if "dimensions" in first.attrs else None
     editor, computation = Editor(first), first.parent
@@ -118,18 +133,29 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction]) -> None:
     operands = [
         editor.bitcast(o, _swapped(o.shape, s)) if s else o for i, s in zip(group, swaps, strict=True) for o in i.operands
     ]
-    shapes = tuple(_swapped(i.shape, s) if s else i.shape for i, s in zip(group, swaps, strict=True))
+    shapes = [_swapped(i.shape, s) if s else i.shape for i, s in zip(group, swaps, strict=True)]
+    places = list(range(len(group)))
+    if merges and first.opcode == "collective-permute":
+        sent = list(dict.fromkeys(operands))
+        places = [sent.index(operand) for operand in operands]
+        operands, shapes = sent, [operand.shape for operand in sent]
     attributes = {name: value for name, value in first.attrs.items() if name not in _OWN} | merged_notes(group)
     if dim is not None:
         attributes["dimensions"] = (dim,)
     combiner = Editor(first, derives=False)
-    made = combiner.add(first.opcode, Shape.make_tuple(shapes), operands, dict(first.called), **attributes)
+    made = combiner.add(
+        first.opcode,
+        Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0],
+        operands,
+        dict(first.called),
+        **attributes,
+    )
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
     if any(combiner_key(instruction)[1] for instruction in group):
         set_collective_config(made, is_pipelined=True)
-    for number, (old, swap) in enumerate(zip(group, swaps, strict=True)):
-        element = Editor(old).element(made, number)
+    for number, old, swap in zip(places, group, swaps, strict=True):
+        element = Editor(old).element(made, number) if made.shape.is_tuple else made
         module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
         computation.remove(old)
 

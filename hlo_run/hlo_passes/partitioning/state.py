@@ -183,6 +183,7 @@ class State(Struct, frozen=True):
 
     `partition_id` is the device's number among those that divide the value. Inside of a group of devices, `devices` has one
     row per group, and `parent` is the state outside. `replicas` and `partitions` are numbers of the whole run.
+    `divides_updates`: updates at constant places are divided.
     """
 
     builder: Builder
@@ -196,6 +197,7 @@ class State(Struct, frozen=True):
     group_caches: dict[object, Cache] = field(default_factory=dict[object, Cache])
     windows: dict[object, object] = field(default_factory=dict[object, object])
     rings: Rings = field(default_factory=Rings)
+    divides_updates: bool = False
     devices: TileAssignment | None = None
     parent: State | None = None
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.combining import combine_all, combiner_key, limits_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
 
@@ -43,5 +43,5 @@ class AllGatherCombiner(Struct, frozen=True):
 
         if not pins_layouts(module, "all-gather"):
             size = options.xla_gpu_all_gather_combine_threshold_bytes
-            limits = Limits(size, options.xla_gpu_collective_combine_threshold_count, self.default_bytes)
+            limits = limits_of(options, size, self.default_bytes)
             combine_all(module, "all-gather", key, limits)

@@ -4,6 +4,7 @@
     b = f32[6] collective-permute(y), source_target_pairs={{0,1},{1,0}}
         =>   (f32[8], f32[6]) collective-permute(x, y), source_target_pairs={{0,1},{1,0}}
 
+With `--xla_enable_enzyme_comms_opt`, pairs in another order are the same, and a value that several permutes send is sent once.
 XLA's `CollectivePermuteCombiner`.
 """
 
@@ -15,7 +16,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.combining import Limits, combine_all, combiner_key
+from hlo_run.hlo_passes.communication.combining import combine_all, combiner_key, limits_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 
@@ -28,9 +29,11 @@ class CollectivePermuteCombiner(Struct, frozen=True):
         """Edit in place."""
         options = ctx.options
         size = options.xla_gpu_collective_permute_combine_threshold_bytes
-        limits = Limits(size, options.xla_gpu_collective_combine_threshold_count)
-        combine_all(module, "collective-permute", _key, limits)
+        limits = limits_of(options, size)
+        in_any_order = options.xla_enable_enzyme_comms_opt
 
+        def key(permute: HloInstruction) -> Hashable:
+            pairs = permute.source_target_pairs
+            return tuple(sorted(pairs)) if in_any_order else pairs, combiner_key(permute)
 
-def _key(permute: HloInstruction) -> Hashable:
-    return permute.source_target_pairs, combiner_key(permute)
+        combine_all(module, "collective-permute", key, limits)

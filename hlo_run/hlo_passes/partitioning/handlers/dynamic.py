@@ -8,6 +8,7 @@ from hlo_run.analysis.sharding.index_range import index_range
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.partitioning.handlers.constant_updates import constant_starts, update_at
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.offsets import tile_ordinals
 from hlo_run.hlo_passes.partitioning.state import Part
@@ -44,6 +45,9 @@ def dynamic_update_slice(v: Visit) -> Part:
     starts = _starts(v, 2, whole, update)
     cut = [dim for dim in range(len(whole)) if whole[dim] != update[dim]]
     divided = [dim for dim in cut if v.leaf.dims[dim] != 1]
+    places = constant_starts(v) if divided and v.earlier is not None else None
+    if places is not None:
+        return update_at(v, places)
     if divided and all(_is_in_one_tile(v, dim) for dim in divided):
         return _in_one_tile(v, starts, cut, divided)
     better = v.parts[0].leaf if v.parts[0].leaf.tile_count > v.leaf.tile_count else v.leaf

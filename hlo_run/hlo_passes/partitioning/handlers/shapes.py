@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -26,33 +27,45 @@ from hlo_run.hlo_passes.partitioning.window import (
     windowed_for_slice,
 )
 
+# Start, limit and stride of each dimension.
+Ranges = Sequence[tuple[int, int, int]]
+
 
 def slice_values(v: Visit) -> Part:
     """Handle a slice: under the operand's sharding if that divides more, else under the result's."""
-    part = v.parts[0]
+    return slice_part(v.parts[0], v.hlo.shape, v.hlo.slice_ranges, v.leaf, copies=True) or v.by_default()
+
+
+def slice_part(part: Part, base: Shape, ranges: Ranges, target: SingleSharding, copies: bool = False) -> Part | None:
+    """Return the part of a slice of shape `base` under `target`; None if the devices cannot exchange what they need.
+
+    With `copies`, the result is a copy if it would be a tile of the operand.
+    """
     found: Part | None = None
-    if part.leaf.tile_count > v.leaf.tile_count:
-        found = _slice_under(v, part, part.leaf)
-    return found or _slice_under(v, part, v.leaf) or v.by_default()
+    if part.leaf.tile_count > target.tile_count:
+        found = _slice_under(part, base, ranges, part.leaf, target, copies)
+    return found or _slice_under(part, base, ranges, target, target, copies)
 
 
-def _slice_under(v: Visit, part: Part, sharding: SingleSharding) -> Part | None:
+def _slice_under(
+    part: Part, base: Shape, ranges: Ranges, sharding: SingleSharding, target: SingleSharding, copies: bool
+) -> Part | None:
     if sharding.tiles is None:
         return None
-    starts, limits, strides = zip(*v.hlo.slice_ranges, strict=True) if v.hlo.slice_ranges else ((), (), ())
+    starts, limits, strides = zip(*ranges, strict=True) if ranges else ((), (), ())
     moved = part.reshard(sharding)
     found = windowed_for_slice(moved, starts, limits, strides, sharding)
     if found is None:
         return None
-    sliced = slice_of(moved, found, strides, v.hlo.shape, sharding)
+    sliced = slice_of(moved, found, strides, base, sharding)
     # A tile may be that of the operand, which became others under other shardings; XLA takes those for the slice's.
-    cache = v.state.cache
+    cache = part.state.cache
     of_operand = cache.pop(sliced, None)
-    made = v.made(sliced, sharding)
+    made = Part(sliced, base, sharding, part.state).reshard(target)
     cache.pop(sliced, None)
     if of_operand is not None:
         cache[sliced] = of_operand
-    return replace(made, hlo=v.b.copy(made.hlo)) if made.hlo is found.value else made
+    return replace(made, hlo=part.builder.copy(made.hlo)) if copies and made.hlo is found.value else made
 
 
 def pad(v: Visit) -> Part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,7 +15,8 @@ from hlo_run.hlo_passes.partitioning.state import Builder, Part, State
 class Visit(Struct, frozen=True):
     """One instruction: the part of each operand, and the `sharding` of the result over `partitions` devices.
 
-    For an instruction with a manual subgroup, shardings and state are those inside of its groups.
+    For an instruction with a manual subgroup, shardings and state are those inside of its groups. `earlier` has the parts of all
+    instructions before this one, if its handler may read what the operands are made of.
     """
 
     hlo: HloInstruction
@@ -23,6 +24,7 @@ class Visit(Struct, frozen=True):
     sharding: Sharding
     state: State
     partitions: int
+    earlier: Mapping[HloInstruction, Part] | None = None
 
     @property
     def b(self) -> Builder:

@@ -33,14 +33,19 @@ def partition_computation(
     channels: Channels,
     ring_options: RingOptions | None = None,
     unreduced: frozenset[HloInstruction] = frozenset(),
+    divides_updates: bool = False,
 ) -> HloComputation:
     """Return the partitioned computation, outside of the module; its root has `root_sharding`.
 
-    The devices' results of the instructions in `unreduced` stay addends of the values.
+    The devices' results of the instructions in `unreduced` stay addends of the values. With `divides_updates`, updates at
+    constant places are divided.
     """
     builder = Builder(f"{computation.name}_spmd", unreduced)
     partition_id = builder.add("partition-id", Shape.array("u32", ()))
-    state = State(builder, module, partition_id, channels, replicas, partitions, reshard, rings=Rings(ring_options))
+    rings = Rings(ring_options)
+    state = State(
+        builder, module, partition_id, channels, replicas, partitions, reshard, rings=rings, divides_updates=divides_updates
+    )
     parts: dict[HloInstruction, Part] = {}
     for instruction in computation.visit_order():
         builder.origin = instruction
@@ -68,7 +73,7 @@ def _visit(state: State, instruction: HloInstruction, parts: dict[HloInstruction
     assert sharding is not None, "every instruction has a sharding"
     operands = tuple(parts[operand] for operand in instruction.operands)
     opcode = instruction.opcode
-    plain = Visit(instruction, operands, sharding, state, state.partitions)
+    plain = Visit(instruction, operands, sharding, state, state.partitions, parts if state.divides_updates else None)
     is_border = opcode == "custom-call" and instruction.custom_call_target in _BORDERS
     if opcode in _AS_MANUAL or (is_border and instruction.custom_call_target == _BORDERS[0]):
         return handler_of(instruction)(plain)
