@@ -23,7 +23,7 @@ from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import Array, Calls, Evaluator, Value
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, widen
 
 # Ops whose results are elements of their operands, or exact.
 _EXACT = MOVES_ELEMENTS | frozenset(
@@ -35,10 +35,10 @@ _EXACT = MOVES_ELEMENTS | frozenset(
 # Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.
 _APPROXIMATED = frozenset(
     """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
-    power rsqrt sine sinh sqrt tan tanh""".split()
+    logistic power rsqrt sine sinh sqrt tan tanh""".split()
 )
 # Ops that passes replace by several in the same type, each with its rounding.
-_EXPANDED = frozenset(("logistic", "batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
+_EXPANDED = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
 _SUMS = frozenset(
     """dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce reduce-scatter
@@ -48,6 +48,8 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 # They keep their sums in f32 or a wider type: XLA:GPU's libraries and kernels, XLA:CPU and the reference do.
 _SUMS_OF_PRODUCTS = frozenset(("dot", "ragged-dot", "convolution"))
 _F32_ROUNDING = 2.0**-24
+# A number is taken for one of its type if it is nearer to it than this part of a rounding: storing it rounds nothing.
+_KEPT = 2.0**-4
 # Even the last op is computed with such errors, in f32, before its result is rounded.
 _LAST_ROUNDING = 2.0**-22
 # GPUs may multiply f32 matrices in TF32, which has 11 digits.
@@ -172,7 +174,7 @@ class Perturbation:
 
         def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             assert evaluate is not None, "only an op with an evaluator is evaluated"
-            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last)
+            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last, is_result=True)
 
         def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
             assert program is not None, "only an op with a program is run"
@@ -184,22 +186,36 @@ class Perturbation:
         original = self._originals.get(instruction)
         return None if original is None else original.shape
 
-    def _round(self, value: Value, shape: Shape | None, count: float, least: float = 0.0, most: float = math.inf) -> Value:
+    def _round(
+        self,
+        value: Value,
+        shape: Shape | None,
+        count: float,
+        least: float = 0.0,
+        most: float = math.inf,
+        is_result: bool = False,
+    ) -> Value:
         """Return `value`, of `shape` before widening, with errors of `count` roundings of the type.
 
-        A rounding is at most `most`, the error at least `least`, both relative to the value.
+        A rounding is at most `most`, the error at least `least`, both relative to the value. A result that is a number of
+        its type is stored as that, unless it has several roundings: 1 / (1 + exp(-x)) is exactly 1 in bf16 for a large x.
         """
         if shape is None:
             return value
         if isinstance(value, tuple):
             parts = zip(value, shape.tuple_shapes, strict=True)
-            return tuple(self._round(part, element, count, least, most) for part, element in parts)
+            return tuple(self._round(part, element, count, least, most, is_result) for part, element in parts)
         if not shape.is_array or not rounding(shape.dtype) or value.dtype not in _WIDE:
             return value
         if value.dtype.kind == "c":
             parts = np.ascontiguousarray(value).reshape(-1).view(np.float64)
             return self._rounded(parts, shape.dtype, count, least, most).view(np.complex128).reshape(value.shape)
-        return self._rounded(value, shape.dtype, count, least, most)
+        rounded = self._rounded(value, shape.dtype, count, least, most)
+        if not is_result or count >= 2.0:
+            return rounded
+        stored = widen(narrow(value, shape.dtype), shape.dtype)
+        is_kept = np.abs(stored - value) <= _KEPT * rounding(shape.dtype) * np.abs(value)
+        return np.where(is_kept, stored, rounded)
 
     def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
         own = rounding(dtype)

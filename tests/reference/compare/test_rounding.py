@@ -254,6 +254,23 @@ def test_an_approximation_in_bf16_rounds_once() -> None:
     assert _judged(module, [p], np.zeros_like(p)).mismatches > 128
 
 
+def test_what_is_exact_has_no_rounding() -> None:
+    """1 / (1 + exp(-x)) is exactly 1 for a large x: a rounding there, times x, would be larger than the result."""
+    module = hlo_run.parse(
+        "HloModule g ENTRY e { x = bf16[64] parameter(0) q = bf16[64] parameter(1) c = bf16[] constant(1)"
+        " one = bf16[64] broadcast(c), dimensions={} n = bf16[64] negate(x) e = bf16[64] exponential(n)"
+        " a = bf16[64] add(one, e) s = bf16[64] divide(one, a) m = bf16[64] subtract(one, s) t = bf16[64] multiply(x, m)"
+        " g = bf16[64] add(t, s) h = bf16[64] multiply(g, q) i = bf16[64] multiply(h, q) j = bf16[64] multiply(i, q)"
+        " k = bf16[64] multiply(j, q) l = bf16[64] multiply(k, q) ROOT o = bf16[64] multiply(l, q) }"
+    )
+    random = np.random.default_rng(7)
+    x = random.uniform(1e3, 1e4, 64).astype(ml_dtypes.bfloat16)
+    q = random.uniform(1, 2, 64).astype(ml_dtypes.bfloat16)
+    right = np.asarray(q, np.float64) ** 6
+    assert _judged(module, [x, q], right.astype(ml_dtypes.bfloat16)).ok
+    assert _judged(module, [x, q], np.zeros_like(q)).mismatches == 64
+
+
 def test_further_samples_decide_about_what_the_first_ones_are_all_near_by_chance() -> None:
     """The last element is the sum of two large numbers: its error is that of their sizes, not of its own."""
     expected = np.append(np.full(199, 1.0, np.float32), np.float32(1e-3))
