@@ -6,7 +6,7 @@ This is Monte Carlo arithmetic (Parker, 1997). The distance between such a resul
 rounding that any evaluation in the module's own types may have: it grows with the number of ops on the path and with
 cancellation. A sum of n terms gets errors of sqrt(n) roundings on each term and on its result, since its order and the
 type that it is kept in are open. The sums of products and convolutions are kept in f32 at least, so only the result is
-rounded to a narrower type.
+rounded to a narrower type. If the module is to be divided among partitions, each partition rounds its part of such a sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import Array, Calls, Evaluator, Value
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, widen
 
 # Ops whose results are elements of their operands, or exact.
 _EXACT = MOVES_ELEMENTS | frozenset(
@@ -32,11 +32,13 @@ _EXACT = MOVES_ELEMENTS | frozenset(
     is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant
     while conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""".split()
 )
-# Ops that kernels approximate with errors of several roundings.
+# Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.
 _APPROXIMATED = frozenset(
     """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
-    logistic power rsqrt sine sinh sqrt tan tanh batch-norm-training batch-norm-inference batch-norm-grad""".split()
+    logistic power rsqrt sine sinh sqrt tan tanh""".split()
 )
+# Ops that passes replace by several in the same type, each with its rounding.
+_EXPANDED = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
 _SUMS = frozenset(
     """dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce reduce-scatter
@@ -46,6 +48,8 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 # They keep their sums in f32 or a wider type: XLA:GPU's libraries and kernels, XLA:CPU and the reference do.
 _SUMS_OF_PRODUCTS = frozenset(("dot", "ragged-dot", "convolution"))
 _F32_ROUNDING = 2.0**-24
+# A number is taken for one of its type if it is nearer to it than this part of a rounding: storing it rounds nothing.
+_KEPT = 2.0**-4
 # Even the last op is computed with such errors, in f32, before its result is rounded.
 _LAST_ROUNDING = 2.0**-22
 # GPUs may multiply f32 matrices in TF32, which has 11 digits.
@@ -121,11 +125,17 @@ class Perturbation:
     """Random roundings for the instructions of a widened module; `originals` are the instructions before widening."""
 
     def __init__(
-        self, seed: int, originals: Mapping[HloInstruction, HloInstruction], last: Collection[HloInstruction] = ()
+        self,
+        seed: int,
+        originals: Mapping[HloInstruction, HloInstruction],
+        last: Collection[HloInstruction] = (),
+        in_parts: bool = False,
     ) -> None:
         self._engine = RandomEngine(seed)
         self._originals = originals
         self._last = last
+        # Partitions may hold parts of a sum, each rounded to the type of the result.
+        self._in_parts = in_parts
 
     @staticmethod
     def of(seed: int, original: HloModule, wide: HloModule) -> Perturbation:
@@ -134,7 +144,8 @@ class Perturbation:
         for before, after in zip(original.computations, wide.computations, strict=True):
             # A widened computation may have exact converts after the others.
             originals.update(zip(after.instructions, before.instructions, strict=False))
-        return Perturbation(seed, originals, _last_ops(wide))
+        in_parts = original.attrs.get("num_partitions", 1) > 1 and original.divided is None
+        return Perturbation(seed, originals, _last_ops(wide), in_parts and not original.attrs.get("is_scheduled"))
 
     def choose(
         self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None
@@ -146,11 +157,11 @@ class Perturbation:
         shape = original.shape
         terms = term_count(instruction)
         before = math.sqrt(terms) if instruction.opcode in _SUMS else 0.0
-        is_wide_sum = instruction.opcode in _SUMS_OF_PRODUCTS and rounding(shape.dtype) > _F32_ROUNDING
-        after = before or (_ROUNDINGS_OF_APPROXIMATION if instruction.opcode in _APPROXIMATED else 1.0)
-        if is_wide_sum:
-            after = 1.0
+        after = _roundings_of_result(instruction, shape, before)
         term = _F32_ROUNDING if instruction.opcode in _SUMS_OF_PRODUCTS else math.inf
+        if self._in_parts and instruction.opcode in _SUMS_OF_PRODUCTS:
+            # One rounding of a term is as much as one of a sum of n terms, which is about sqrt(n) times as large.
+            before, term = (1.0, math.inf) if rounding(shape.dtype) > _F32_ROUNDING else (before, term)
         floor = operand_rounding(original)
         # Both sides of a comparison round the result to its type once.
         last = _LAST_ROUNDING if instruction in self._last else math.inf
@@ -163,7 +174,7 @@ class Perturbation:
 
         def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             assert evaluate is not None, "only an op with an evaluator is evaluated"
-            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last)
+            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last, is_result=True)
 
         def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
             assert program is not None, "only an op with a program is run"
@@ -175,22 +186,36 @@ class Perturbation:
         original = self._originals.get(instruction)
         return None if original is None else original.shape
 
-    def _round(self, value: Value, shape: Shape | None, count: float, least: float = 0.0, most: float = math.inf) -> Value:
+    def _round(
+        self,
+        value: Value,
+        shape: Shape | None,
+        count: float,
+        least: float = 0.0,
+        most: float = math.inf,
+        is_result: bool = False,
+    ) -> Value:
         """Return `value`, of `shape` before widening, with errors of `count` roundings of the type.
 
-        A rounding is at most `most`, the error at least `least`, both relative to the value.
+        A rounding is at most `most`, the error at least `least`, both relative to the value. A result that is a number of
+        its type is stored as that, unless it has several roundings: 1 / (1 + exp(-x)) is exactly 1 in bf16 for a large x.
         """
         if shape is None:
             return value
         if isinstance(value, tuple):
             parts = zip(value, shape.tuple_shapes, strict=True)
-            return tuple(self._round(part, element, count, least, most) for part, element in parts)
+            return tuple(self._round(part, element, count, least, most, is_result) for part, element in parts)
         if not shape.is_array or not rounding(shape.dtype) or value.dtype not in _WIDE:
             return value
         if value.dtype.kind == "c":
             parts = np.ascontiguousarray(value).reshape(-1).view(np.float64)
             return self._rounded(parts, shape.dtype, count, least, most).view(np.complex128).reshape(value.shape)
-        return self._rounded(value, shape.dtype, count, least, most)
+        rounded = self._rounded(value, shape.dtype, count, least, most)
+        if not is_result or count >= 2.0:
+            return rounded
+        stored = widen(narrow(value, shape.dtype), shape.dtype)
+        is_kept = np.abs(stored - value) <= _KEPT * rounding(shape.dtype) * np.abs(value)
+        return np.where(is_kept, stored, rounded)
 
     def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
         own = rounding(dtype)
@@ -202,6 +227,19 @@ class Perturbation:
         signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
         with np.errstate(invalid="ignore"):
             return np.where(np.isfinite(value), value + size * signs.reshape(value.shape), value)
+
+
+def _roundings_of_result(instruction: HloInstruction, shape: Shape, of_sum: float) -> float:
+    """Return how many roundings of its type a result has; a sum has `of_sum`, if its type does not keep it."""
+    own = max(rounding(leaf.dtype) for _, leaf in shape.leaves() if leaf.is_array)
+    if instruction.opcode in _EXPANDED:
+        return _ROUNDINGS_OF_APPROXIMATION
+    if instruction.opcode in _APPROXIMATED:
+        # Kernels compute narrow types in f32, and round the result once.
+        return 1.0 + _ROUNDINGS_OF_APPROXIMATION * _F32_ROUNDING / own if own > _F32_ROUNDING else _ROUNDINGS_OF_APPROXIMATION
+    if instruction.opcode in _SUMS_OF_PRODUCTS and own > _F32_ROUNDING:
+        return 1.0
+    return of_sum or 1.0
 
 
 def _is_exact(instruction: HloInstruction) -> bool:

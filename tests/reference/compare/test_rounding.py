@@ -226,6 +226,51 @@ def test_a_product_in_bf16_keeps_its_sum_in_f32() -> None:
     assert not _judged(module, [p, q], part.astype(ml_dtypes.bfloat16)).ok
 
 
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_each_partition_may_round_its_part_of_a_product(partitions: int) -> None:
+    module = hlo_run.parse(
+        f"HloModule d, num_partitions={partitions} ENTRY e {{ p = bf16[16,1024] parameter(0) q = bf16[1024,16] parameter(1)"
+        " ROOT d = bf16[16,16] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
+    )
+    random = np.random.default_rng(6)
+    values = [random.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in ((16, 1024), (1024, 16))]
+    p, q = (np.asarray(value, np.float64) for value in values)
+    parts = [(p[:, k : k + 128] @ q[k : k + 128]).astype(ml_dtypes.bfloat16) for k in range(0, 1024, 128)]
+    whole: Any = sum(parts[1:], parts[0])
+    assert _judged(module, values, whole).ok == (partitions == 8)
+    lacking: Any = sum(parts[2:], parts[1])
+    assert _judged(module, values, lacking).mismatches > 100
+
+
+def test_an_approximation_in_bf16_rounds_once() -> None:
+    """tanh is computed in f32: where 1 - t² is small, four roundings of bf16 would be as large as the number."""
+    module = hlo_run.parse(
+        "HloModule t ENTRY e { p = bf16[256] parameter(0) t = bf16[256] tanh(p) o = bf16[] constant(1)"
+        " b = bf16[256] broadcast(o), dimensions={} s = bf16[256] multiply(t, t) ROOT d = bf16[256] subtract(b, s) }"
+    )
+    p = np.linspace(1.75, 1.9, 256).astype(ml_dtypes.bfloat16)
+    right = 1 - np.tanh(np.asarray(p, np.float64)) ** 2
+    assert _judged(module, [p], right.astype(ml_dtypes.bfloat16)).ok
+    assert _judged(module, [p], np.zeros_like(p)).mismatches > 128
+
+
+def test_what_is_exact_has_no_rounding() -> None:
+    """1 / (1 + exp(-x)) is exactly 1 for a large x: a rounding there, times x, would be larger than the result."""
+    module = hlo_run.parse(
+        "HloModule g ENTRY e { x = bf16[64] parameter(0) q = bf16[64] parameter(1) c = bf16[] constant(1)"
+        " one = bf16[64] broadcast(c), dimensions={} n = bf16[64] negate(x) e = bf16[64] exponential(n)"
+        " a = bf16[64] add(one, e) s = bf16[64] divide(one, a) m = bf16[64] subtract(one, s) t = bf16[64] multiply(x, m)"
+        " g = bf16[64] add(t, s) h = bf16[64] multiply(g, q) i = bf16[64] multiply(h, q) j = bf16[64] multiply(i, q)"
+        " k = bf16[64] multiply(j, q) l = bf16[64] multiply(k, q) ROOT o = bf16[64] multiply(l, q) }"
+    )
+    random = np.random.default_rng(7)
+    x = random.uniform(1e3, 1e4, 64).astype(ml_dtypes.bfloat16)
+    q = random.uniform(1, 2, 64).astype(ml_dtypes.bfloat16)
+    right = np.asarray(q, np.float64) ** 6
+    assert _judged(module, [x, q], right.astype(ml_dtypes.bfloat16)).ok
+    assert _judged(module, [x, q], np.zeros_like(q)).mismatches == 64
+
+
 def test_further_samples_decide_about_what_the_first_ones_are_all_near_by_chance() -> None:
     """The last element is the sum of two large numbers: its error is that of their sizes, not of its own."""
     expected = np.append(np.full(199, 1.0, np.float32), np.float32(1e-3))
