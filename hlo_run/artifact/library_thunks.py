@@ -36,7 +36,7 @@ class GemmThunk(LibraryWork, frozen=True):
     """result = epilogue(alpha * scales * lhs . rhs + beta * addend + bias) * result_scale, in the order of a dot's dimensions.
 
     `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU or BIAS_GELU, each possibly with `_AUX`, which stores the
-    input of the activation in `auxiliary`. `bias` is added along the last dimension and may be shorter than it. `scales`
+    input of the activation in `auxiliary`. `bias` is added along the innermost dimension and may be shorter than it. `scales`
     are f32 scalars, one per operand. A result of 8 bits may have a `result_scale`: it is then clamped to the range of its
     type, and the largest magnitude before clamping is stored in `largest`, an f32 scalar. `alpha` is (real, imaginary).
     `workspace` is planned for the library; only texts show it.

@@ -79,6 +79,16 @@ def test_epilogues(bench: Bench, epilogue: str, batch: tuple[int, ...]) -> None:
     assert bench.log.count("cublasLt.matmul") == 1
 
 
+def test_a_bias_belongs_to_the_innermost_dimension(bench: Bench) -> None:
+    left, right, bias = array(0, "f32", (6, 7)), array(1, "f32", (7, 6)), array(3, "f32", (6,))
+    result = array(2, "f32", (6, 6), (0, 1))
+    thunk = GemmThunk("g", left, right, result, PLAIN, epilogue="BIAS", bias=bias)
+    rng = np.random.default_rng(11)
+    inputs = {spec: values(rng, spec) for spec in (left, right, bias)}
+    agree(bench.run(thunk, inputs, [result]), [inputs[left] @ inputs[right] + inputs[bias][:, None]])
+    assert bench.log.count("cublasLt.matmul") == 1
+
+
 def test_the_addend_may_be_where_the_result_is(bench: Bench) -> None:
     left, right, result = array(0, "f32", (5, 7)), array(1, "f32", (7, 6)), array(2, "f32", (5, 6))
     thunk = GemmThunk("g", left, right, result, PLAIN, beta=1.0, addend=result)

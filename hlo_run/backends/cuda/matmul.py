@@ -2,8 +2,8 @@
 
     d = scale_d * epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)      all column-major
 
-A row-major product is computed as the product of the transposed operands in swapped order. A bias along the last dimension
-needs this form, as cuBLASLt adds the bias to every column. Only f8 operands have scales, and only an f8 d has a scale.
+A row-major product is computed as the product of the transposed operands in swapped order. cuBLASLt adds the bias to every
+column of d: along the innermost dimension of the result. Only f8 operands have scales, and only an f8 d has a scale.
 """
 
 from __future__ import annotations
@@ -110,15 +110,16 @@ def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
     out = range(len(result.dims))
     parts = (out[:batch_rank], out[batch_rank : batch_rank + row_rank], out[batch_rank + row_rank :])
     targets = [_axes(spec, *parts) for spec in (result, thunk.addend, thunk.auxiliary) if spec is not None]
-    # Row-major: (l . r)^T = r^T . l^T, the only form that allows a bias.
+    # A row-major result is that of the turned product, (l . r)^T = r^T . l^T. The matrices are stored by columns, along which
+    # the library adds the bias.
     for is_turned in (True, False):
         a, b = (_turned(rhs_axes), _turned(lhs_axes)) if is_turned else (lhs_axes, rhs_axes)
         found = [_stored(axes) for axes in (a, b, *((_turned(t) if is_turned else t) for t in targets))]
         if any(matrix is None for matrix in found) or any(matrix.is_transposed for matrix in found[2:] if matrix is not None):
             continue
-        if thunk.bias is not None and not is_turned:
-            continue
-        return _plan(thunk, [matrix for matrix in found if matrix is not None], is_turned)
+        matrices = [matrix for matrix in found if matrix is not None]
+        if thunk.bias is None or thunk.bias.dims == (matrices[2].rows,):
+            return _plan(thunk, matrices, is_turned)
     return "the layout of its arrays does not form matrices"
 
 
@@ -138,8 +139,9 @@ def _not_taken(thunk: GemmThunk) -> str:
         return f"epilogue {thunk.epilogue} does not match the auxiliary result"
     if reason := _wrong_types(thunk, is_f8):
         return reason
-    if thunk.bias is not None and (not thunk.result.dims or thunk.bias.dims != thunk.result.dims[-1:]):
-        return "the bias is not along the last dimension"
+    row = tuple(thunk.result.dims[dim] for dim in thunk.result.minor_to_major[:1])
+    if thunk.bias is not None and (not row or thunk.bias.dims != row):
+        return "the bias is not as long as the innermost dimension"
     if thunk.beta and (thunk.addend is None or thunk.addend.dims != thunk.result.dims):
         return "the addend does not have the result's shape"
     if thunk.alpha[1] and not result.startswith("c"):
@@ -182,7 +184,7 @@ def _stored(axes: list[Axis | None]) -> Stored | None:
     return None if batch is None or rows is None or columns is None else stored(rows, columns, batch)
 
 
-def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan | str:
+def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan:
     first, second = (thunk.rhs, thunk.lhs) if is_turned else (thunk.lhs, thunk.rhs)
     a = Operand(first.dtype, first.slice, found[0])
     b = Operand(second.dtype, second.slice, found[1])
@@ -190,8 +192,6 @@ def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan 
     rest = iter(found[3:])
     c = _no_addend(thunk, d) if thunk.addend is None else Operand(thunk.addend.dtype, thunk.addend.slice, next(rest))
     auxiliary = None if thunk.auxiliary is None else Operand(thunk.auxiliary.dtype, thunk.auxiliary.slice, next(rest))
-    if thunk.bias is not None and d.matrix.rows != thunk.bias.dims[0]:
-        return "the bias is not as long as a column"
     _, compute, scalar = _TYPES.get(a.dtype, ((), "32F", "f32"))
     scales = tuple(scale.slice for scale in thunk.scales)
     scale_a, scale_b = (None, None) if not scales else (scales[1], scales[0]) if is_turned else scales

@@ -132,7 +132,7 @@ def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
             if addend is not None and thunk.beta:
                 value = value + value.dtype.type(thunk.beta) * addend.astype(value.dtype)
             if bias is not None:
-                value = _plus_bias(value, bias.astype(value.dtype))
+                value = _plus_bias(value, bias.astype(value.dtype), thunk.result)
             if thunk.auxiliary is not None:
                 results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype])
             value = _activate(value, thunk.epilogue)
@@ -147,12 +147,13 @@ def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
     return bind
 
 
-def _plus_bias(value: Array, bias: Array) -> Array:
-    """Add a bias along the last dimension. A shorter bias leaves the last columns unchanged."""
-    if not bias.ndim or not value.ndim or bias.shape[-1] == value.shape[-1]:
+def _plus_bias(value: Array, bias: Array, result: ArraySpec) -> Array:
+    """Add a bias along the innermost dimension of the result. A shorter bias leaves the rest of it unchanged."""
+    if bias.ndim != 1 or not value.ndim:
         return value + bias
+    inner = result.minor_to_major[0]
     summed = value.copy()
-    summed[..., : bias.shape[-1]] += bias
+    summed.swapaxes(inner, -1)[..., : len(bias)] += bias
     return summed
 
 

@@ -107,13 +107,14 @@ def _product_problem(thunk: GemmThunk) -> str:
 
 
 def _epilogue_problem(thunk: GemmThunk) -> str:
-    dims, last = thunk.result.dims, thunk.result.dims[-1:]
+    dims = thunk.result.dims
+    row = tuple(dims[dim] for dim in thunk.result.minor_to_major[:1])
     if thunk.epilogue not in _EPILOGUES:
         return "an epilogue that is unknown"
     if any(spec is not None and spec.dims != dims for spec in (thunk.addend, thunk.auxiliary)):
         return "an addend or an auxiliary result of another size"
     bias = thunk.bias
-    if bias is not None and not (not bias.dims or (len(bias.dims) == 1 and last and bias.dims <= last) or bias.dims == dims):
+    if bias is not None and not (not bias.dims or (len(bias.dims) == 1 and row and bias.dims <= row) or bias.dims == dims):
         return "a bias of another size"
     scalars = [spec for spec in (*thunk.scales, thunk.result_scale, thunk.largest) if spec is not None]
     if any(math.prod(spec.dims) != 1 or _kind(spec) != "float" for spec in scalars):

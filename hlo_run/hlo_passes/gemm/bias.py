@@ -139,19 +139,19 @@ def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: 
 
 
 def _goes_along_rows(product: Product, broadcast: HloInstruction) -> bool:
-    """Return True for a broadcast of one row, or of a scalar if the product has no column dimension."""
+    """Return True for a broadcast of one physical row, or of a scalar if the product has no column dimension."""
     call, bias = product.call, broadcast.operands[0]
     numbers = gemm_record(call).get("dot_dimension_numbers", {})
-    taken = [dim for what in ("batch", "contracting") for dim in numbers.get(f"rhs_{what}_dimensions", ())]
-    columns = call.operands[1].shape.rank - len(taken)
+    batches = numbers.get("rhs_batch_dimensions", ())
+    columns = call.operands[1].shape.rank - len(batches) - len(numbers.get("rhs_contracting_dimensions", ()))
     if columns > 1 or bias.shape.rank != columns:
         return False
     if not columns:
         return True
-    # The column dimension of the sum is the innermost of both shapes, if their sizes are equal.
+    # The library adds the vector along the innermost dimension. It is the same one in both shapes, if the sizes are equal.
     inner, ours = product.sliced.shape.minor_to_major[0], broadcast.shape.minor_to_major[0]
     sizes = {product.sliced.shape.dims[inner], broadcast.shape.dims[ours], bias.shape.dims[0]}
-    return inner == call.shape.rank - 1 and broadcast.dimensions == (ours,) and len(sizes) == 1
+    return inner >= len(batches) and broadcast.dimensions == (ours,) and len(sizes) == 1
 
 
 def _may_be_spread(product: Product, broadcast: HloInstruction) -> bool:

@@ -41,6 +41,7 @@ from hlo_run.hlo.opcodes.traits import (
     SYNC_CONTROL_FLOW,
 )
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo_passes.gemm.record import epilogue_of, is_call
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
@@ -208,8 +209,10 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
 def _pin_default(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
     for number, operand in enumerate(instruction.operands):
         layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in _static(operand.shape)})
+    # The bias of a product belongs to the innermost dimension of the result, which must stay innermost.
+    keeps_layout = is_call(instruction) and "BIAS" in epilogue_of(instruction)
     for index, leaf in _static(instruction.shape):
-        layouts.pin_value((instruction, index), _default(leaf))
+        layouts.pin_value((instruction, index), leaf.minor_to_major if keeps_layout else _default(leaf))
 
 
 def _pin_custom_call(layouts: LayoutPropagation, call: HloInstruction) -> None:

@@ -58,7 +58,8 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
     8-bit results are multiplied by their scale and clamped to their range.
     """
     config: Mapping[str, Any] = _config(instruction).get("gemm_backend_config", {})
-    result = _part(instruction, 0).dtype
+    result_shape = _part(instruction, 0)
+    result = result_shape.dtype
     wide = _wide(result)
     types = [operand.shape.dtype for operand in instruction.operands]
     left, right, *rest = (operand_in(as_array(o), kind, wide) for o, kind in zip(operands, types, strict=True))
@@ -76,7 +77,7 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
     if addend is not None:
         value = value + value.dtype.type(beta) * addend
     if bias is not None:
-        value = value + _along_columns(bias, value)
+        value = value + _along_rows(bias, value, result_shape)
     after = _epilogue(instruction, value, epilogue)
     outputs = [narrow(_scaled_result(after, rest[_OPERAND_SCALES:], result), result)]
     if epilogue.endswith("_AUX"):
@@ -91,10 +92,16 @@ def _place_of_bias(rest: Sequence[Array]) -> int:
     return next((place for place, array in enumerate(rest) if array.ndim), len(rest) - 1)
 
 
-def _along_columns(bias: Array, value: Array) -> Array:
-    """Pad a bias with zeros to the length of a row: XLA pads the rows for the library, but not the bias."""
-    missing = value.shape[-1] - bias.shape[-1] if bias.ndim and value.ndim else 0
-    return np.pad(bias, (0, missing)) if missing > 0 else bias
+def _along_rows(bias: Array, value: Array, shape: Shape) -> Array:
+    """Spread a bias along the innermost dimension of the result's layout.
+
+    XLA pads the rows for the library, but not the bias: it ends in zeros.
+    """
+    if bias.ndim != 1 or not value.ndim:
+        return bias
+    inner = shape.minor_to_major[0]
+    padded = np.pad(bias, (0, max(value.shape[inner] - len(bias), 0)))
+    return padded.reshape([-1 if dim == inner else 1 for dim in range(value.ndim)])
 
 
 def _scaled_result(value: Array, scales: Sequence[Array], result: DType) -> Array:

@@ -155,10 +155,12 @@ def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
             return None
     starts: list[HloInstruction] = []
     for (whole, _, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
-        low, high = (rw.constant(limit, first.shape.element_type) for limit in (0, whole - taken))
-        clamped = rw.add("clamp", first.shape, [low, first, high])
-        starts.append(rw.binary("add", then, rw.convert(clamped, then.shape.element_type)))
-    return rw.like(i, [inner.operands[0], *starts])
+        at = rw.at(first)
+        low, high = (at.constant(limit, first.shape.element_type) for limit in (0, whole - taken))
+        clamped = at.add("clamp", first.shape, [low, first, high])
+        starts.append(rw.at(inner).binary("add", then, at.convert(clamped, then.shape.element_type)))
+    # As in XLA, which edits the second slice: if nothing else uses the first one, a later pass removes it.
+    return rw.with_operands(i, [inner.operands[0], *starts])
 
 
 def _is_within(start: HloInstruction, most: int) -> bool:
