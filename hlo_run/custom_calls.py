@@ -77,6 +77,8 @@ def registered_targets() -> list[str]:
 
 def how_to_register(target: str) -> str:
     """Return the hint for a custom call that has no function."""
+    if target == "CustomSPMDPartitioning":
+        return "custom_partitioning of JAX divides by Python code that no module contains; lower the plain function"
     return f'@hlo_run.custom_call("{target}") registers a function; --custom_calls=FILE.py runs a file that registers functions'
 
 

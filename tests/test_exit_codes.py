@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import hlo_run
 from hlo_run import cli, custom_calls
 from hlo_run.cli import run
 from hlo_run.commands import dispatch
+from hlo_run.errors import Unsupported
 
 MODULE = "HloModule m\nENTRY e { p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }"
 CALL = 'HloModule m\nENTRY e { p = f32[4] parameter(0) ROOT n = f32[4] custom-call(p), custom_call_target="leave" }'
@@ -93,3 +95,11 @@ def test_a_dump_that_cannot_be_written_is_a_usage_error(module: Path, capsys: py
     folder.write_text("not a folder")
     assert run(["--platform=Host", f"--xla_dump_to={folder}", str(module)]) == 2
     assert "internal error" not in capsys.readouterr().err
+
+
+def test_a_custom_partitioning_of_jax_says_what_to_lower() -> None:
+    call = 'f32[4] custom-call(c), custom_call_target="CustomSPMDPartitioning"'
+    text = f"HloModule m\nENTRY e {{ c = f32[4] constant({{1, 2, 3, 4}}) ROOT r = {call} }}"
+    with pytest.raises(Unsupported) as error:
+        hlo_run.run(hlo_run.parse(text), platform="Host")
+    assert "lower the plain function" in error.value.hint

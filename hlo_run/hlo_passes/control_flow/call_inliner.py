@@ -2,7 +2,8 @@
 
     ROOT r = f32[8] call(p), to_apply=f   =>   ROOT tanh = f32[8] tanh(p)
 
-A call with `inlineable="false"` stays, as do calls in kernels. Removes instructions and computations that are no longer used.
+Calls in reducers and comparators go too; a call with `inlineable="false"` stays. Removes instructions and computations that
+are no longer used.
 XLA's `CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
 """
 
@@ -12,7 +13,6 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.frontend_attributes import frontend_attribute
@@ -39,9 +39,8 @@ class CallInliner(Struct, frozen=True):
         if not module.instructions_of("call"):
             return
         version = module.version
-        executed = set(executed_computations(module))
         for computation in computation_order(module):
-            if computation not in executed or is_async_wrapper(computation):
+            if is_async_wrapper(computation):
                 continue  # a wrapper holds one instruction
             calls = [
                 i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name

@@ -109,7 +109,7 @@ class Export:
                 if instruction.opcode not in CONTROL_FLOW:
                     for reducer in dict.fromkeys(instruction.called_computations):
                         self._give_reducer(reducer, names, mesh)
-        self._drop_constraints_of_reducers()
+        self._copy_constraints_of_reducers()
         for node in self._graph.nodes:
             instruction = node.instruction
             if instruction is not None and instruction.parent is not None and instruction in self._reshards:
@@ -133,13 +133,20 @@ class Export:
             if is_call(instruction, CONSTRAINT):
                 self._as_copy(instruction)
 
-    def _drop_constraints_of_reducers(self) -> None:
-        """Remove the constraints that are left: those of reducers, which divide nothing."""
-        for call in self._module.instructions_of("custom-call"):
-            if is_call(call, CONSTRAINT) and call not in self._graph.values and len(call.operands) == 1:
+    def _copy_constraints_of_reducers(self) -> None:
+        """Make the constraints that are left copies: those of reducers and comparators. One value has one copy."""
+        copied: dict[HloInstruction, HloInstruction] = {}
+        for computation in self._module.computations:
+            for call in [i for i in computation.post_order() if is_call(i, CONSTRAINT) and i not in self._graph.values]:
+                if len(call.operands) != 1:
+                    continue
                 call.attrs.pop("sharding", None)
-                call.attrs.pop("frontend_attributes", None)
-                bypass(self._module, call)
+                (source,) = call.operands
+                if source in copied:
+                    self._module.replace_uses(call, copied[source])
+                    remove_replaced(call)
+                else:
+                    copied[source] = self._as_copy(call)
 
     def _manual_axes(self) -> dict[HloComputation, tuple[tuple[str, ...], Mesh]]:
         """Return the names of the manual axes of computations in manual computations, and the mesh."""
@@ -206,7 +213,7 @@ class Export:
         copy.operands = [instruction]
         instruction.attrs["sharding"] = hlo_sharding(closed(found.result), instruction.shape, names, mesh)
 
-    def _as_copy(self, constraint: HloInstruction) -> None:
+    def _as_copy(self, constraint: HloInstruction) -> HloInstruction:
         attributes = {name: value for name, value in constraint.attrs.items() if name in ("sharding", "metadata")}
         copy = HloInstruction(constraint.name, "copy", constraint.shape, constraint.operands, attributes, where=constraint.where)
         assert constraint.parent is not None
@@ -215,6 +222,7 @@ class Export:
         remove_replaced(constraint)
         if constraint in self._graph.values:
             self._graph.values[copy] = self._graph.values[constraint]
+        return copy
 
     def _give_result(self, result_places: Sequence[Place]) -> None:
         """Give the result its shardings; a result of one array that is divided otherwise than its value goes through a tuple."""

@@ -69,7 +69,7 @@ def _laid_out(instruction: HloInstruction) -> Shape:
         return operands[0].shape.tuple_shapes[instruction.tuple_index]
     if opcode == "while" or (opcode in _BARRIERS and len(operands) == 1):
         return operands[0].shape
-    if opcode == "conditional":
+    if opcode in ("conditional", "call"):
         return instruction.called_computations[0].root.shape
     if shape.is_tuple:
         if opcode in _LIKE_FIRST and len(shape.tuple_shapes) == len(operands):

@@ -25,6 +25,8 @@ def run_shardy(module: HloModule) -> None:
     annotations = Annotations.of(module)
     wanted = _take_results(module, annotations)
     _share_elements(module)
+    for computation in _control_flow(module):
+        merge_constants(computation)
     sink_constants(module)
     changing = put_invariants_last(module)
     given = _given(module, annotations)

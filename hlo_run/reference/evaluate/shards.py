@@ -24,12 +24,14 @@ _SUBGROUPS = re.compile(r"last_tile_dims=\{([^}]*)\}")
 class Tiles(Struct, frozen=True):
     """The number of tiles per dimension of an array, and the tile (row-major number) of each partition.
 
-    Where a tile is the sum of what partitions have, `addend_of` numbers their addends.
+    Where a tile is the sum of what partitions have, `addend_of` numbers their addends. In a manual computation around this one
+    only partitions with the same `group_of` have tiles of the same array.
     """
 
     counts: tuple[int, ...]
     tile_of: dict[int, int]
     addend_of: dict[int, int] = {}
+    group_of: dict[int, int] = {}
 
 
 def read_tiles(sharding: object, rank: int) -> Tiles | None:
@@ -50,11 +52,14 @@ def read_tiles(sharding: object, rank: int) -> Tiles | None:
     tile_of = {int(device): place // copies for place, device in enumerate(devices)}
     subgroups = _SUBGROUPS.search(str(sharding))
     kinds = subgroups[1].replace(" ", "").split(",") if subgroups is not None else []
-    if "unreduced" not in kinds:
-        return Tiles(tuple(counts), tile_of)
-    summed = rank + kinds.index("unreduced")
-    addend_of = {int(device): int(np.unravel_index(place, dims)[summed]) for place, device in enumerate(devices)}
-    return Tiles(tuple(counts), tile_of, addend_of)
+
+    def places_along(kind: str) -> dict[int, int]:
+        if kind not in kinds:
+            return {}
+        along = rank + kinds.index(kind)
+        return {int(device): int(np.unravel_index(place, dims)[along]) for place, device in enumerate(devices)}
+
+    return Tiles(tuple(counts), tile_of, places_along("unreduced"), places_along("manual"))
 
 
 def _ints(text: str) -> list[int]:
@@ -91,16 +96,21 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
     first = device.replica * device.world.partitions
     members = tuple(range(first, first + device.world.partitions))
 
-    def combine(everyones: list[list[Value]]) -> list[Value]:
+    def joined(everyones: list[list[Value]], group: int) -> Value:
         whole = np.zeros([count * size for count, size in zip(tiles.counts, shard.shape, strict=True)], shard.dtype)
-        addends = {(tile, tiles.addend_of.get(partition, 0)): partition for partition, tile in tiles.tile_of.items()}
+        own = {partition: tile for partition, tile in tiles.tile_of.items() if tiles.group_of.get(partition, 0) == group}
+        addends = {(tile, tiles.addend_of.get(partition, 0)): partition for partition, tile in own.items()}
         filled: set[int] = set()
         for (tile, _), partition in addends.items():
             ranges, addend = _ranges(tiles, tile, shard.shape), as_array(everyones[partition][0])
             whole[ranges] = whole[ranges] + addend if tile in filled else addend
             filled.add(tile)
-        result: Value = np.asarray(whole[tuple(slice(0, size) for size in dims)])
-        return [result] * len(members)
+        return np.asarray(whole[tuple(slice(0, size) for size in dims)])
+
+    def combine(everyones: list[list[Value]]) -> list[Value]:
+        groups = [tiles.group_of.get(partition, 0) for partition in range(len(members))]
+        wholes = {group: joined(everyones, group) for group in dict.fromkeys(groups)}
+        return [wholes[group] for group in groups]
 
     return (yield meet(instruction, operands, device, members, combine))
 

@@ -83,7 +83,7 @@ CASES = (
     Case("not not", "m=pred[4]", "x = pred[4] not(m);" + MROOT + "not(x)", "m"),
     Case("not less", IJ, "x = pred[4] compare(i, j), direction=LT;" + MROOT + "not(x)", "not(compare.LT(i, j))"),
     Case("not less of floats", PQ, "x = pred[4] compare(p, q), direction=LT;" + MROOT + "not(x)", "not(compare.LT(p, q))"),
-    Case("shift by nothing", I, N.format(0) + IROOT + "shift-left(i, b)", "i"),
+    Case("shift by nothing", I, N.format(0) + IROOT + "shift-left(i, b)", "shift-left(i, broadcast<4>({0}))"),
     Case("equal to itself", I, MROOT + "compare(i, i), direction=EQ", "broadcast<4>({true})"),
     Case("NaN is not itself", P, MROOT + "compare(p, p), direction=EQ", "compare.EQ(p, p)"),
     Case(

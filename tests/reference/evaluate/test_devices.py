@@ -154,3 +154,23 @@ ENTRY e {{
     whole = np.arange(4, dtype=np.float32)
     for result in Reference(hlo_run.parse(text)).run([[whole], [whole]], partitions=2):
         assert np.array_equal(np.asarray(result), whole)
+
+
+def test_a_manual_computation_in_another_joins_the_tiles_of_its_own_group() -> None:
+    text = """HloModule nested, num_partitions=4
+ENTRY e {
+  x = f32[4] parameter(0)
+  s = f32[4] custom-call(x), custom_call_target="Sharding", sharding={devices=[2,2]<=[4] last_tile_dim_replicate}
+  m = f32[2] custom-call(s), custom_call_target="SPMDFullToShardShape",
+    sharding={devices=[1,2,2]<=[4] last_tile_dims={manual, replicated}}
+  t = f32[2] custom-call(m), custom_call_target="Sharding", sharding={devices=[2,2]<=[2,2]T(1,0) last_tile_dims={manual}}
+  i = f32[1] custom-call(t), custom_call_target="SPMDFullToShardShape", sharding={manual}
+  n = f32[1] negate(i)
+  o = f32[2] custom-call(n), custom_call_target="SPMDShardToFullShape",
+    sharding={devices=[2,2]<=[2,2]T(1,0) last_tile_dims={manual}}
+  ROOT r = f32[4] custom-call(o), custom_call_target="SPMDShardToFullShape", sharding={devices=[2,2]<=[4] last_tile_dim_replicate}
+}
+"""
+    arguments: list[Value] = [np.arange(4, dtype=np.float32)]
+    for found in Reference(hlo_run.parse(text)).run([arguments] * 4, 1, 4, 42):
+        np.testing.assert_array_equal(np.asarray(found), [-0.0, -1, -2, -3])

@@ -66,11 +66,6 @@ def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return i.operands[0].operands[0] if i.operands[0].opcode == "not" else None
 
 
-def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A << 0 => A, A >> 0 => A."""
-    return i.operands[0] if is_all(i.operands[1], 0) else None
-
-
 def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A == A => true, A < A => false for integers."""
     one, two = i.operands
@@ -245,7 +240,4 @@ RULES: Rules = {
         select_by_comparison_of_preds,
         select_of_updated,
     ),
-    "shift-left": (shift_by_zero,),
-    "shift-right-arithmetic": (shift_by_zero,),
-    "shift-right-logical": (shift_by_zero,),
 }
