@@ -132,6 +132,8 @@ class _Plan:
         count = made.tiles
         dilated = 1 + (wd.size - 1) * wd.window_dilation
         full = 1 + (size - 1) * wd.base_dilation + wd.pad_high + wd.pad_low
+        if size == 0 or full <= wd.pad_low:  # no window reads an element; XLA fails
+            return False
         windows = (full - dilated) // wd.stride + 1
         per_tile = -(-windows // count)
         input_size = own
@@ -205,6 +207,8 @@ class _Plan:
                 made.left += skip * (count - 1)
                 input_size = full
             made.exchange_base = input_size * count
+        # XLA takes what lies beyond the whole array for elements here.
+        made.needs_mask |= made.exchange_base > made.reach and made.window.pad_high > 0
         return count, input_size
 
     def _dilate(self, made: _Dim, wd: WindowDim, count: int, per_tile: int, dilated: int) -> None:
