@@ -185,6 +185,8 @@ class _Plan:
         empty = _divide(-made.left, input_size) - windows
         if empty <= 0:
             return count, input_size
+        # XLA takes what lies beyond the whole array for elements here.
+        made.needs_mask |= count * input_size > made.reach and made.window.pad_high > 0
         count -= empty
         made.middle = (windows, empty)
         self._trimmed = True
@@ -207,8 +209,6 @@ class _Plan:
                 made.left += skip * (count - 1)
                 input_size = full
             made.exchange_base = input_size * count
-        # XLA takes what lies beyond the whole array for elements here.
-        made.needs_mask |= made.exchange_base > made.reach and made.window.pad_high > 0
         return count, input_size
 
     def _dilate(self, made: _Dim, wd: WindowDim, count: int, per_tile: int, dilated: int) -> None:
