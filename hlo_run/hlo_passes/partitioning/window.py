@@ -162,7 +162,8 @@ class _Plan:
         low = wd.pad_low - made.left * wd.base_dilation
         if few:
             count, input_size = self._skip_middle(made, count, windows, input_size, full)
-        if full < dilated or (wd.stride != 1 and wd.stride * per_tile % wd.base_dilation):
+        # Without devices or elements left, XLA fails.
+        if count <= 0 or input_size <= 0 or full < dilated or (wd.stride != 1 and wd.stride * per_tile % wd.base_dilation):
             return False
         step = wd.stride * per_tile
         made.start = Linear.of(step, wd.base_dilation - 1 - low, wd.base_dilation)
