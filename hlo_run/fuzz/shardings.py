@@ -58,7 +58,7 @@ MESHES = (
     DeviceMesh((("data", 2), ("expert", 2), ("tensor", 2))),
     DeviceMesh(((STAGE, 4),)),
 )
-_ODD_MESHES = tuple(
+ODD_MESHES = tuple(
     DeviceMesh(tuple(axes.items()), is_odd=True)
     for axes in (
         {"data": 2},
@@ -85,7 +85,7 @@ def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shard
     rng = random.Random(seed * 1_000_003 + 17)
     drawn = rng.choice(MESHES)
     own = random.Random(seed * 1_000_033 + 29)
-    mesh = mesh or (own.choice(_ODD_MESHES) if own.random() < _ODD else drawn)
+    mesh = mesh or (own.choice(ODD_MESHES) if own.random() < _ODD else drawn)
     for name in ("entry_computation_layout", "input_output_alias", "buffer_donor"):
         module.attrs.pop(name, None)
     _call_fusions(module)
