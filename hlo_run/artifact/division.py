@@ -10,6 +10,7 @@ class Division(Struct, frozen=True):
 
     All tiles have the size of the first; the last ones of a dimension may reach beyond the array. Where the array is the sum of
     what partitions hold, `addend_of` numbers the addends of each tile, and says which one each partition has; else it is ().
+    A tile of -1 is none: one partition has the whole array.
     """
 
     dims: tuple[int, ...]

@@ -75,7 +75,8 @@ def _joined(arrays: Sequence[Literal], division: Division) -> list[Literal]:
         arrays = _summed(arrays, division)
     size = tuple(count * own for count, own in zip(division.counts, division.tile_dims, strict=True))
     if all(count == 1 for count in division.counts):
-        return list(arrays)
+        holder = division.tile_of.index(0) if -1 in division.tile_of else -1
+        return [arrays[holder] if holder >= 0 else array for array in arrays]
     wholes: list[Literal] = []
     cut = tuple(slice(0, own) for own in division.dims)
     for own in range(len(arrays)):

@@ -1,7 +1,9 @@
 """Give a module a number of partitions and random shardings over a mesh: those of GSPMD, or those of Shardy.
 
-A module gets one of six meshes. Parameters, results and some values between them are divided along dimensions that an axis
-of the mesh names, evenly or not. An axis of stages, as pipelines have it, divides leading dimensions only.
+A module gets one of six meshes, or sometimes an odd one: of any number of devices, with more tiles than elements along a
+dimension, and under GSPMD with the devices in any order. Parameters, results and some values between them are divided along
+dimensions that an axis of the mesh names, evenly or not. An axis of stages, as pipelines have it, divides leading dimensions
+only.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ import math
 import random
 from collections.abc import Iterator
 
+import numpy as np
 from msgspec import Struct
 
 from hlo_run.fuzz.mutations.places import is_plain, open_computations
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
-from hlo_run.hlo.shardings.make import REPLICATED, for_shape, iota_tiles
+from hlo_run.hlo.shardings.make import REPLICATED, for_shape, iota_tiles, listed_tiles
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
@@ -28,9 +31,10 @@ _EVEN, _SHARDY, _INNER = 0.7, 0.4, 0.08
 
 
 class DeviceMesh(Struct, frozen=True):
-    """The axes of a mesh, by name, from major to minor."""
+    """The axes of a mesh, by name, from major to minor. An odd one also divides what is too short, by devices in any order."""
 
     axes: tuple[tuple[str, int], ...]
+    is_odd: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -54,6 +58,19 @@ MESHES = (
     DeviceMesh((("data", 2), ("expert", 2), ("tensor", 2))),
     DeviceMesh(((STAGE, 4),)),
 )
+ODD_MESHES = tuple(
+    DeviceMesh(tuple(axes.items()), is_odd=True)
+    for axes in (
+        {"data": 2},
+        {"data": 3},
+        {"data": 5},
+        {"data": 2, "tensor": 2},
+        {"data": 3, "tensor": 2},
+        {"data": 3, "tensor": 4},
+        {"data": 2, "expert": 2, "tensor": 4},
+    )
+)
+_ODD, _SHUFFLED = 0.25, 0.3
 
 
 def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shardy: bool | None = None) -> bool:
@@ -67,7 +84,8 @@ def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shard
         return False
     rng = random.Random(seed * 1_000_003 + 17)
     drawn = rng.choice(MESHES)
-    mesh = mesh or drawn
+    own = random.Random(seed * 1_000_033 + 29)
+    mesh = mesh or (own.choice(ODD_MESHES) if own.random() < _ODD else drawn)
     for name in ("entry_computation_layout", "input_output_alias", "buffer_donor"):
         module.attrs.pop(name, None)
     _call_fusions(module)
@@ -105,11 +123,11 @@ def _call_fusions(module: HloModule) -> None:
         fusion.called = {"to_apply": (computation,)}
 
 
-def _places(shape: Shape, counts: list[int], axis: tuple[str, int], is_even: bool) -> list[int]:
-    """Return the dimensions that an axis may divide, where others divide them by `counts` already."""
+def _places(shape: Shape, counts: list[int], axis: tuple[str, int], is_even: bool, least: int = 2) -> list[int]:
+    """Return the dimensions of at least `least` that an axis may divide, where others divide them by `counts` already."""
     name, size = axis
     dims = enumerate(shape.dims[:1] if name == STAGE else shape.dims)
-    return [d for d, extent in dims if extent >= 2 and not (is_even and extent % (counts[d] * size))]
+    return [d for d, extent in dims if extent >= least and not (is_even and extent % (counts[d] * size))]
 
 
 def _has_places(module: HloModule, mesh: DeviceMesh) -> bool:
@@ -126,7 +144,7 @@ def random_sharding(rng: random.Random, shape: Shape, mesh: DeviceMesh, is_even:
     dims = [1] * shape.rank
     axes: list[list[int]] = [[] for _ in dims]
     for number, axis in enumerate(mesh.axes):
-        places = _places(shape, dims, axis, is_even)
+        places = _places(shape, dims, axis, is_even, least=0 if mesh.is_odd else 2)
         if places and rng.random() < 0.75:
             dim = rng.choice(places)
             dims[dim] *= axis[1]
@@ -136,6 +154,8 @@ def random_sharding(rng: random.Random, shape: Shape, mesh: DeviceMesh, is_even:
     if not used:
         return None
     tiles = iota_tiles((mesh.count,)).reshape(mesh.sizes).transpose([*used, *rest])
+    if mesh.is_odd and rng.random() < _SHUFFLED:
+        tiles = listed_tiles(np.array(rng.sample(range(mesh.count), mesh.count)))
     copies = math.prod(mesh.sizes[axis] for axis in rest)
     if copies > 1:
         return tiled(tiles.reshape((*dims, copies)), ("replicated",))

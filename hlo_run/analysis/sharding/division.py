@@ -11,7 +11,12 @@ from hlo_run.hlo.values.sharding import SingleSharding
 
 
 def division_of(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array, or an addend of it."""
+    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array, or an addend of it.
+
+    Of an array on one device, the others have no tile.
+    """
+    if leaf.kind == "maximal":
+        return Division(shape.dims, (1,) * shape.rank, tuple(0 if device == leaf.device else -1 for device in range(partitions)))
     if leaf.kind != "tiled":
         addends = tuple(range(partitions)) if leaf.kind == "unreduced" else ()
         return Division(shape.dims, (1,) * shape.rank, (0,) * partitions, addends)

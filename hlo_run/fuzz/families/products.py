@@ -77,7 +77,7 @@ def convolution(scope: Scope) -> None:
     """A convolution with groups, strides, padding and dilations, and dimensions in any order."""
     rng = scope.rng
     t = scope.some_type(lambda name: name in ("f32", "bf16", "f16", "f64", "s32", "s8"))
-    spatial = rng.choice((1, 1, 2, 2, 2, 3))
+    spatial = rng.choice((0, 1, 1, 2, 2, 2, 3))
     groups, batch_groups = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (3, 1), (1, 2)))
     batch = rng.choice((1, 2, 3)) * batch_groups
     inputs, outputs = rng.choice((1, 2, 3, 4)), rng.choice((1, 2, 4, 5)) * groups * batch_groups
@@ -110,9 +110,8 @@ def convolution(scope: Scope) -> None:
     spelled = ["".join(side) for side in labels]
     more = f", feature_group_count={groups}" if groups > 1 else ""
     more += f", batch_group_count={batch_groups}" if batch_groups > 1 else ""
-    text = (
-        f"convolution({image.name}, {kernel.name}), window={{{text}}}, dim_labels={spelled[0]}_{spelled[1]}->{spelled[2]}{more}"
-    )
+    windows = f", window={{{text}}}" if spatial else ""
+    text = f"convolution({image.name}, {kernel.name}){windows}, dim_labels={spelled[0]}_{spelled[1]}->{spelled[2]}{more}"
     count = inputs * math.prod(taps)
     known = product_range(image, kernel, count, t)
     if known.exact or known.error < 2.0**-5:

@@ -202,6 +202,44 @@ def all_reduce_dims(
     return value
 
 
+def all_reduce_groups(
+    state: State,
+    value: HloInstruction,
+    sharding: SingleSharding,
+    dims: Sequence[int],
+    reduction: HloComputation,
+    groups: TileAssignment,
+    inside: Sequence[SingleSharding],
+) -> HloInstruction:
+    """Reduce over the devices along tile dimensions `dims`, of which each is in another row of `groups`.
+
+    Where these have different tiles under the shardings `inside` of their rows, the devices at one place of the rows meet. XLA
+    takes the former ones, and adds up different tiles.
+    """
+    rows = _rows(np.array(groups.devices()), groups.dims[1])
+    row_of = {device: number for number, row in enumerate(rows) for device in row}
+    tiles_of = _tiles_by_place(inside, len(rows[0]))
+    tile_of = {device: tiles_of[place] for row in rows for place, device in enumerate(row)}
+    meetings = _lists(groups_along(sharding, dims))
+    fits = all(
+        len({row_of[device] for device in group}) == len(rows) == len(group) and len({tile_of[device] for device in group}) == 1
+        for group in meetings
+    )
+    if fits or state.builder.keeps_addends(value):
+        return all_reduce_dims(state, value, sharding, dims, reduction)
+    return all_reduce(state, value, reduction, tuple(zip(*rows, strict=True)))
+
+
+def _tiles_by_place(shardings: Sequence[SingleSharding], count: int) -> list[tuple[object, ...]]:
+    """Return for each of `count` devices its tiles under all shardings."""
+    found: list[list[object]] = [[] for _ in range(count)]
+    for sharding in shardings:
+        if sharding.tiles is not None:
+            for place, device in np.ndenumerate(device_array(sharding)):
+                found[int(device)].append(place[: sharding.data_rank])
+    return [tuple(tiles) for tiles in found]
+
+
 def sum_of(module: HloModule, element_type: str) -> HloComputation:
     """Add a computation that adds two scalars, or joins two preds by `or`."""
     computation = HloComputation("add")

@@ -22,7 +22,7 @@ def split_pair(base: Shape, source: SingleSharding, target: SingleSharding) -> t
     two_sided: list[int] = []
     for dim in range(target.data_rank):
         low, high = sorted((source.dims[dim], target.dims[dim]))
-        if low == high:
+        if low == high or base.dims[dim] == 0:
             continue
         if low == 1:
             one_sided.append(dim)

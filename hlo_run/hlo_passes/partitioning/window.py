@@ -132,6 +132,8 @@ class _Plan:
         count = made.tiles
         dilated = 1 + (wd.size - 1) * wd.window_dilation
         full = 1 + (size - 1) * wd.base_dilation + wd.pad_high + wd.pad_low
+        if size == 0 or full <= wd.pad_low:  # no window reads an element; XLA fails
+            return False
         windows = (full - dilated) // wd.stride + 1
         per_tile = -(-windows // count)
         input_size = own
@@ -160,7 +162,8 @@ class _Plan:
         low = wd.pad_low - made.left * wd.base_dilation
         if few:
             count, input_size = self._skip_middle(made, count, windows, input_size, full)
-        if full < dilated or (wd.stride != 1 and wd.stride * per_tile % wd.base_dilation):
+        # Without devices or elements left, XLA fails.
+        if count <= 0 or input_size <= 0 or full < dilated or (wd.stride != 1 and wd.stride * per_tile % wd.base_dilation):
             return False
         step = wd.stride * per_tile
         made.start = Linear.of(step, wd.base_dilation - 1 - low, wd.base_dilation)
@@ -183,6 +186,8 @@ class _Plan:
         empty = _divide(-made.left, input_size) - windows
         if empty <= 0:
             return count, input_size
+        # XLA takes what lies beyond the whole array for elements here.
+        made.needs_mask |= count * input_size > made.reach and made.window.pad_high > 0
         count -= empty
         made.middle = (windows, empty)
         self._trimmed = True

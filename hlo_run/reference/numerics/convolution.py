@@ -46,7 +46,7 @@ def _batch_groups_as_features(source: Array, groups: int) -> Array:
     """Turn the blocks of the batch into groups of features: output block g then depends on batch block g alone."""
     blocks = source.reshape(groups, source.shape[0] // groups, *source.shape[1:])
     moved = np.moveaxis(blocks, 0, -2)
-    return moved.reshape(*moved.shape[:-2], -1)
+    return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 
 def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: int) -> Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,90 @@ max { x = s32[] parameter(0) y = s32[] parameter(1) ROOT r = s32[] maximum(x, y)
 ge { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = pred[] compare(x, y), direction=GE }
 both { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
   s = f32[] add(a, c) m = f32[] maximum(b, d) ROOT t = (f32[], f32[]) tuple(s, m) }
+greater { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = pred[] compare(x, y), direction=GT }
 inner { v = f32[8] parameter(0) ROOT n = f32[8] negate(v) }
 outer { v = f32[8] parameter(0) ROOT c = f32[8] call(v), to_apply=inner }
 """
 _CONV = "dim_labels=b01f_01io->b01f"
 CASES = {
+    "product whose operands list the devices in other orders": """
+      a = f16[4] parameter(0), sharding={devices=[2,2]2,0,1,3 last_tile_dim_replicate}
+      b = f16[4,1,6] parameter(1), sharding={devices=[2,1,2]0,2,3,1}
+      ROOT d = f16[1,6] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, sharding={replicated}""",
+    "product of tiles inside of the result's tiles": """
+      a = s32[4,4,4,1] parameter(0), sharding={devices=[1,1,4,2]<=[8]}
+      b = s32[4,4,4] parameter(1), sharding={devices=[4,1,2]<=[8]}
+      ROOT d = s32[4,4,1] dot(a, b), lhs_batch_dims={0,1}, rhs_batch_dims={2,1}, lhs_contracting_dims={2},
+        rhs_contracting_dims={0}, sharding={devices=[1,2,4]0,5,4,3,7,2,6,1}""",
+    "scatter by indices whose devices are in another order": """
+      i = s64[4,3,16] parameter(0), sharding={devices=[1,3,4]6,7,2,9,10,0,3,1,5,8,11,4}
+      t = s32[8,8,4] parameter(1), sharding={devices=[6,1,1,2]<=[12] last_tile_dim_replicate}
+      u = s32[1,1,4,2,16] parameter(2)
+      ROOT s = s32[8,8,4] scatter(t, i, u), update_window_dims={0,1,3}, inserted_window_dims={},
+        scatter_dims_to_operand_dims={0,1,2}, index_vector_dim=1, to_apply=max, sharding={devices=[1,12,1]<=[12]}""",
+    "scatter without components of an index": """
+      i = s64[1,1,0] parameter(0), sharding={devices=[1,8,1]3,4,6,5,0,7,1,2}
+      t = s32[2,1] parameter(1), sharding={devices=[1,8]<=[8]}
+      u = s32[1,1,1] parameter(2), sharding={devices=[1,2,2,2]2,0,4,3,7,1,6,5 last_tile_dim_replicate}
+      ROOT s = s32[2,1] scatter(t, i, u), update_window_dims={2}, inserted_window_dims={}, scatter_dims_to_operand_dims={},
+        index_vector_dim=2, input_batching_dims={1}, scatter_indices_batching_dims={0}, to_apply=max,
+        sharding={devices=[8,1]0,1,5,4,2,7,3,6}""",
+    "gather whose result has more tiles than its indices": """
+      p = f32[6,16] parameter(0), sharding={devices=[1,4]2,1,3,0}
+      i = s32[2,4,12] parameter(1), sharding={devices=[2,2,1]<=[4]}
+      g = f32[4,12,6] gather(p, i), offset_dims={2}, collapsed_slice_dims={1}, start_index_map={0,1}, index_vector_dim=0,
+        slice_sizes={6,1}, sharding={devices=[2,2,1]<=[2,2]T(1,0)}
+      ROOT c = f32[4,12,6] copy(g), sharding={devices=[2,1,2]<=[4]}""",
+    "reduction of windows of two arrays in other tiles": """
+      a = f32[2,3] parameter(0), sharding={devices=[2,1]<=[2]}
+      b = f32[2,3] parameter(1), sharding={replicated}
+      z = f32[] constant(0)
+      l = f32[] constant(-inf)
+      ROOT r = (f32[3,1], f32[3,1]) reduce-window(a, b, z, l), window={size=1x2 stride=1x2 pad=-1_2x0_0}, to_apply=both,
+        sharding={{devices=[1,2]<=[2]}, {devices=[1,2]<=[2]}}""",
+    "reduction of windows of an empty array": """
+      a = f32[2,0] parameter(0), sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}
+      z = f32[] constant(0)
+      ROOT r = f32[2,2] reduce-window(a, z), window={size=1x2 pad=0_0x1_2}, to_apply=add, sharding={devices=[1,4]<=[4]}""",
+    "empty array in other tiles": """
+      a = f32[0,0] parameter(0), sharding={devices=[3,1,4]<=[12] last_tile_dim_replicate}
+      ROOT c = f32[0,0] copy(a), sharding={devices=[6,2]<=[12]}""",
+    "pad that cuts all elements": """
+      a = f32[2] parameter(0), sharding={devices=[4]<=[4]}
+      z = f32[] parameter(1)
+      ROOT p = f32[2] pad(a, z), padding=3_-3, sharding={devices=[4]<=[4]}""",
+    "slice of a pad behind all elements": """
+      b = f32[6] parameter(0), sharding={devices=[4]<=[4]}
+      z = f32[] parameter(1)
+      a = f32[6] negate(b), sharding={devices=[4]<=[4]}
+      p = f32[14] pad(a, z), padding=0_8
+      ROOT s = f32[2] slice(p), slice={[9:11]}, sharding={devices=[4]<=[4]}""",
+    "convolution with groups of features, without windows": """
+      a = f32[6,3] parameter(0)
+      k = f32[2,3] parameter(1), sharding={devices=[1,2]<=[2]}
+      ROOT c = f32[3,3] convolution(a, k), dim_labels=fb_io->bf, feature_group_count=3, sharding={devices=[1,2]<=[2]}""",
+    "convolution with groups of batches, without windows": """
+      a = f32[4,4] parameter(0), sharding={devices=[8,1]<=[8]}
+      k = f32[2,4] parameter(1), sharding={devices=[1,8]<=[8]}
+      ROOT c = f32[2,2] convolution(a, k), dim_labels=bf_oi->bf, batch_group_count=2, sharding={devices=[2,4]<=[2,4]T(1,0)}""",
+    "convolution with tiles of a spatial dimension that is one of the kernel": """
+      a = f32[1,3,1,6] parameter(0)
+      k = f32[3,2,1,2] parameter(1), sharding={devices=[3,1,1,2]<=[6]}
+      ROOT c = f32[1,2,1,4] convolution(a, k), window={size=2x2 stride=1x2 pad=1_1x0_2 rhs_reversal=1x1},
+        dim_labels=bf01_i0o1->b0f1, sharding={devices=[2,3,1,1]2,0,3,5,4,1}""",
+    "convolution with a dilated kernel as batches": """
+      a = f32[1,6,3,3,6] parameter(0)
+      k = f32[3,1,3,2,1] parameter(1), sharding={devices=[1,1,8,1,1]<=[8]}
+      ROOT c = f32[6,3,3,7,7] convolution(a, k), dim_labels=fb102_oi012->bf012, sharding={devices=[4,1,1,2,1]<=[8]},
+        window={size=3x2x1 pad=0_0x-1_2x0_1 lhs_dilate=3x3x1 rhs_dilate=2x1x1 rhs_reversal=0x1x0}""",
+    "largest elements by a partial order, in uneven tiles": """
+      a = f32[2,5] parameter(0), sharding={devices=[4,2]<=[8]}
+      ROOT t = (f32[2,1], s32[2,1]) custom-call(a), custom_call_target="TopK", called_computations={greater},
+        sharding={{devices=[4,1,2]<=[8] last_tile_dim_replicate}, {devices=[4,1,2]<=[8] last_tile_dim_replicate}}""",
+    "largest elements on one device": """
+      a = f32[13] parameter(0), sharding={devices=[2]<=[2]}
+      ROOT t = (f32[12], s32[12]) custom-call(a), custom_call_target="TopK", called_computations={greater},
+        sharding={{maximal device=1}, {maximal device=1}}""",
     "gather with batching dimensions, in more tiles than elements": """
       p = s32[2,2] parameter(0), sharding={devices=[2,2]<=[4]}
       i = s32[2,2] parameter(1)
@@ -107,7 +188,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
-    check_values(f"HloModule m, num_partitions=4\n{_OTHERS}\nENTRY e {{{CASES[name]}\n}}")
+    tiles = re.search(r"devices=\[([\d,]+)\]", CASES[name])
+    count = math.prod(map(int, tiles[1].split(","))) if tiles is not None else 4
+    check_values(f"HloModule m, num_partitions={count}\n{_OTHERS}\nENTRY e {{{CASES[name]}\n}}")
 
 
 @pytest.mark.parametrize("file", _FINDINGS, ids=lambda file: file.stem)

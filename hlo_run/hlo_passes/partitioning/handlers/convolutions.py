@@ -58,7 +58,7 @@ class _Convolution(Struct, frozen=True):
         entries = list(hlo.window.dims)
         for group in self.dims.batch:
             size = left[labels.input.spatial_dims[group.spatial]]
-            entries[group.spatial] = replace(entries[group.spatial], size=size, stride=max(1, size - 1), base_dilation=size)
+            entries[group.spatial] = _batch_window(entries[group.spatial], size)
         for group in self.dims.contracting:
             if group.spatial >= 0:
                 size = left[labels.input.spatial_dims[group.spatial]]
@@ -245,6 +245,8 @@ class _Convolution(Struct, frozen=True):
             return None
         # With groups of batches, a tile of the result reads batches from all over the input; XLA fails.
         crosses = self.hlo.batch_group_count > 1 and tiles_at(p.sharding, labels.output.first_dim) > 1
+        as_dot = [*p.dims.batch, *p.dims.rhs_free]  # spatial dimensions of other roles keep their windows; XLA fails
+        crosses |= any(group.spatial >= 0 and tiles_at(p.sharding, group.output) > 1 for group in as_dot)
         if crosses or self._divides_groups(p.lhs, p.rhs):
             return None
         order = self._output_order(labels.input.first_dim, labels.input.second_dim)
@@ -311,6 +313,18 @@ class _Convolution(Struct, frozen=True):
             lhs = q.lhs.reshard(_known(q_target.moved("output", "lhs")))
             rhs = q.rhs.reshard(_known(q_target.moved("output", "rhs")))
         return Part(q.multiply(lhs, rhs), q.base, result, lhs.state).reshard(q.sharding).hlo
+
+
+def _batch_window(window: WindowDim, size: int) -> WindowDim:
+    """Return the window of a spatial dimension that is a batch dimension, for another size; XLA knows its plainest form only."""
+    if size == window.size:
+        return window
+    less = max(1, size - 1)
+    if window.reversal:
+        return replace(window, size=size, stride=size, base_dilation=less, pad_low=size - 1, pad_high=size - 1)
+    if window.stride == 1 and window.window_dilation > 1:
+        return replace(window, size=size, window_dilation=less, base_dilation=size)
+    return replace(window, size=size, stride=less, base_dilation=size)
 
 
 def _known(sharding: SingleSharding | None) -> SingleSharding:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.division import division_of
-from hlo_run.artifact.division import Division, FedArray
+from hlo_run.artifact.division import FedArray
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.make import (
@@ -30,7 +30,7 @@ from hlo_run.hlo.shardings.make import (
     shard_shape,
 )
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo.values.sharding import Sharding, SingleSharding
+from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.hlo_passes.partitioning.handlers.one_device import on_one_device, only_device, zeros
 from hlo_run.hlo_passes.partitioning.handlers.visit import Visit
 from hlo_run.hlo_passes.partitioning.offsets import look_up
@@ -119,14 +119,7 @@ def _note_whole(made: HloInstruction, whole: Shape, sharding: Sharding, partitio
     """Let an infeed know the arrays that it takes its tiles of."""
     leaves = [(shape, leaf) for (_, shape), leaf in zip(whole.leaves(), elements_of(sharding), strict=False) if shape.is_array]
     if any(leaf.kind in ("tiled", "maximal") for _, leaf in leaves):
-        made.attrs["fed"] = tuple(FedArray(shape.element_type, _division(shape, leaf, partitions)) for shape, leaf in leaves)
-
-
-def _division(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    made = division_of(shape, leaf, partitions)
-    if leaf.kind != "maximal":
-        return made
-    return replace(made, tile_of=tuple(0 if device == leaf.device else -1 for device in range(partitions)))
+        made.attrs["fed"] = tuple(FedArray(shape.element_type, division_of(shape, leaf, partitions)) for shape, leaf in leaves)
 
 
 def _verify_alone(v: Visit) -> None:

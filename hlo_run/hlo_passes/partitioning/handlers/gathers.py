@@ -33,6 +33,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     parallel_shardings,
     per_component,
     refined,
+    refined_inside,
     replicated_like,
     slices_order,
     tiles_along,
@@ -105,7 +106,7 @@ def _by_parallel_dims(g: _Gather, recurses: bool, dims: MatchingDims, are_indexe
     result = slices_from_indices(indices.leaf, g.what)
     passing = slices_from_operand(replicate_dims(operand.leaf, dims.operand), g.what)
     if passing is not None:
-        result = refined(result, passing)
+        result = refined_inside(result, passing, dims.slices)
     if are_indexed:
         indices = from_tile(operand, indices, g.what, dims.operand)
     by_indices = group_on_dims(indices.leaf, dims.indices)
@@ -131,7 +132,7 @@ def _by_operand(g: _Gather, recurses: bool) -> HloInstruction | None:
     result_dims = [dim for dim in range(passing.data_rank) if passing.dims[dim] != 1]
     own = g.operand.hlo.shape.dims
     sizes = tuple(own[dim] if dim in dims else size for dim, size in enumerate(g.what.slice_sizes))
-    result = refined(passing, g.sharding)
+    result = refined_inside(passing, g.sharding, result_dims)
     by_result = group_on_dims(result, result_dims)
     by_operand = aligned(group_on_dims(g.operand.leaf, dims), by_result)
     order = indices_order(g.what)
@@ -157,7 +158,7 @@ def _by_indices(g: _Gather, recurses: bool) -> HloInstruction | None:
     result = along_dims(indices.leaf, dims.indices, dims.slices, g.hlo.shape.rank)
     if result.is_whole:
         return None
-    result = refined(result, g.sharding)
+    result = refined_inside(result, g.sharding, dims.slices)
     by_result = group_on_dims(result, dims.slices)
     by_indices = aligned(group_on_dims(indices.leaf, dims.indices), by_result)
     groups, devices = tiles_along(indices.leaf, dims.indices), indices.leaf.device_count

@@ -38,6 +38,12 @@ def refined(sharding: SingleSharding, by: SingleSharding) -> SingleSharding:
     return merged(by, sharding, sharding.tile_count + 1) or sharding
 
 
+def refined_inside(sharding: SingleSharding, by: SingleSharding, dims: Sequence[int]) -> SingleSharding:
+    """Return `sharding`, divided further as by `refined` where the tiles along `dims` stay: they are those of groups."""
+    made = refined(sharding, by)
+    return made if tiles_along(made, dims) == tiles_along(sharding, dims) else sharding
+
+
 def in_group(part: Part, grouped: GroupedSharding) -> Part:
     """Return the part as one of its group, resharded to what the groups need."""
     part = part.reshard(ungroup(grouped))
@@ -55,7 +61,7 @@ def trivial_dims(operand: Part, what: Indexed) -> tuple[int, ...]:
 
 def operand_order(operand: Part, what: Indexed) -> list[int]:
     """Return the operand's dimensions that may be gathered, those first that may best be."""
-    return [*trivial_dims(operand, what), *what.passthrough().operand]
+    return list(dict.fromkeys((*trivial_dims(operand, what), *what.passthrough().operand)))
 
 
 def indices_order(what: Indexed) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from hlo_run.analysis.sharding.dot_dims import DimGroup, operand_sharding
+from hlo_run.analysis.sharding.dot_dims import DimGroup, ProductDims, operand_sharding
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shardings.groups import GroupedSharding, group_on_dims, same_groups, ungroup, with_groups_of
 from hlo_run.hlo.shardings.make import REPLICATED, device_array, shard_shape, with_tiles
@@ -18,7 +18,7 @@ from hlo_run.hlo.shardings.replicate import replicate_dims, transpose
 from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
-from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, sum_of
+from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims, all_reduce_groups, sum_of
 from hlo_run.hlo_passes.partitioning.grouping import align, aligned, base_in_group, group_state, state_in
 from hlo_run.hlo_passes.partitioning.handlers.product import (
     Multiply,
@@ -39,7 +39,8 @@ def partition(p: Product) -> HloInstruction:
         found = _attempt(p, is_strict)
         if found is not None:
             return found
-    if not p.dims.spatial:
+    has_groups = p.whole.opcode == "convolution" and max(p.whole.feature_group_count, p.whole.batch_group_count) > 1
+    if not p.dims.spatial and not has_groups:  # XLA divides features of groups here, and fails or gets other values
         sides = (p.lhs, p.rhs)
         wanted = [operand_sharding(p.sharding, None, index, p.dims, may_combine=False) for index in range(2)]
         return p.multiply(sides[0].reshard(wanted[0]), sides[1].reshard(wanted[1]))
@@ -354,7 +355,8 @@ def _by_contracting_dims(p: Product, groups: list[DimGroup], is_strict: bool) ->
         base = shard_shape(base, replicate_dims(p.sharding, others))
     # XLA takes the groups of the all-reduce from this notation of the sharding.
     along = replace(lhs, sharding=_retiled(p.lhs.leaf, sizes[0]) if lhs_leads else ungroup(lhs_grouped))
-    multiply = _adding(p, along, lhs_dims, outside, sliced, others, groups_copies)
+    meeting = (lhs_grouped.devices, (lhs_grouped.sharding, rhs_grouped.sharding, inside))
+    multiply = _adding(p, along, lhs_dims, outside, sliced, others, groups_copies, meeting)
     state = group_state(lhs.state, lhs_grouped.devices)
     inner = replace(
         p,
@@ -376,6 +378,7 @@ def _adding(
     sliced: Sequence[int],
     others: Sequence[int],
     groups_copies: bool,
+    meeting: tuple[TileAssignment, Sequence[SingleSharding]],
 ) -> Multiply:
     """Return a product that adds the partial products of the groups' devices, and keeps the tile of the result."""
     element_type = p.base.element_type
@@ -384,7 +387,7 @@ def _adding(
         made = p.multiply(lhs, rhs, window)
         state = along.state if lhs.builder is along.builder else state_in(lhs.builder, along.state)
         if not sliced:
-            return all_reduce_dims(state, made, along.leaf, lhs_dims, sum_of(state.module, element_type))
+            return all_reduce_groups(state, made, along.leaf, lhs_dims, sum_of(state.module, element_type), *meeting)
         made = all_reduce_dims(state, made, outside, sliced, sum_of(state.module, element_type))
         fresh = replace(state, cache={}, group_caches={}, windows={})
         made = Part(made, made.shape, REPLICATED, fresh).reshard(replicate_dims(outside, others)).hlo
@@ -407,16 +410,26 @@ def _output_of_contracting(
     found = matching_dims(sharding, lhs.devices)
     if found is not None:
         # XLA takes the order of the groups' members to be the same, and gets other values where it is not.
-        grouped = align(group_on_dims(sharding, found), lhs, ignores_order=True, is_strict=True) if found else None
+        is_free = bool(found) and not _divides_inside(p.dims, lhs, rhs, found)
+        grouped = align(group_on_dims(sharding, found), lhs, ignores_order=True, is_strict=True) if is_free else None
         return (REPLICATED, REPLICATED, []) if grouped is None else (grouped.sharding, sharding, found)
     if not sharding.is_replicated:
         d = p.dims
         for groups in (d.lhs_free, d.rhs_free, d.batch):
-            if p.tiles(groups, "output") == count:
-                dims = [group.output for group in groups]
+            dims = [group.output for group in groups]
+            if p.tiles(groups, "output") == count and not _divides_inside(d, lhs, rhs, dims):
                 grouped = aligned(group_on_dims(sharding, dims), lhs)
                 return grouped.sharding, ungroup(grouped), dims
     return REPLICATED, REPLICATED, []
+
+
+def _divides_inside(d: ProductDims, lhs: GroupedSharding, rhs: GroupedSharding, dims: Sequence[int]) -> bool:
+    """True if groups divide dimensions `dims` of the result inside: tiles of those tiles would be joined in another order.
+
+    XLA does so.
+    """
+    groups = [group for group in (*d.batch, *d.lhs_free, *d.rhs_free) if group.output in dims]
+    return any(tiles_at(lhs.sharding, group.lhs) > 1 or tiles_at(rhs.sharding, group.rhs) > 1 for group in groups)
 
 
 def _as_operands(p: Product, lhs: GroupedSharding, rhs: GroupedSharding, count: int) -> SingleSharding:

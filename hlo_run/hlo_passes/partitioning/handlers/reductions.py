@@ -76,14 +76,17 @@ def reduce_window(v: Visit) -> Part:
     """Reduce the windows of each tile, with the halos that they reach into."""
     leaves = elements_of(v.sharding)
     # XLA fails on results that are divided in different ways.
-    if v.is_whole or not all(leaf.is_same(leaves[0]) for leaf in leaves):
+    if v.is_whole or not all(leaf.is_same(leaves[0]) for leaf in leaves) or 0 in v.parts[0].base.dims:
         return v.by_default()
     count = len(v.parts) // 2
+    parts = v.parts[:count]
+    if any(not part.leaf.is_same(parts[0].leaf) for part in parts):  # they would get halos of different sizes, and XLA fails
+        parts = [part.reshard(v.leaf) for part in parts]
     found: list[Windowed] = []
     inits: list[HloInstruction] = []
     for number in range(count):
         init = v.parts[count + number].replicate().hlo
-        one = windowed(v.parts[number], v.hlo.window, v.element_sharding(number), init)
+        one = windowed(parts[number], v.hlo.window, v.element_sharding(number), init)
         if one is None:
             return v.by_default()
         found.append(one)

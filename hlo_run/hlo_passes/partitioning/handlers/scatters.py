@@ -24,7 +24,7 @@ from hlo_run.hlo.shardings.replicate import replicate_dims
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
-from hlo_run.hlo_passes.partitioning.collectives import all_reduce_dims
+from hlo_run.hlo_passes.partitioning.collectives import all_reduce_groups
 from hlo_run.hlo_passes.partitioning.grouping import aligned, base_in_group, pad_to_tiles
 from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     Trial,
@@ -37,6 +37,7 @@ from hlo_run.hlo_passes.partitioning.handlers.indexed import (
     operand_order,
     parallel_shardings,
     refined,
+    refined_inside,
     replicated_like,
     slices_order,
     tiles_along,
@@ -166,7 +167,7 @@ def _by_parallel_dims(s: _Scatter, recurses: bool, dims: MatchingDims, are_index
     wanted = slices_from_indices(indices.leaf, s.what)
     passing = slices_from_operand(replicate_dims(operands[0].leaf, dims.operand), s.what)
     if passing is not None:
-        wanted = refined(wanted, passing)
+        wanted = refined_inside(wanted, passing, dims.slices)
     updates = tuple(part.reshard(wanted) for part in s.updates)
     if are_indexed:
         indices = from_tile(operands[0], indices, s.what, dims.operand)
@@ -187,7 +188,7 @@ def _by_operand(s: _Scatter, recurses: bool) -> HloInstruction | None:
     update_dims = [dim for dim in range(passing.data_rank) if passing.dims[dim] != 1]
     own = s.operand.hlo.shape.dims
     sizes = tuple(own[dim] if dim in dims else size for dim, size in enumerate(s.what.slice_sizes))
-    by_update = group_on_dims(refined(passing, s.update.leaf), update_dims)
+    by_update = group_on_dims(refined_inside(passing, s.update.leaf, update_dims), update_dims)
     by_operand = aligned(group_on_dims(source, dims), by_update)
     groups, order = tiles_along(source, dims), indices_order(s.what)
     by_indices = replicated_like(s.indices.leaf, by_update, groups, source.device_count, s.indices.base.rank, order)
@@ -236,7 +237,7 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     update = along_dims(indices.leaf, dims.indices, dims.slices, updates[0].base.rank)
     if update.is_whole:
         return None
-    by_update = group_on_dims(refined(update, updates[0].leaf), dims.slices)
+    by_update = group_on_dims(refined_inside(update, updates[0].leaf, dims.slices), dims.slices)
     groups, devices = tiles_along(indices.leaf, dims.indices), indices.leaf.device_count
     rank, order = s.operand.base.rank, operand_order(s.operand, s.what)
     by_operand = replicated_like(s.operand.leaf, by_update, groups, devices, rank, order)
@@ -255,7 +256,8 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
     # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
     own = updates[0].reshard(ungroup(by_update))
-    if not _ends_in_skips(indices.hlo) and (identity or not _ends_in_zeros(own.hlo)):
+    skips = bool(s.what.index_map) and _ends_in_skips(indices.hlo)
+    if not skips and (identity or not _ends_in_zeros(own.hlo)):
         own = fill_excess(own, b.constant(identity, own.base.element_type), dims.slices)
     inner = replace(
         s,
@@ -266,7 +268,8 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
         sharding=by_operand.sharding,
     )
     made = _partition(inner, recurses)
-    total = all_reduce_dims(s.operand.state, made, indices.leaf, dims.indices, s.hlo.to_apply)
+    state, inside = s.operand.state, (by_operand.sharding,)
+    total = all_reduce_groups(state, made, indices.leaf, dims.indices, s.hlo.to_apply, by_operand.devices, inside)
     return s.resharded(total, ungroup(by_operand))
 
 

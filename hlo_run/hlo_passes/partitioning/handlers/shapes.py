@@ -172,6 +172,8 @@ def _exchanged(part: Part, sharding: SingleSharding, base: Shape) -> HloInstruct
     size, wanted = part.base.dims[one], base.dims[two]
     shape = shard_shape(base, sharding)
     zero = b.constant(0, base.element_type)
+    if 0 in (size, wanted):
+        return _whole(part, sharding, base)
     if size % wanted == 0:
         factor = size // wanted
         window = _padded_behind(part.base.rank, one, shape.dims[two] * factor * count - size)

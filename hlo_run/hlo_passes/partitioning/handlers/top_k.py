@@ -72,10 +72,15 @@ class _Job(Struct, frozen=True):
     def local(self) -> HloInstruction:
         """Add the call on a tile; nothing comes after the elements that fill the excess."""
         part = self.v.parts[0]
-        filled = fill_excess(part, _last_in_order(self.v.b, part.hlo.shape.element_type)).hlo
+        filled = fill_excess(part, _last_in_order(self.v.b, part.hlo.shape.element_type, self._has_total_order())).hlo
         dims = (filled.shape.dims[_BATCH], self.wanted)
         shape = self.v.hlo.shape.map_leaves(lambda leaf: replace(leaf, dims=dims))
         return self.v.b.clone(self.v.hlo, shape, [filled])
+
+    def _has_total_order(self) -> bool:
+        """True unless the call's comparison is a partial order, in which NaN has no place."""
+        roots = [computation.root for computation in self.v.hlo.called_computations]
+        return not any(root.opcode == "compare" and root.attrs.get("type") != "TOTALORDER" for root in roots)
 
     def gathered(self, value: HloInstruction) -> HloInstruction:
         """Return what all tiles along the sorted dimension have."""
@@ -150,9 +155,9 @@ def _compared(b: Builder, one: HloInstruction, two: HloInstruction, direction: s
     return made
 
 
-def _last_in_order(b: Builder, element_type: str) -> HloInstruction:
-    """Add the value that comes last if the greatest come first."""
-    if element_type == "f32":
+def _last_in_order(b: Builder, element_type: str, is_total: bool) -> HloInstruction:
+    """Add the value that comes last if the greatest come first; XLA has NaN in a partial order too, and loses elements."""
+    if element_type == "f32" and is_total:
         return b.constant(np.copysign(np.float32(np.nan), np.float32(-1)), element_type)
     dtype = DTYPES[element_type]
     if not dtype.is_float:
