@@ -20,8 +20,9 @@ from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, 
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, RoundingVerdict, Worst, multi_index, steps
 from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, widen
 
-# An element may be off by this factor times the largest error of the samples.
-_FACTOR = 8.0
+# An element may be off by the first factor times the largest error of the samples; by a smaller one, if the first makes the
+# bounds of all elements as large as the elements themselves.
+_FACTORS = (8.0, 4.0, 2.0)
 # An error below this many roundings of the leaf's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
 _MOST_CANCELLED = 2.0**-10
@@ -176,7 +177,9 @@ def _in_values(expected: Array, actual: Array, precise: Array, rounded: Sequence
     relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
     # The last roundings are those of the result itself, on both sides.
     last = 2 * rounding(dtype) * size + 2 * _step(dtype)
-    allowed = _FACTOR * np.maximum(spread, relative * size) + last
+    off = np.maximum(spread, relative * size)
+    bounds = [factor * off + last for factor in _FACTORS]
+    allowed = next((bound for bound in bounds if (bound < size).any()), bounds[0])
     return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), np.abs(want - got), size)
 
 

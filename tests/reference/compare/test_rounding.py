@@ -271,6 +271,21 @@ def test_what_is_exact_has_no_rounding() -> None:
     assert _judged(module, [x, q], np.zeros_like(q)).mismatches == 64
 
 
+def test_wide_bounds_become_narrower_before_an_array_is_called_lost() -> None:
+    """A compiler may omit the roundings of a product's operands to f8e5m2, which has three digits."""
+    module = hlo_run.parse(
+        "HloModule n ENTRY e { p = f32[8,32] parameter(0) q = f32[32,8] parameter(1) a = f8e5m2[8,32] convert(p)"
+        " b = f8e5m2[32,8] convert(q) c = f32[8,32] convert(a) d = f32[32,8] convert(b)"
+        " ROOT r = f32[8,8] dot(c, d), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
+    )
+    random = np.random.default_rng(8)
+    p, q = (random.uniform(0.5, 1.5, shape).astype(np.float32) for shape in ((8, 32), (32, 8)))
+    q[:12] *= -1
+    assert _judged(module, [p, q], p @ q).ok
+    assert not _judged(module, [p, q], np.zeros((8, 8), np.float32)).ok
+    assert not _judged(module, [p, q], p[:, 8:] @ q[8:]).ok
+
+
 def test_further_samples_decide_about_what_the_first_ones_are_all_near_by_chance() -> None:
     """The last element is the sum of two large numbers: its error is that of their sizes, not of its own."""
     expected = np.append(np.full(199, 1.0, np.float32), np.float32(1e-3))
