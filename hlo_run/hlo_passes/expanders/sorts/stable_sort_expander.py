@@ -48,7 +48,7 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
             comparator = clone_with_fusions(module, comparator)
             sort.called = {"to_apply": (comparator,)}
         _break_ties(comparator, place)
-        sort.attrs["is_stable"] = False
+        del sort.attrs["is_stable"]  # as in the sorts made below, so that `cse` finds them equal
         return
     editor, shape = Editor(sort, derives=False), sort.operands[0].shape
     iota = editor.add("iota", replace(shape, element_type=counter), iota_dimension=dimension)
