@@ -28,6 +28,8 @@ OPEN = "open"
 _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
 _COLLECTIVES = "makes collectives of several devices faster, changes no result"
 _NEVER = "runs only with a flag that hlo-run does not have"
+# Pipelines that a pass of ours runs itself, without rows, and the file that does so.
+_WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/hlo_passes/partitioning/cleanup.py")}
 # Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
     "hlo_host_device_type_call_wrapper": _HOST_MEMORY,
@@ -70,6 +72,10 @@ def page() -> str:
         "",
         "XLA:GPU's HLO passes in the order in which they run, and ours. Made by `scripts/pass_table.py`; a test keeps it true.",
         "",
+        "`spmd-partitioner` runs only for a module of several partitions, `sharding-removal` for others. Of the "
+        "two propagations, `shardy-xla` runs where Shardy is on and the module has its attributes, "
+        "`sharding-propagation` elsewhere.",
+        "",
         f"Of {len(names)} different passes {counts['there']} are there, {counts['not needed']} are not needed, "
         f"{counts[OPEN]} are open. `hlo-run --list_passes` lists our rows, also those for which XLA has no pass.",
     ]
@@ -87,7 +93,7 @@ def page() -> str:
     ctx = PassContext(preset(DEFAULT_TARGET), Options())
     for _, row in OTHER_PASSES.all_rows():
         file = Path(inspect.getfile(type(row.make(ctx)))).relative_to(ROOT).as_posix()
-        lines.append(f"| {row.name} | [{file.removeprefix('hlo_run/hlo_passes/')}](../{file}) |")
+        lines.append(f"| {row.name} | {_link(file)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -104,15 +110,21 @@ def _ours() -> dict[str, list[tuple[str, str]]]:
 
 def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tuple[str, str]:
     """Return (state, text of the table cell) for one of XLA's rows."""
+    if group in _WITHIN:
+        runner, file = _WITHIN[group]
+        return "there", f"{_link(file)}, within `{runner}`"
     if name in ours:
-        file = ours[name][0][1]
-        link = f"[{file.removeprefix('hlo_run/hlo_passes/')}](../{file})"
+        link = _link(ours[name][0][1])
         return "there", link if group in dict(ours[name]) else f"{link}, not at this place"
     if WHY_NOT.get(name) == _COLLECTIVES:
         return OPEN, f"open: {_COLLECTIVES}"
     if name in WHY_NOT:
         return "not needed", f"not needed: {WHY_NOT[name]}"
     return OPEN, OPEN
+
+
+def _link(file: str) -> str:
+    return f"[{file.removeprefix('hlo_run/hlo_passes/')}](../{file})"
 
 
 def unknown_notes() -> Iterator[str]:

@@ -22,11 +22,11 @@ from hlo_run.pipeline.table_rows import base_name, numbered
 from hlo_run.target import DEFAULT_TARGET, PRESETS, preset
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
-# Rows whose work XLA does within another pass or where no pass runs; that came to XLA after the recording, of one partition; that
-# XLA runs where it has a device.
+# Rows whose work XLA does within another pass or where no pass runs; that came to XLA after the recording; that XLA runs where it
+# has a device; that XLA runs in place of another, `sharding-propagation`.
 OURS = {
     *("schedule", "scaled-dot-rewriter", "lu_expander"),
-    *("nested-fusion-inliner", "buffer-remover", "estimate-cub-sort-scratch-size"),
+    *("nested-fusion-inliner", "buffer-remover", "estimate-cub-sort-scratch-size", "shardy-xla"),
 }
 
 
@@ -35,8 +35,7 @@ def test_rows_keep_the_order_of_xla() -> None:
     before_scheduling = PIPELINE[: len(PIPELINE) - len(BACKEND_PIPELINE)]
     usual = [PassContext(target, Options()) for target in PRESETS.values()]
     # XLA's dumps lack the rows that only a flag switches on.
-    groups = [group for group in before_scheduling if not group.for_partitions]  # the recording is of one partition
-    on = [(names, row) for group in groups for names, row in group.all_rows() if any(map(row.when, usual))]
+    on = [(names, row) for group in before_scheduling for names, row in group.all_rows() if any(map(row.when, usual))]
     rows = [(names[-1], row.pass_name) for names, row in on]
     place = 0
     for row in (row for row in rows if row[1] not in OURS):
