@@ -107,13 +107,14 @@ def _outside(devices: TileAssignment, groups: Groups) -> Groups:
     return tuple(tuple(row[place] for place in group) for row in rows for group in _lists(groups))
 
 
-def _everywhere(state: State, groups: Groups) -> ReplicaGroups:
-    """Return the groups of global device numbers."""
+def _everywhere(state: State, groups: Groups, is_ordered: bool = True) -> ReplicaGroups:
+    """Return the groups of global device numbers. A listed group of all devices is sorted if its order does not matter."""
     inside: State | None = state
     while inside is not None and inside.devices is not None:
         groups = _outside(inside.devices, groups)
         inside = inside.parent
-    if groups == ():
+    is_sorted = not is_ordered and isinstance(groups, tuple) and len(groups) == 1 and len(groups[0]) == state.partitions
+    if groups == () or is_sorted:
         groups = (tuple(range(state.partitions)),)
     if state.replicas > 1 or (isinstance(groups, TileAssignment) and groups.count != state.partitions):
         shifts = range(0, state.replicas * state.partitions, state.partitions)
@@ -144,7 +145,7 @@ def all_reduce(state: State, value: HloInstruction, reduction: HloComputation, g
         [value],
         {"to_apply": [_clone(state.module, reduction)]},
         channel_id=state.channels.take(),
-        replica_groups=_everywhere(state, groups),
+        replica_groups=_everywhere(state, groups, is_ordered=False),
         use_global_device_ids=True,
     )
 

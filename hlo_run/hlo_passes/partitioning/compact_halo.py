@@ -123,7 +123,11 @@ def _pieces(size: int, count: int, whole: int, left: Offset, right: Offset) -> t
 
 
 def _split_padding(rows: list[list[_Halo]], size: int) -> tuple[list[list[_Halo]], list[list[tuple[int, int]]]]:
-    """Split long paddings beside pieces of data. Return the pieces, and per source shard the (shard, number) of what it sends."""
+    """Split long paddings beside pieces of data. Return the pieces, and per source shard the (shard, number) of what it sends.
+
+    A padding behind other pieces is also split where it is longer than one that has data behind it: their column has one
+    width. XLA leaves it whole there, and then takes elements from the wrong place.
+    """
     done: list[list[_Halo]] = [[] for _ in rows]
     by_source: list[list[tuple[int, int]]] = [[] for _ in rows]
     following = [0] * len(rows)
@@ -132,13 +136,17 @@ def _split_padding(rows: list[list[_Halo]], size: int) -> tuple[list[list[_Halo]
         if not open_rows:
             break
         only_padding = all(rows[n][following[n]].sender == _PADDING for n in open_rows)
+        width = size
+        if only_padding:
+            inner = [rows[n][following[n]].limit for n in open_rows if done[n] and following[n] + 1 < len(rows[n])]
+            width = min(inner, default=0)
         for n in open_rows:
             halo = rows[n][following[n]]
             made = replace(halo)
             done[n].append(made)
-            if not only_padding and halo.sender == _PADDING and halo.limit > size:
-                made.limit = size
-                halo.start, halo.limit = 0, halo.limit - size
+            if width and halo.sender == _PADDING and halo.limit > width:
+                made.limit = width
+                halo.start, halo.limit = 0, halo.limit - width
             else:
                 following[n] += 1
             if halo.sender != _PADDING and halo.source != n:

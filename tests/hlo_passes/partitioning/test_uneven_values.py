@@ -53,6 +53,17 @@ CASES = {
       g = f32[4,12,6] gather(p, i), offset_dims={2}, collapsed_slice_dims={1}, start_index_map={0,1}, index_vector_dim=0,
         slice_sizes={6,1}, sharding={devices=[2,2,1]<=[2,2]T(1,0)}
       ROOT c = f32[4,12,6] copy(g), sharding={devices=[2,1,2]<=[4]}""",
+    "gather whose operand and indices list the devices with copies in other orders": """
+      p = f32[4,4] parameter(0), sharding={devices=[3,2]3,5,0,1,4,2}
+      i = s16[1,16] parameter(1), sharding={devices=[1,6]<=[6]}
+      ROOT g = f32[16,1] gather(p, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={1}, index_vector_dim=0,
+        slice_sizes={1,1}, sharding={devices=[1,6]<=[6]}""",
+    "convolution whose halos begin and end with paddings of several lengths": """
+      p = f16[8,3,6,1] parameter(0), sharding={devices=[1,1,1,16]<=[16]}
+      k = f16[2,3,2,1] parameter(1), sharding={devices=[1,1,4,4]<=[16]}
+      v = f16[2,4,8,4] convolution(p, k), window={size=2x1 stride=2x1 pad=2_2x2_1 rhs_dilate=2x2},
+        dim_labels=bf01_oi01->f0b1, sharding={devices=[1,2,4,2]<=[16]}
+      ROOT c = f16[2,4,8,4] copy(v), sharding={replicated}""",
     "reduction of windows of two arrays in other tiles": """
       a = f32[2,3] parameter(0), sharding={devices=[2,1]<=[2]}
       b = f32[2,3] parameter(1), sharding={replicated}

@@ -5,6 +5,7 @@
         =>   o = f32[2,3] reduce-scatter(x), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=add
 
 A reshape in between that keeps the divided dimension moves after the reduce-scatter. XLA's `ReduceScatterCreator`.
+The instructions that computed the offset stay, as in XLA. The next `dce` removes them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel
 from hlo_run.hlo_passes.communication.shards import OwnShard, own_shard
@@ -58,8 +59,6 @@ def _scatter(module: HloModule, reduce: HloInstruction, shard: OwnShard, channel
         result = editor.add("reshape", shard.slice.shape, [scatter])
     module.replace_uses(shard.slice, result)
     computation = editor.computation
-    offsets = shard.slice.operands[1:]
     between = [shard.slice] if shard.slice.operands[0] is reduce else [shard.slice, shard.slice.operands[0]]
     for gone in (*between, reduce):
         computation.remove(gone)
-    remove_unused(offsets)

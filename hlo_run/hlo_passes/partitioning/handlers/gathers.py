@@ -209,7 +209,7 @@ def _by_trivial(g: _Gather, recurses: bool) -> HloInstruction | None:
     made = _partition(inner, recurses)
     outside = b.binary("or", b.compare(indices.hlo, least, "LT"), b.compare(indices.hlo, most, "GT"))
     part = Part(outside, indices.base.with_element_type("pred"), indices.sharding, indices.state)
-    outside = part.reshard(indices_from_slices(ungroup(by_result), g.what)).hlo
+    outside = in_group(part, by_indices).reshard(indices_from_slices(by_result.sharding, g.what)).hlo
     vector = g.what.index_vector_dim
     if vector < outside.shape.rank:
         kept = tuple(size for dim, size in enumerate(outside.shape.dims) if dim != vector)

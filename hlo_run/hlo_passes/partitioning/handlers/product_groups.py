@@ -410,24 +410,33 @@ def _output_of_contracting(
     found = matching_dims(sharding, lhs.devices)
     if found is not None:
         # XLA takes the order of the groups' members to be the same, and gets other values where it is not.
-        is_free = bool(found) and not _divides_inside(p.dims, lhs, rhs, found)
-        grouped = align(group_on_dims(sharding, found), lhs, ignores_order=True, is_strict=True) if is_free else None
+        own = group_on_dims(sharding, found)
+        is_free = bool(found) and not _divides_inside(p.dims, lhs, rhs, found, own.sharding, own.devices.dims[1])
+        grouped = align(own, lhs, ignores_order=True, is_strict=True) if is_free else None
         return (REPLICATED, REPLICATED, []) if grouped is None else (grouped.sharding, sharding, found)
     if not sharding.is_replicated:
         d = p.dims
         for groups in (d.lhs_free, d.rhs_free, d.batch):
             dims = [group.output for group in groups]
-            if p.tiles(groups, "output") == count and not _divides_inside(d, lhs, rhs, dims):
-                grouped = aligned(group_on_dims(sharding, dims), lhs)
+            if p.tiles(groups, "output") != count:
+                continue
+            own = group_on_dims(sharding, dims)
+            if not _divides_inside(d, lhs, rhs, dims, own.sharding, own.devices.dims[1]):
+                grouped = aligned(own, lhs)
                 return grouped.sharding, ungroup(grouped), dims
     return REPLICATED, REPLICATED, []
 
 
-def _divides_inside(d: ProductDims, lhs: GroupedSharding, rhs: GroupedSharding, dims: Sequence[int]) -> bool:
-    """True if groups divide dimensions `dims` of the result inside: tiles of those tiles would be joined in another order.
-
-    XLA does so.
+def _divides_inside(
+    d: ProductDims, lhs: GroupedSharding, rhs: GroupedSharding, dims: Sequence[int], inside: SingleSharding, members: int
+) -> bool:
+    """True if groups of `members` devices divide dimensions `dims` of the result inside: tiles of those tiles would be joined in
+    another order, as XLA does. An operand with the tiles of the result `inside` leads, and the other one is made whole.
     """
+    for groups, sharding, side in ((d.lhs_free, lhs.sharding, "lhs"), (d.rhs_free, rhs.sharding, "rhs")):
+        tiles = [tiles_at(inside, group.output) for group in groups]
+        if math.prod(tiles) == members > 1 and tiles == [tiles_at(sharding, getattr(group, side)) for group in groups]:
+            return False
     groups = [group for group in (*d.batch, *d.lhs_free, *d.rhs_free) if group.output in dims]
     return any(tiles_at(lhs.sharding, group.lhs) > 1 or tiles_at(rhs.sharding, group.rhs) > 1 for group in groups)
 
