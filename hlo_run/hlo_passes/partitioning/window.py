@@ -342,6 +342,10 @@ def windowed_for_pad(
 
 
 def pad_of(part: Part, found: Windowed, fill: HloInstruction) -> HloInstruction:
-    """Return the padded value from what `windowed_for_pad` found."""
+    """Return the padded value from what `windowed_for_pad` found, in the default layout as XLA's."""
     edges = [(dim.pad_low, dim.pad_high, dim.base_dilation - 1) for dim in found.window.dims]
-    return part.builder.pad(found.value, fill, edges) if any(map(any, edges)) else found.value
+    if not any(map(any, edges)):
+        return found.value
+    made = part.builder.pad(found.value, fill, edges)
+    made.shape = Shape.array(made.shape.element_type, made.shape.dims)
+    return made
