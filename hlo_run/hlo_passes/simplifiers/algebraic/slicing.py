@@ -305,29 +305,6 @@ def pad_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.spread(i.operands[1], i.shape) if 0 in i.operands[0].shape.dims else None
 
 
-def pad_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pad(broadcast(c), c) => broadcast(c)."""
-    value, fill = i.operands
-    scalar = scalar_of(value)
-    if value.opcode != "broadcast" or scalar is None:
-        return None
-    one, two = splat_value(scalar), splat_value(fill)
-    same = scalar is fill or (one is not None and two is not None and np.asarray(one).tobytes() == np.asarray(two).tobytes())
-    return rw.spread(scalar, i.shape) if same else None
-
-
-def pad_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pad(pad(A, c), c) => pad(A, c) if both have only edge padding that is not negative."""
-    inner = i.operands[0]
-    if inner.opcode != "pad" or inner.operands[1] is not i.operands[1]:
-        return None
-    both = list(zip(inner.padding, i.padding, strict=True))
-    if any(min(one + two) < 0 or one[2] or two[2] for one, two in both):
-        return None
-    edges = tuple((one[0] + two[0], one[1] + two[1], 0) for one, two in both)
-    return rw.add("pad", i.shape, [inner.operands[0], i.operands[1]], padding=edges)
-
-
 def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """pad(A, c) with negative edges => slice(pad(A, c))."""
     edges = i.padding
@@ -354,7 +331,7 @@ RULES: Rules = {
         update_of_one_value,
         dynamic_index_that_is_clamped,
     ),
-    "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
+    "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_by_less_than_nothing),
     "slice": (slice_of_all, slice_of_pad, slice_twice, slice_of_concatenate),
 }
 # Before layout assignment.
