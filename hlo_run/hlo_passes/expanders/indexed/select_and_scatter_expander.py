@@ -63,7 +63,10 @@ def _selected_places(
     reducer = _selector(old.called["select"][0], [shape.element_type, *[index_type] * rank])
     inits = [init, *[nowhere] * rank]
     selected_shape = Shape.make_tuple(
-        tuple(Shape.array(kind, source.shape.dims) for kind in (shape.element_type, *[index_type] * rank))
+        tuple(
+            Shape.array(kind, source.shape.dims, source.shape.minor_to_major)
+            for kind in (shape.element_type, *[index_type] * rank)
+        )
     )
     operands = [x, *places, *inits]
     selected = b.instruction(
