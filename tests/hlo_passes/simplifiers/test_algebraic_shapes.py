@@ -150,6 +150,13 @@ CASES = (
     ),
     Case("dynamic slice of all", "p=f32[3] i=s32[]", "ROOT r = f32[3] dynamic-slice(p, i), dynamic_slice_sizes={3}", "p"),
     Case(
+        "dynamic slice of a dynamic slice that has all elements where the index is not known",
+        "p=f32[8,5] i=s32[] j=s32[]",
+        "z = s32[] constant(0); x = f32[1,5] dynamic-slice(p, i, z), dynamic_slice_sizes={1,5}; "
+        "ROOT r = f32[1,2] dynamic-slice(x, z, j), dynamic_slice_sizes={1,2}",
+        "dynamic-slice(p, clamp({0}, i, {7}), add(j, clamp({0}, {0}, {3})))",
+    ),
+    Case(
         "dynamic slice at 9",
         "p=f32[8]",
         "i = s32[] constant(9); ROOT r = f32[3] dynamic-slice(p, i), dynamic_slice_sizes={3}",

@@ -150,6 +150,8 @@ def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
         return None
     sizes = list(zip(inner.operands[0].shape.dims, inner.shape.dims, i.shape.dims, strict=True))
     for (whole, between, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
+        if whole == between and _is_within(first, 0):  # the sum is clamped as the second start
+            continue
         # The first start is clamped as before where the second slice takes all that the first one leaves.
         if not (_is_within(then, between - taken) and (between == taken or _is_within(first, whole - between))):
             return None
