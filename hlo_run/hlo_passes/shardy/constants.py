@@ -73,7 +73,7 @@ def split_constants(computation: HloComputation, given: Given) -> None:
             continue
         if _is_constant(instruction, constant):
             constant[instruction] = None
-        elif instruction.opcode == "broadcast" and instruction.operands[0].shape.rank == 0:
+        elif _is_expanded(instruction):
             expanded[instruction] = None
         else:
             operands = [
@@ -85,6 +85,19 @@ def split_constants(computation: HloComputation, given: Given) -> None:
     for unused in (*expanded, *reversed(constant)):
         if not unused.users and not unused.is_root:
             computation.remove(unused)
+
+
+def values_split_for_good(computation: HloComputation) -> set[HloInstruction]:
+    """Return the arrays of which each use gets a copy that `merge_constants` does not merge: constants compute them."""
+    constant: dict[HloInstruction, None] = {}
+    for instruction in computation.post_order():
+        if not is_call(instruction, GROUP) and _is_constant(instruction, constant):
+            constant[instruction] = None
+    return {value for value in constant if value.shape.rank > 0 and value.opcode != "constant" and not _is_expanded(value)}
+
+
+def _is_expanded(instruction: HloInstruction) -> bool:
+    return instruction.opcode == "broadcast" and instruction.operands[0].shape.rank == 0
 
 
 def _is_constant(instruction: HloInstruction, constant: dict[HloInstruction, None]) -> bool:
@@ -115,8 +128,7 @@ def merge_constants(computation: HloComputation) -> None:
     """Merge equal constants, then equal broadcasts of scalars; equal ones have the same attributes, shardings among them."""
     first: dict[object, HloInstruction] = {}
     for instruction in computation.post_order():
-        is_expanded = instruction.opcode == "broadcast" and instruction.operands[0].shape.rank == 0
-        if instruction.opcode != "constant" and not is_expanded:
+        if instruction.opcode != "constant" and not _is_expanded(instruction):
             continue
         kept = first.setdefault(_key(instruction), instruction)
         if kept is not instruction and not instruction.is_root and computation.module is not None:

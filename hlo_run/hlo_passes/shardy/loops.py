@@ -3,12 +3,24 @@
     (i, w, x) = while((0, w, x)), body: (i + 1, w, f(x, w))   =>   (i, x, w) = while((0, x, w))
 
 The invariant values of a loop go to the end of its state, in the order in which the loop uses them; those it does not use go.
+Each use of an array that constants compute is an element of its own.
 """
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.shardy.constants import values_split_for_good
+
+
+class _Use(Struct, frozen=True):
+    """A use of element `number` of a loop's state as an operand of `user` in a computation of the loop."""
+
+    number: int
+    user: HloInstruction
+    operand: int
 
 
 def put_invariants_last(module: HloModule) -> dict[HloInstruction, int]:
@@ -45,21 +57,38 @@ def _reorder(module: HloModule, loop: HloInstruction, changing: dict[HloInstruct
     invariant = [n for n, value in enumerate(root.operands) if _element_of(value, inner) == n]
     changed = [n for n in range(count) if n not in invariant]
     used = _in_order_of_use([condition, body], set(invariant), changing)
+    assert loop.parent is not None
+    split = values_split_for_good(loop.parent) if used else set[HloInstruction]()
     place_of_start: dict[HloInstruction, int] = {}
     place: dict[int, int] = {n: new for new, n in enumerate(changed)}
     order = list(changed)
-    for number in used:
-        value = start.operands[number]
-        if value not in place_of_start:
-            place_of_start[value] = len(order)
-            order.append(number)
-        place[number] = place_of_start[value]
+    more: list[tuple[_Use, int]] = []
+    for use in used:
+        value = start.operands[use.number]
+        if value in split and use.number in place:
+            more.append((use, len(order)))
+            order.append(use.number)
+        elif value in split or value not in place_of_start:
+            place_of_start[value] = place[use.number] = len(order)
+            order.append(use.number)
+        else:
+            place[use.number] = place_of_start[value]
     for user in [user for user in loop.users if user.tuple_index in invariant]:
         module.replace_uses(user, start.operands[user.tuple_index])
         assert user.parent is not None
         user.parent.remove(user)
     if order != list(range(count)):
         _rewrite(module, loop, order, place)
+    for use, number in more:
+        element = use.user.operands[use.operand]
+        in_body = body.add(_like(element, element.shape, [inner], number))
+        _set_operand(body.root, number, in_body)
+        if use.user is root:
+            _set_operand(body.root, changed.index(use.operand), in_body)
+        elif use.user.parent is body:
+            _set_operand(use.user, use.operand, in_body)
+        else:
+            _set_operand(use.user, use.operand, condition.add(_like(element, element.shape, [parameters[0]], number)))
     return len(changed)
 
 
@@ -86,8 +115,15 @@ def _rewrite(module: HloModule, loop: HloInstruction, order: list[int], place: d
     loop.shape = shape
 
 
-def _like(old: HloInstruction, shape: Shape, operands: list[HloInstruction]) -> HloInstruction:
-    return HloInstruction(old.name, "tuple", shape, operands, dict(old.attrs.items()), where=old.where)
+def _like(old: HloInstruction, shape: Shape, operands: list[HloInstruction], index: int | None = None) -> HloInstruction:
+    made = HloInstruction(old.name, old.opcode, shape, operands, dict(old.attrs.items()), where=old.where)
+    if index is not None:
+        made.attrs["index"] = index
+    return made
+
+
+def _set_operand(user: HloInstruction, number: int, value: HloInstruction) -> None:
+    user.operands = [value if n == number else old for n, old in enumerate(user.operands)]
 
 
 def _element_of(value: HloInstruction, parameter: HloInstruction) -> int | None:
@@ -95,28 +131,29 @@ def _element_of(value: HloInstruction, parameter: HloInstruction) -> int | None:
     return value.tuple_index if is_element else None
 
 
-def _in_order_of_use(computations: list[HloComputation], invariant: set[int], changing: dict[HloInstruction, int]) -> list[int]:
-    """Return the invariant elements in the order of their first uses; loops inside come before what they start with."""
-    found: dict[int, None] = {}
+def _in_order_of_use(computations: list[HloComputation], invariant: set[int], changing: dict[HloInstruction, int]) -> list[_Use]:
+    """Return the uses of the invariant elements in order; loops inside come before what they start with."""
+    found: list[_Use] = []
     for computation in computations:
         parameter = computation.parameters[0]
 
-        def use(value: HloInstruction, parameter: HloInstruction = parameter) -> None:
-            number = _element_of(value, parameter)
-            if number in invariant:
-                found[number] = None
+        def use(user: HloInstruction, operand: int, parameter: HloInstruction = parameter) -> None:
+            number = _element_of(user.operands[operand], parameter)
+            if number is not None and number in invariant:
+                found.append(_Use(number, user, operand))
 
         for instruction in computation.post_order():
             if instruction is computation.root and instruction.opcode == "tuple":
-                for number, value in enumerate(instruction.operands):
+                for number in range(len(instruction.operands)):
                     if number not in invariant:
-                        use(value)
+                        use(instruction, number)
             elif instruction.opcode == "while" and instruction.operands[0].opcode == "tuple":
-                values = instruction.operands[0].operands
-                first = changing.get(instruction, len(values))
-                for value in (*values[first:], *values[:first]):
-                    use(value)
+                start = instruction.operands[0]
+                count = len(start.operands)
+                first = changing.get(instruction, count)
+                for number in (*range(first, count), *range(first)):
+                    use(start, number)
             elif instruction.opcode != "tuple" or not all(user.opcode == "while" for user in instruction.users):
-                for value in instruction.operands:
-                    use(value)
-    return list(found)
+                for number in range(len(instruction.operands)):
+                    use(instruction, number)
+    return found
