@@ -1,55 +1,120 @@
 """Make the project's virtual environment if needed, then run a tool in it: `python3 scripts/venv.py pytest`.
 
-Needs Python 3.11 or newer with pip, nothing else. The environment is in `.venv` beside `pyproject.toml`. It holds the
-project (editable) with its `dev` extra, and is updated when `pyproject.toml` changes.
+    python3 scripts/venv.py [--python=PYTHON] TOOL [ARGUMENT]..
+
+PYTHON is a version (`3.13`), a name on PATH or a path; without it, the Python that runs this file is used. Needs Python 3.11
+or newer with pip, nothing else. The environment holds the project (editable) with its `dev` extra, and is updated when
+`pyproject.toml` changes. It is in `.venv` beside `pyproject.toml`. If `.venv` belongs to another version of Python, it is in
+`.venv-3.13`, so that environments of several Pythons lie beside each other.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
-STAMP = VENV / "project.sha256"
+OLDEST = (3, 11)
+# Folders where version managers keep their Pythons, below the user's home: pyenv's and uv's.
+MANAGED = (".pyenv/versions/{}*/bin/python3", ".local/share/uv/python/cpython-{}*/bin/python3")
 
 
 def main() -> int:
     """Return the exit code of the tool on the command line."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - this file may be started by any Python
-        sys.stderr.write(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}\n")
-        return 2
-    if len(sys.argv) < 2:
+    arguments = sys.argv[1:]
+    wanted = ""
+    if arguments and arguments[0].startswith("--python="):
+        wanted = arguments.pop(0).removeprefix("--python=")
+    if not arguments:
         sys.stderr.write(f"{__doc__}\n")
         return 2
-    ensure_environment()
-    tool = BIN / (sys.argv[1] + (".exe" if os.name == "nt" else ""))
-    if not tool.exists():
-        sys.stderr.write(f"no tool '{sys.argv[1]}' in {BIN}\n")
+    found = find_python(wanted)
+    if found is None:
+        sys.stderr.write(f"no Python '{wanted}' that starts\n")
         return 2
-    return subprocess.call([str(tool), *sys.argv[2:]], env={**os.environ, "VIRTUAL_ENV": str(VENV)})
+    python, version = found
+    if version < OLDEST:
+        sys.stderr.write(f"Python {number(OLDEST)} or newer is needed, this is {number(version)}\n")
+        return 2
+    venv = environment_folder(version)
+    ensure_environment(venv, python)
+    tool = programs(venv) / (arguments[0] + (".exe" if os.name == "nt" else ""))
+    if not tool.exists():
+        sys.stderr.write(f"no tool '{arguments[0]}' in {programs(venv)}\n")
+        return 2
+    return subprocess.call([str(tool), *arguments[1:]], env={**os.environ, "VIRTUAL_ENV": str(venv)})
 
 
-def ensure_environment() -> None:
-    """Create or update the virtual environment unless it matches `pyproject.toml`."""
+def number(version: tuple[int, int]) -> str:
+    """Return the version as text: `3.11`."""
+    return f"{version[0]}.{version[1]}"
+
+
+def find_python(wanted: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the path and the version of the Python that `wanted` names; None if no such Python starts.
+
+    A name on PATH may be a version manager's stub that does not start, so each candidate is asked for its version.
+    """
+    if not wanted:
+        return sys.executable, (sys.version_info[0], sys.version_info[1])
+    names = [wanted]
+    if re.fullmatch(r"3\.\d+(\.\d+)?", wanted):
+        found = [path for pattern in MANAGED for path in sorted(Path.home().glob(pattern.format(wanted)))]
+        names = [f"python{wanted}", *(str(path) for path in found)]
+    for name in names:
+        path = shutil.which(name)
+        version = None if path is None else version_of(path)
+        if path is not None and version is not None:
+            return path, version
+    return None
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """Return the version of an interpreter; None if it does not start."""
+    code = "import sys; print(*sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    words = done.stdout.split()
+    return (int(words[0]), int(words[1])) if done.returncode == 0 and len(words) == 2 else None
+
+
+def environment_folder(version: tuple[int, int]) -> Path:
+    """Return `.venv` if it is of this version of Python or does not exist, `.venv-3.13` otherwise."""
+    config = ROOT / ".venv" / "pyvenv.cfg"
+    found = re.search(r"^version *= *(\d+)\.(\d+)", config.read_text(), re.MULTILINE) if config.exists() else None
+    if found is None or (int(found[1]), int(found[2])) == version:
+        return ROOT / ".venv"
+    return ROOT / f".venv-{number(version)}"
+
+
+def programs(venv: Path) -> Path:
+    """Return the folder of the environment's programs."""
+    return venv / ("Scripts" if os.name == "nt" else "bin")
+
+
+def ensure_environment(venv: Path, base: str) -> None:
+    """Create or update the virtual environment unless it matches `pyproject.toml`; `base` is the Python that makes it."""
+    stamp = venv / "project.sha256"
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == wanted:
+    if stamp.exists() and stamp.read_text() == wanted:
         return
-    python = BIN / ("python.exe" if os.name == "nt" else "python")
+    python = programs(venv) / ("python.exe" if os.name == "nt" else "python")
     if not python.exists():
-        sys.stderr.write(f"making {VENV}\n")
+        sys.stderr.write(f"making {venv}\n")
         # Some systems ship Python without ensurepip. Their own pip can fill an environment from outside.
-        has_ensurepip = importlib.util.find_spec("ensurepip") is not None
-        subprocess.check_call([sys.executable, "-m", "venv", *([] if has_ensurepip else ["--without-pip"]), str(VENV)])
+        has_ensurepip = subprocess.call([base, "-c", "import ensurepip"], stderr=subprocess.DEVNULL) == 0
+        subprocess.check_call([base, "-m", "venv", *([] if has_ensurepip else ["--without-pip"]), str(venv)])
     has_pip = subprocess.call([str(python), "-c", "import pip"], stderr=subprocess.DEVNULL) == 0
-    pip = [str(python), "-m", "pip"] if has_pip else [sys.executable, "-m", "pip", "--python", str(python)]
+    pip = [str(python), "-m", "pip"] if has_pip else [base, "-m", "pip", "--python", str(python)]
     subprocess.check_call([*pip, "install", "-q", "--disable-pip-version-check", "-e", f"{ROOT}[dev]"], stdout=sys.stderr)
-    STAMP.write_text(wanted)
+    stamp.write_text(wanted)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 
 def every_index(shape: Shape) -> Iterator[ShapeIndex]:

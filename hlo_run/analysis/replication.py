@@ -14,10 +14,9 @@ from msgspec import Struct
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS, SIDE_EFFECT
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
 
-ShapeIndex = tuple[int, ...]
 Groups = Sequence[Sequence[int]]
 
 _FROM_OPERANDS = MOVES_ELEMENTS | frozenset(

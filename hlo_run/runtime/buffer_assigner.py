@@ -16,8 +16,8 @@ from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.buffers.heap_simulator import simulate
 from hlo_run.analysis.buffers.live_range import LiveRanges
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.runtime.concurrent_lives import ConcurrentOccupancy
 from hlo_run.runtime.interference import Occupancy

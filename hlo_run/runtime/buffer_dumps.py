@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from hlo_run.analysis.buffers.dataflow_values import POINTER_BYTES, HloPosition, HloUse, HloValue, buffer_size_bytes
 from hlo_run.analysis.buffers.live_range import FlatSchedule, LiveRanges
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import instruction_to_string
 from hlo_run.hlo.values.braces import braces
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.peak_breakdown import peak_breakdown
 from hlo_run.runtime.planned_allocation import PlannedAllocation

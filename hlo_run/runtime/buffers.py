@@ -14,10 +14,9 @@ from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.buffers.live_range import LiveRanges, flatten_schedule, live_ranges
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.runtime.buffer_assigner import Blocks, plan_allocations
 from hlo_run.runtime.planned_allocation import PlannedAllocation

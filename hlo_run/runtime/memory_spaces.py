@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.collective_memory import COLLECTIVE_SPACE, collective_buffers, uses_collective_memory
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 _SPACE = re.compile(r"S\(\d+\)")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue
-from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.hlo.values.shape import ShapeIndex
 
 
 class PlannedAllocation(Struct, eq=False):

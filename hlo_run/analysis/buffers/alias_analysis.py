@@ -16,8 +16,8 @@ from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.dataflow import Dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.analysis.computation_order import nested_computations
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hlo_run.analysis.buffers.in_place import in_place_operands
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandAliasing
+from hlo_run.hlo.values.shape import ShapeIndex
 
 _NONE = OperandAliasing()
 

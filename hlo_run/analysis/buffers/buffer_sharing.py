@@ -16,14 +16,13 @@ from typing import Any, cast
 
 from hlo_run.analysis.buffers.alias_pairs import InPlacePair, in_place_pairs
 from hlo_run.analysis.buffers.dataflow_values import HloValue, subshape
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.emitter_kind import choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.analysis.tiling.node_facts import is_real_reduction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 _BYTE_BITS = 8
 # The number of operand c among a, b, c.

@@ -18,11 +18,10 @@ from msgspec import Struct
 from hlo_run.analysis.buffers.dataflow_values import HloPosition, HloUse, HloValue, ValueTree
 from hlo_run.analysis.buffers.phi_graph import replaceable_phis
 from hlo_run.analysis.computation_order import computation_post_order, flat_post_order, nested_computations
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART, SYNC_CONTROL_FLOW
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 # Their results contain only values of other instructions.
 # Of their results, only the tuple or array itself is a value of theirs.

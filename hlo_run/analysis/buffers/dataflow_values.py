@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 POINTER_BYTES = 8
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from hlo_run.analysis.buffers.dataflow_values import shape_bytes
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 Buffer: TypeAlias = tuple[HloInstruction, ShapeIndex]
 """A buffer: the instruction that makes it, and its place in the result."""

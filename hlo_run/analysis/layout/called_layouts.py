@@ -19,11 +19,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, value_behind
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 # Minor-to-major orders of the arrays of a shape, by shape index.
 Orders: TypeAlias = "dict[ShapeIndex, Order]"

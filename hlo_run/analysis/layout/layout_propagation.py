@@ -15,11 +15,10 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from hlo_run.analysis.bitcast_kind import aligned_order
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, KEEPS_LAYOUT
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 Order: TypeAlias = tuple[int, ...]
 Value: TypeAlias = "tuple[HloInstruction, ShapeIndex]"

@@ -14,6 +14,9 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 # XLA's value for the size of a dimension without a bound (`?`).
 UNBOUNDED = -(2**63)
 
+# The place of a part in a tuple shape: () is the whole, (1, 0) the first part of the second part.
+ShapeIndex = tuple[int, ...]
+
 _ELEMENT_SIZE = re.compile(r"E\((\d+)\)")
 
 

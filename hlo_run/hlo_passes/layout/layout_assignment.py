@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import in_definition_order
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
@@ -40,7 +39,7 @@ from hlo_run.hlo.opcodes.traits import (
     SIDE_EFFECT,
     SYNC_CONTROL_FLOW,
 )
-from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
 from hlo_run.hlo_passes.gemm.record import epilogue_of, is_call
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec

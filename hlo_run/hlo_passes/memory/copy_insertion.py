@@ -18,7 +18,6 @@ from msgspec import Struct
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.errors import Unsupported
@@ -27,6 +26,7 @@ from hlo_run.hlo.edit import Editor, remove_dead
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo.tuple_edits import deep_copy
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.copy_steps import add_special_copies, copy_for_all, remove_needless_copies

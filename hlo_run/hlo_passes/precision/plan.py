@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.dataflow_values import HloPosition, HloUse
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo_passes.precision.support import FloatSupport, hands_on, is_associative_scan
 from hlo_run.hlo_passes.precision.value_sets import ValueSets, leaf_at
 

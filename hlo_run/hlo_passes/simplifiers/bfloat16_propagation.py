@@ -15,11 +15,10 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.edit import Editor, remove_dead
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.precision.plan import Plan, keeps_type
 from hlo_run.hlo_passes.precision.support import FloatSupport, is_associative_scan

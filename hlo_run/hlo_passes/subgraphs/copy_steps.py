@@ -10,12 +10,12 @@ from hlo_run.analysis.buffers.collective_memory import collective_buffers
 from hlo_run.analysis.buffers.copy_chains import CopyChains
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloUse, HloValue
-from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.tuple_edits import deep_copy
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.ops.buffer_calls import is_buffer
 
