@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _HISTORY = {"changelog.md"}
 _COMMAND = re.compile(r"(?<![-/\w.])(hlo-run|hlo-opt) ([^`\n|]*)")
 _FLAG = re.compile(r"(?<!\S)'?--?([a-zA-Z_][\w-]*)")
-_LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 @cache
@@ -30,8 +30,21 @@ def flags(program: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files(page: Path) -> None:
-    missing = [link for link in _LINK.findall(page.read_text()) if "://" not in link and not (page.parent / link).exists()]
+    missing: list[str] = []
+    for file, heading in _LINK.findall(page.read_text()):
+        if "://" in file or file.startswith("mailto:"):
+            continue
+        target = page.parent / file if file else page
+        if not target.exists() or (heading and heading not in _headings(target)):
+            missing.append(f"{file}#{heading}")
     assert not missing
+
+
+@cache
+def _headings(page: Path) -> frozenset[str]:
+    """Return the names by which links reach the headings of a page: lower case, spaces as hyphens, no punctuation."""
+    found = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found)
 
 
 @pytest.mark.parametrize(

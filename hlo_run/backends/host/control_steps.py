@@ -241,7 +241,6 @@ class CommandBufferStep(_Nested):
         touched = accesses(thunk)
         super().__init__(machine, thunk, (*touched.reads, *touched.writes))
         self._calls: list[Callable[[], Generator[Wait] | None]] | None = None
-        self.recordings = 0
 
     def bind(self) -> None:
         """Discard the recorded calls."""
@@ -255,7 +254,6 @@ class CommandBufferStep(_Nested):
             return
         if self._calls is None:
             self._calls = [work_of(step) for step in self.sequences[0]]
-            self.recordings += 1
         for call in self._calls:
             work = call()
             if work is not None:

@@ -89,7 +89,6 @@ TYPES: dict[str, ElementType] = {
 }
 FLOATS = tuple(t.name for t in TYPES.values() if t.is_float)
 WIDE_FLOATS = tuple(t.name for t in TYPES.values() if t.is_wide_float)
-INTEGERS = tuple(t.name for t in TYPES.values() if t.is_integer)
 PART_OF = {"c64": "f32", "c128": "f64"}
 
 

@@ -122,16 +122,3 @@ def is_list_prefix(first: Sequence[AxisRef], second: Sequence[AxisRef]) -> bool:
 def is_strict_list_prefix(first: Sequence[AxisRef], second: Sequence[AxisRef]) -> bool:
     """True if `first` is the major part of the list `second`, and not all of it."""
     return is_list_prefix(first, second) and tuple(first) != tuple(second)
-
-
-def common_prefix(first: Axes, second: Axes) -> Axes:
-    """Return the longest list that is a major part of both lists."""
-    found: list[AxisRef] = []
-    for one, other in zip(first, second, strict=False):
-        if one == other:
-            found.append(one)
-            continue
-        if _can_coexist(one, other):
-            found += [one] if is_prefix(one, other) else [other] if is_prefix(other, one) else []
-        break
-    return tuple(found)
