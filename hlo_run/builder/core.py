@@ -166,7 +166,7 @@ class HloValue:
         return self.builder.elementwise(opcode, pair, **attributes)
 
     def __repr__(self) -> str:
-        return repr(self.instruction)
+        return str(self.instruction)
 
 
 # An operand of elementwise methods; numbers become constants.

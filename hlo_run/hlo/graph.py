@@ -18,6 +18,7 @@ from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.wide_operands import WideOperands
 
 if TYPE_CHECKING:
     from hlo_run.artifact.division import DividedEntry
@@ -27,25 +28,10 @@ _MANY_OPERANDS = 100
 _MANY_USERS = 100
 
 
-class _WideOperands:
-    """The operands of an instruction with many operands, and the positions of each."""
-
-    __slots__ = ("_places", "operands")
-
-    def __init__(self, operands: Iterable[HloInstruction]) -> None:
-        self.operands = list(operands)
-        self._places: dict[HloInstruction, list[int]] = {}
-        for place, operand in enumerate(self.operands):
-            self._places.setdefault(operand, []).append(place)
-
-    def replace(self, old: HloInstruction, new: HloInstruction) -> bool:
-        """Replace `old` by `new` at all its positions; return whether `new` was an operand before."""
-        places = self._places.pop(old)
-        is_known = new in self._places
-        for place in places:
-            self.operands[place] = new
-        self._places.setdefault(new, []).extend(places)
-        return is_known
+def _printed(function: str, *arguments: object) -> str:
+    # Imported here: the printer imports this file, and a run that prints nothing does not need the printer.
+    text: str = getattr(import_module("hlo_run.hlo.printer"), function)(*arguments)
+    return text
 
 
 class HloInstruction(TypedAttributes):
@@ -93,7 +79,7 @@ class HloInstruction(TypedAttributes):
         self.control_predecessors: list[HloInstruction] = []
         # None while `_wide` has newer operands.
         self._operands: tuple[HloInstruction, ...] | None = ()
-        self._wide: _WideOperands | None = None
+        self._wide: WideOperands[HloInstruction] | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
         self.operands = operands
         self.called = called or {}
@@ -136,7 +122,7 @@ class HloInstruction(TypedAttributes):
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace the operand `old`, another instruction than `new`, at all its positions; faster than to assign `operands`."""
         if self._wide is None and len(self.operands) > _MANY_OPERANDS:
-            self._wide = _WideOperands(self.operands)
+            self._wide = WideOperands(self.operands)
         if self._wide is not None:
             is_user = self._wide.replace(old, new)
             self._operands = None
@@ -236,6 +222,9 @@ class HloInstruction(TypedAttributes):
 
     def __repr__(self) -> str:
         return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self.operands)})"
+
+    def __str__(self) -> str:
+        return _printed("instruction_to_string", self)
 
 
 class HloComputation:
@@ -421,6 +410,9 @@ class HloComputation:
     def __repr__(self) -> str:
         return f"HloComputation({self.name})"
 
+    def __str__(self) -> str:
+        return _printed("computation_to_string", self)
+
 
 class CallingConvention(Protocol):
     """Converts a function's arguments to those of the module made from it, and the module's result to the function's."""
@@ -576,9 +568,10 @@ class HloModule:
 
     def to_string(self, options: PrintOptions = DEFAULT) -> str:
         """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
-        # Imported here: the printer imports this file, and a run that prints nothing does not need the printer.
-        text: str = import_module("hlo_run.hlo.printer").module_to_string(self, options)
-        return text
+        return _printed("module_to_string", self, options)
+
+    def __str__(self) -> str:
+        return self.to_string()
 
     def remove_computation(self, computation: HloComputation) -> None:
         """Remove a computation that has no callers. Its instructions leave the `callers` of the computations that they call."""

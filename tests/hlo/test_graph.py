@@ -41,3 +41,23 @@ ENTRY e {
   ROOT t = (f32[], f32[], f32[]) tuple(c, a, b)
 }""")
     assert [instruction.name for instruction in module.entry.post_order()] == ["p", "b", "a", "c", "t"]
+
+
+def test_parts_of_a_module_print_as_hlo() -> None:
+    module = hlo_run.parse(
+        "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  c = f32[2] constant({1,2})\n  ROOT r = add(p, c)\n}"
+    )
+    assert str(module) == module.to_string()
+    assert str(module.entry) in str(module)
+    assert [str(instruction) for instruction in module.entry.instructions] == [
+        "%p = f32[2]{0} parameter(0)",
+        "%c = f32[2]{0} constant({1, 2})",
+        "%r = f32[2]{0} add(%p, %c)",
+    ]
+
+
+def test_a_value_of_the_builder_prints_its_instruction() -> None:
+    builder = hlo_run.HloBuilder("m")
+    x = builder.parameter(0, "f32[4]")
+    assert str(x) == repr(x) == "%p0 = f32[4]{0} parameter(0)"
+    assert str(builder.constant(2.5)) == "%constant = f32[] constant(2.5)"
