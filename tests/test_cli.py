@@ -20,7 +20,9 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.observer import HLO_INPUT, STAGES
 from hlo_run.options.programs import FLAGS, OPT_FLAGS
 from hlo_run.options.stages import STAGE_TEXTS
+from hlo_run.options.topics import TOPICS
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.tool import run_tool
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """HloModule small
@@ -366,6 +368,53 @@ def test_help_has_examples_rows_and_all_stages(
     assert {name.replace("-", "_") for name in flags} <= {*(FLAGS if main is run else OPT_FLAGS).fields}
     assert "A row is a place in the pipeline" in text
     assert all(f"  {stage}  " in text for stage in STAGES)
+
+
+def _help(capsys: pytest.CaptureFixture[str], *words: str, main: Callable[[list[str]], int] = run) -> str:
+    with pytest.raises(SystemExit):
+        main(list(words))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_has_commands_and_flags(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _help(capsys, f"--help={topic}")
+    commands = re.findall(r"^  (hlo-\w+ .*?)(?:  |$)", text, re.MULTILINE)
+    flags = {name for command in commands if command.startswith("hlo-run") for name in re.findall(r"--(\w+)", command)}
+    assert flags <= {*FLAGS.fields}
+    assert all(f"--{name}" in text for name in TOPICS[topic].flags)
+    assert (ROOT / "docs" / TOPICS[topic].page).exists()
+    assert f"--help={topic}" in _help(capsys, "--help")
+
+
+def test_the_help_of_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "live-range" in _help(capsys, "--help=stages")
+    dump = _help(capsys, "--help=dump")
+    assert dump.startswith("Dump:\n")
+    assert "--xla_dump_to=DIR" in dump
+    assert "--jobs" not in dump
+    assert _help(capsys, "--help=j").splitlines()[1].startswith("  --jobs=N")
+    assert "--passes" in _help(capsys, "--help=run", main=run_opt)
+    assert run(["--help=nothing"]) == 2
+    assert "hint: the topics are triage, goldens, " in capsys.readouterr().err
+
+
+def test_help_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for columns in (60, 160):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        longest = max(map(len, _help(capsys, "--help").partition("\nExamples")[0].splitlines()))
+        assert columns - 20 < longest < columns
+        assert run_tool(["--help"], "hlo-fuzz") == 0
+        said = capsys.readouterr().out
+        assert said.startswith("Usage: hlo-fuzz [OPTIONS]")
+        assert columns == 60 or max(map(len, said.splitlines())) > 120
+
+
+def test_the_hint_about_a_wrong_flag_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool(["--nothing"], "hlo-fuzz") == 2
+    assert "hint: hlo-fuzz --help lists the flags" in capsys.readouterr().err
+    assert run_tool(["diff", "--nothing"]) == 2
+    assert "hint: hlo-tool diff --help lists the flags" in capsys.readouterr().err
 
 
 def test_the_stages_of_the_help_are_all_stages() -> None:
