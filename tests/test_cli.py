@@ -34,6 +34,15 @@ ENTRY e {
 }
 """
 
+RECV = """HloModule recv
+ENTRY e {
+  t = token[] after-all()
+  r = (f32[4], u32[], token[]) recv(t), channel_id=1, is_host_transfer=true
+  d = (f32[4], token[]) recv-done(r), channel_id=1, is_host_transfer=true
+  ROOT g = f32[4] get-tuple-element(d), index=0
+}
+"""
+
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -455,3 +464,19 @@ def test_an_unknown_platform_is_one_error(capsys: pytest.CaptureFixture[str]) ->
 def test_a_value_of_the_wrong_type_gets_the_help_of_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["-v", "a.hlo"]) == 2
     assert "hint: Log to stderr. 1: names of rows" in capsys.readouterr().err
+
+
+def test_hints_about_the_reference_name_its_flag(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hlo_run.backends.cuda.device.device_problem", lambda: "no GPU")
+    assert run(["--platform=Host", "--reference_platform=CUDA", small]) == 5
+    assert "hint: --reference_platform=Host runs the same kernels on the CPU" in capsys.readouterr().err
+    assert run(["--platform=CUDA", small]) == 5
+    assert "hint: --platform=Host runs" in capsys.readouterr().err
+    file = tmp_path / "recv.hlo"
+    file.write_text(RECV, encoding="utf-8")
+    assert run(["--platform=Interpreter", str(file)]) == 4
+    assert 'hint: --platform=Host --reference_platform="" runs' in capsys.readouterr().err
+    assert run(["--platform=Host", "--reference_platform=Hots", small]) == 2
+    assert "hint: --reference_platform=Interpreter, CPU, CUDA, Host, or" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from hlo_run.columns import aligned
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.print_options import PrintOptions
@@ -171,15 +172,7 @@ def figure_lines(figures: Sequence[Figure]) -> list[str]:
         verdict = f"within {figure.tolerance}" if figure.accepted else ""
         cells = ["-" if value is None else str(value) for value in (figure.before, figure.after)]
         rows.append((figure.name, cells[0], cells[1], _change(figure), verdict))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines: list[str] = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if 0 < place < 4 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    return aligned(rows, right=range(1, 4))
 
 
 def _change(figure: Figure) -> str:
