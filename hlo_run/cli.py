@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from hlo_run.colours import difference_text, error_text, has_colours, verdict_text
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.options import Options
 from hlo_run.options.input_files import expand
@@ -261,6 +262,15 @@ class PlainConsole:
         """Print an error to stderr: place, message, source line, notes and hint."""
         _stderr(error.render())
 
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print whether results agree: to stdout if the text is a result itself, else to stderr."""
+        del good
+        (self.out if is_result else self.err)(text)
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print the lines of a difference: to stdout if they are a result, else to stderr."""
+        (self.out if is_result else self.err)(text)
+
     def mismatch(self, findings: Findings) -> None:
         """Print the findings about a mismatch to stdout: as tables if it is a terminal, else as text."""
         if _is_terminal(sys.stdout):
@@ -291,20 +301,25 @@ class PlainConsole:
         _stdout(escaped(line), self.records)
 
 
-class TerminalConsole(PlainConsole):
-    """The console for a terminal: colour on stderr, through rich. The supervisor shows the progress."""
-
-    def __init__(self) -> None:
-        from rich.console import Console  # costs 40 ms: only on a terminal
-
-        self._rich = Console(stderr=True, highlight=False, soft_wrap=True)
+class ColourConsole(PlainConsole):
+    """The console for a terminal: errors, verdicts and differences have colours. The supervisor shows the progress."""
 
     def error(self, error: HloRunError) -> None:
         """Print an error to stderr, with its first line in bold red."""
-        first, newline, rest = error.render().partition("\n")
-        self._rich.print(first, style="bold red", markup=False)
-        if newline:
-            self._rich.print(rest, markup=False)
+        text = error.render()
+        _stderr(error_text(text) if has_colours(sys.stderr) else text)
+
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print a verdict in green or red."""
+        colour = has_colours(sys.stdout if is_result else sys.stderr)
+        text = escaped(text)
+        (_stdout if is_result else _stderr)(verdict_text(text, good) if colour else text)
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print a difference, what came in green and what went in red."""
+        colour = has_colours(sys.stdout if is_result else sys.stderr)
+        text = escaped(text)
+        (_stdout if is_result else _stderr)(difference_text(text) if colour else text)
 
 
 @contextmanager
@@ -355,7 +370,7 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
         try:
             options, files, warnings = parse_arguments(arguments)
         except UsageError as error:
-            _stderr(error.render())
+            console_of_streams().error(error)
             _tell_others(arguments, error)
             return error.exit_code
         files = files or _redirected(options.list_passes)
@@ -444,8 +459,8 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def console_of_streams() -> PlainConsole:
-    """Return the console for the present stderr."""
-    return TerminalConsole() if _is_terminal(sys.stderr) else PlainConsole()
+    """Return the console for the present stdout and stderr."""
+    return ColourConsole() if has_colours(sys.stdout) or has_colours(sys.stderr) else PlainConsole()
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
@@ -453,7 +468,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
     try:
         return work()
     except HloRunError as error:
-        _stderr(error.render())
+        console_of_streams().error(error)
         return error.exit_code
     except ReaderLeft as error:
         return error.exit_code
@@ -462,7 +477,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
         return 130
     except Exception as error:  # a bug outside of the files, whatever it raises; Python's own exit code would be 1
         bug = bug_report(error)
-        _stderr(bug.render())
+        console_of_streams().error(bug)
         return bug.exit_code
 
 

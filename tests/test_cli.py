@@ -361,7 +361,15 @@ def test_a_stage_without_kernels_says_so(tmp_path: Path, capsys: pytest.CaptureF
     file = tmp_path / "none.hlo"
     file.write_text("HloModule none\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT c = f32[3] copy(p)\n}")
     assert run(["--stage=ptx", str(file)]) == 0
-    assert "has no kernel" in capsys.readouterr().err
+    assert "nothing to print: none has no kernel; all of it is copies: 1 kCopy" in capsys.readouterr().err
+    dot = "HloModule product\nENTRY e {\n  p = f32[64,64] parameter(0)\n"
+    dot += "  ROOT d = f32[64,64] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}"
+    file.write_text(dot, encoding="utf-8")
+    assert run(["--stage=ptx", str(file)]) == 0
+    assert "product has no kernel; all of it is library calls: 1 kCublasLtMatmul" in capsys.readouterr().err
+    file.write_text("HloModule same\nENTRY e {\n  ROOT t = () tuple()\n}", encoding="utf-8")
+    assert run(["--stage=ptx", str(file)]) == 0
+    assert "same has no kernel; nothing is computed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("main", "program"), [(run, "hlo-run"), (run_opt, "hlo-opt")])

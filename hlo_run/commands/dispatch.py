@@ -162,7 +162,10 @@ class _Command(Struct):
             from hlo_run.commands.summary import summary
 
             results = [(self.files[number], code, bucket) for number, (code, bucket, _) in found]
-            self.console.err(summary(results, len(self.files)))
+            head, *rest = summary(results, len(self.files)).lstrip("\n").split("\n")
+            self.console.verdict(f"\n{head}", good=not any(code for _, code, _ in results))
+            if rest:
+                self.console.err("\n".join(rest))
 
     def _write_reports(self, reports: Sequence[dict[str, str]]) -> None:
         options = self.options

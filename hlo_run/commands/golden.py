@@ -122,7 +122,10 @@ def check_golden(task: Task, module: HloModule) -> None:
     different = [diff for diff in diffs if diff.differs]
     missing = sum(diff.missing == "before" for diff in diffs)
     without = f", {missing} without a golden" if missing else ""
-    task.console.out("\n".join([*lines, f"{folder.name}: {len(different) - missing} of {len(diffs)} stages differ{without}"]))
+    if lines:
+        task.console.difference("\n".join(lines))
+    verdict = f"{folder.name}: {len(different) - missing} of {len(diffs)} stages differ{without}"
+    task.console.verdict(verdict, good=not different, is_result=True)
     if different:
         raise _difference(folder, different, now, golden)
 
@@ -160,7 +163,7 @@ def _raise_unknown(task: Task, folder: Path) -> None:
     hint = "--update_goldens writes them"
     if others := _others_of_source(task, folder):
         hint = f"{others}: if the module was renamed, rename that directory, too"
-    task.console.out(f"{folder.name}: no goldens")
+    task.console.verdict(f"{folder.name}: no goldens", good=False, is_result=True)
     raise GoldenDifference(f"'{folder.name}' has no goldens in '{folder.parent}'", hint=hint, what="missing")
 
 
