@@ -101,7 +101,7 @@ def check_golden(task: Task, module: HloModule) -> None:
         _check_other_stages(folder, stages, now, golden)
     elif not folder.is_dir():
         _keep(task, [TextDiff(stage, missing="before") for stage in stages])
-        _raise_unknown(task, folder)
+        _raise_unknown(task, folder, module.name)
     elif golden is not None and golden.target and golden.target != now.target:
         raise _other_target(folder, golden, now)
     texts = _compiled_texts(task, module, stages)
@@ -158,11 +158,14 @@ def _other_target(folder: Path, golden: Conditions, now: Conditions) -> GoldenDi
     return GoldenDifference(message, hint=target_hint(golden.target), what="other target")
 
 
-def _raise_unknown(task: Task, folder: Path) -> None:
-    """Raise GoldenDifference for a module without goldens. A directory for the same file tells that it was renamed."""
+def _raise_unknown(task: Task, folder: Path, name: str) -> None:
+    """Raise GoldenDifference for a module without goldens. Directories for the same file or module tell what was renamed."""
     hint = "--update_goldens writes them"
+    same = folder.parent / _plain_name(name)
     if others := _others_of_source(task, folder):
         hint = f"{others}: if the module was renamed, rename that directory, too"
+    elif source := (_read(same / _SOURCE) or "").strip():
+        hint = f"goldens of a module '{name}' in {source} are in '{same}': if the file was renamed, change its name in {_SOURCE}"
     task.console.verdict(f"{folder.name}: no goldens", good=False, is_result=True)
     raise GoldenDifference(f"'{folder.name}' has no goldens in '{folder.parent}'", hint=hint, what="missing")
 
@@ -241,9 +244,7 @@ def _folder_name(task: Task, name: str, taken: Collection[str]) -> str:
 
     A module on stdin has the directory of its name, whichever file it is from.
     """
-    plain = file_name(name).strip(".") or "module"
-    if len(plain) > _NAME_CHARACTERS:
-        plain = f"{plain[:_NAME_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    plain = _plain_name(name)
     source = os.path.basename(task.file)
     root, stem = Path(task.options.golden_dir), file_name(source.partition(".")[0])
     number = 0
@@ -252,6 +253,14 @@ def _folder_name(task: Task, name: str, taken: Collection[str]) -> str:
         folder = plain if number == 1 else f"{plain}.{stem}" if number == 2 else f"{plain}.{stem}.{number - 1}"
         if folder not in taken and (source == "-" or _read(root / folder / _SOURCE) in (None, source + "\n")):
             return folder
+
+
+def _plain_name(name: str) -> str:
+    """Return a module's name as that of a directory."""
+    plain = file_name(name).strip(".") or "module"
+    if len(plain) <= _NAME_CHARACTERS:
+        return plain
+    return f"{plain[:_NAME_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _diff(task: Task, folder: Path, stage: str, text: str) -> TextDiff:

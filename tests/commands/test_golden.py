@@ -104,6 +104,15 @@ def test_missing_goldens_have_their_bucket(capsys: pytest.CaptureFixture[str]) -
     assert "'goldens/softplus': remove them if the module was renamed" in capsys.readouterr().err
 
 
+def test_a_renamed_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _golden(MODULE, "--update_goldens", stages="hlo") == 0
+    assert _golden(MODULE, stages="hlo", file="other.hlo") == 1
+    hint = "goldens of a module 'softplus' in m.hlo are in 'goldens/softplus': if the file was renamed, change its name"
+    assert hint in capsys.readouterr().err
+    Path("goldens/softplus/source.txt").write_text("other.hlo\n")
+    assert _golden(MODULE, stages="hlo", file="other.hlo") == 0
+
+
 def _cases(file: str = "r.xml") -> dict[str, str]:
     """Return the names of a JUnit file's cases with the bucket of each failure."""
     root = ET.parse(file).getroot()
