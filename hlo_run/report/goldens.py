@@ -23,7 +23,7 @@ def _verdict(diff: TextDiff) -> str:
 def _summary(diff: TextDiff) -> str:
     if diff.missing:
         return "" if diff.missing == "before" else "only the golden has this text"
-    return "; ".join(filter(None, ("" if diff.summary == "same" else diff.summary, diff.because)))
+    return "; ".join(filter(None, (diff.summary.removeprefix("same").removeprefix("; "), diff.because)))
 
 
 def _differences(diff: TextDiff) -> str:
