@@ -120,7 +120,7 @@ def compiler_digest(*parts: str) -> str:
     root = Path(__file__).parent
     folders = [entry.name for entry in _entries(root) if entry.is_dir() and (not parts or entry.name in parts)]
     sources = [*_sources(root, ""), *(line for name in folders for line in _all_sources(root / name, f"{name}/"))]
-    return digest(*(f"{name} {_version(name)}" for name in _PACKAGES), *sorted(sources))
+    return digest(*(f"{name} {package_version(name)}" for name in _PACKAGES), *sorted(sources))
 
 
 def _sources(folder: Path | os.DirEntry[str], prefix: str) -> Iterator[str]:
@@ -138,13 +138,13 @@ def _all_sources(folder: Path | os.DirEntry[str], prefix: str) -> Iterator[str]:
             yield from _all_sources(entry, f"{prefix}{entry.name}/")
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
     """Return the version of an installed package without importing it, from the name of its metadata folder."""
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:
         found = sorted(path.name for path in Path(spec.origin).parent.parent.glob(f"{package}-*.dist-info"))
         if len(found) == 1:
-            return found[0]
+            return found[0].removeprefix(f"{package}-").removesuffix(".dist-info")
     from importlib.metadata import version  # slow to import
 
     return version(package)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from hlo_run.loading import loaded  # isort: skip - before all that takes time
 
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from hlo_run.colours import difference_text, error_text, has_colours, verdict_text
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.options import Options
 from hlo_run.options.input_files import expand
@@ -21,6 +23,7 @@ from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
+from hlo_run.options.topics import TOPICS, Topic
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
@@ -38,6 +41,8 @@ called cse-2, and so on. --list_passes lists the rows. Flags that take ROWS take
 
 A flag is written --name=value, --name value, -name=value or, for yes and no, --name. A flag that has no effect beside the others
 is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides it.
+
+--help=TOPIC prints a part of this help: triage, goldens, inputs, devices, performance, stages, a section, or one flag.
 
 Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file, 3 invalid HLO, 4 not supported yet,
 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run, 130 Ctrl-C, 141 the reader of the output left. Of
@@ -69,7 +74,7 @@ _OPT_EXAMPLES = {
 
 @dataclass(frozen=True)
 class _Program:
-    """A console script: its name, the introduction of its help, its commonest uses, its stages, and its flags."""
+    """A console script: its name, the introduction of its help, its commonest uses, its stages, its flags, and its topics."""
 
     name: str
     introduction: str
@@ -77,12 +82,12 @@ class _Program:
     stages: Mapping[str, str]
     stages_title: str
     flags: Flags
+    topics: Mapping[str, Topic]
 
 
-_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_TITLE, FLAGS)
-_HLO_OPT = _Program(
-    "hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, "Stages (--platform=gpu --stage=NAME)", OPT_FLAGS
-)
+_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_TITLE, FLAGS, TOPICS)
+_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, _OPT_STAGES_TITLE, OPT_FLAGS, {})
+_STAGES_TOPIC = "stages"
 
 
 class _Command(click.Command):
@@ -91,23 +96,71 @@ class _Command(click.Command):
     program: _Program
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        program = self.program
         with formatter.section("Examples"):
-            formatter.write_dl(list(self.program.examples.items()), col_max=50)
-        with formatter.section(self.program.stages_title):
-            formatter.write_dl(list(self.program.stages.items()), col_max=38)
-        sections: dict[str, list[tuple[str, str]]] = {}
-        shorts = {name: short for short, name in self.program.flags.short_names.items()}
-        flags = [(title, name, info) for title, table in self.program.flags.sections.items() for name, info in table.items()]
-        for title, name, info in flags:
-            metavar = info.metadata["metavar"]
-            value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
-            spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
-            default = f" [{str(info.default).lower() if info.type == 'bool' else info.default}]" if info.default != "" else ""
-            sections.setdefault(title, []).append((spelled, info.metadata["help"] + default))
-        sections["Other"] = [("--version", "Print the version."), ("--help, -h", "Print this text.")]
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows, col_max=38)
+            formatter.write_dl(list(program.examples.items()), col_max=50)
+        _write_stages(program, formatter)
+        for title, table in program.flags.sections.items():
+            _write_flags(program, formatter, title, table)
+        topics = [(f"--help={name}", topic.about) for name, topic in program.topics.items()]
+        topics.append((f"--help={'|'.join(_section_names(program))}", "The flags of one section above."))
+        topics.append((f"--help={_STAGES_TOPIC}", "The stages."))
+        topics.append(("--help=FLAG", "One flag."))
+        with formatter.section("Other"):
+            formatter.write_dl([("--version", "Print the version."), ("--help, -h", "Print this text."), *topics], col_max=38)
+
+
+def _section_names(program: _Program) -> dict[str, str]:
+    return {title.lower(): title for title in program.flags.sections}
+
+
+def _write_stages(program: _Program, formatter: click.HelpFormatter) -> None:
+    with formatter.section(program.stages_title):
+        formatter.write_dl(list(program.stages.items()), col_max=38)
+
+
+def _write_flags(program: _Program, formatter: click.HelpFormatter, title: str, flags: Mapping[str, Field[Any]]) -> None:
+    """Write the names, values, help and defaults of flags as a section."""
+    shorts = {name: short for short, name in program.flags.short_names.items()}
+    rows: list[tuple[str, str]] = []
+    for name, info in flags.items():
+        metavar = info.metadata["metavar"]
+        value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
+        spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
+        default = f" [{str(info.default).lower() if info.type == 'bool' else info.default}]" if info.default != "" else ""
+        rows.append((spelled, info.metadata["help"] + default))
+    with formatter.section(title):
+        formatter.write_dl(rows, col_max=38)
+
+
+def _help(program: _Program, asked: str) -> str:
+    """Return the help in the width of the terminal: all of it, or that of a topic, a section, a flag. Raises UsageError."""
+    command = _make_command(program, ())
+    context = click.Context(command, info_name=program.name, max_content_width=shutil.get_terminal_size().columns)
+    if not asked:
+        return command.get_help(context)
+    formatter, fields = context.make_formatter(), program.flags.fields
+    name = asked.lstrip("-").partition("=")[0]
+    name = program.flags.short_names.get(name, name)
+    sections = _section_names(program)
+    if asked in program.topics:
+        topic = program.topics[asked]
+        formatter.write_text(topic.about)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(topic.commands.items()), col_max=50)
+        _write_flags(program, formatter, "Flags", {flag: fields[flag] for flag in topic.flags})
+        formatter.write_paragraph()
+        formatter.write_text(f"More: docs/{topic.page}")
+    elif asked == _STAGES_TOPIC:
+        _write_stages(program, formatter)
+    elif asked in sections:
+        _write_flags(program, formatter, sections[asked], program.flags.sections[sections[asked]])
+    elif name in fields:
+        _write_flags(program, formatter, "Flags", {name: fields[name]})
+    else:
+        topics = ", ".join((*program.topics, _STAGES_TOPIC, *sections))
+        raise UsageError(f"--help={asked} is neither a topic nor a flag", hint=f"the topics are {topics}")
+    return formatter.getvalue().rstrip("\n")
 
 
 def _make_command(program: _Program, names: Collection[str]) -> click.Command:
@@ -128,10 +181,12 @@ def _collect(files: tuple[str, ...], **values: Any) -> tuple[dict[str, Any], tup
 
 
 def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """Return (values of the flags, files, warnings); raises UsageError. `--help` and `--version` print and raise SystemExit."""
-    if "--help" in arguments or "-h" in arguments:
-        command = _make_command(program, ())
-        _stdout(command.get_help(click.Context(command, info_name=program.name)))
+    """Return (values of the flags, files, warnings); raises UsageError.
+
+    `--help`, `--help=TOPIC` and `--version` print and raise SystemExit.
+    """
+    if helps := [word for word in arguments if word in ("--help", "-h") or word.startswith(("--help=", "-h="))]:
+        _stdout(_help(program, helps[0].partition("=")[2]))
         raise SystemExit(0)
     if "--version" in arguments:
         _print_version(program.name)
@@ -207,6 +262,15 @@ class PlainConsole:
         """Print an error to stderr: place, message, source line, notes and hint."""
         _stderr(error.render())
 
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print whether results agree: to stdout if the text is a result itself, else to stderr."""
+        del good
+        (self.out if is_result else self.err)(text)
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print the lines of a difference: to stdout if they are a result, else to stderr."""
+        (self.out if is_result else self.err)(text)
+
     def mismatch(self, findings: Findings) -> None:
         """Print the findings about a mismatch to stdout: as tables if it is a terminal, else as text."""
         if _is_terminal(sys.stdout):
@@ -237,20 +301,25 @@ class PlainConsole:
         _stdout(escaped(line), self.records)
 
 
-class TerminalConsole(PlainConsole):
-    """The console for a terminal: colour on stderr, through rich. The supervisor shows the progress."""
-
-    def __init__(self) -> None:
-        from rich.console import Console  # costs 40 ms: only on a terminal
-
-        self._rich = Console(stderr=True, highlight=False, soft_wrap=True)
+class ColourConsole(PlainConsole):
+    """The console for a terminal: errors, verdicts and differences have colours. The supervisor shows the progress."""
 
     def error(self, error: HloRunError) -> None:
         """Print an error to stderr, with its first line in bold red."""
-        first, newline, rest = error.render().partition("\n")
-        self._rich.print(first, style="bold red", markup=False)
-        if newline:
-            self._rich.print(rest, markup=False)
+        text = error.render()
+        _stderr(error_text(text) if has_colours(sys.stderr) else text)
+
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print a verdict in green or red."""
+        colour = has_colours(sys.stdout if is_result else sys.stderr)
+        text = escaped(text)
+        (_stdout if is_result else _stderr)(verdict_text(text, good) if colour else text)
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print a difference, what came in green and what went in red."""
+        colour = has_colours(sys.stdout if is_result else sys.stderr)
+        text = escaped(text)
+        (_stdout if is_result else _stderr)(difference_text(text) if colour else text)
 
 
 @contextmanager
@@ -301,7 +370,7 @@ def run(arguments: Sequence[str], supervised: bool = False) -> int:
         try:
             options, files, warnings = parse_arguments(arguments)
         except UsageError as error:
-            _stderr(error.render())
+            console_of_streams().error(error)
             _tell_others(arguments, error)
             return error.exit_code
         files = files or _redirected(options.list_passes)
@@ -390,8 +459,8 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def console_of_streams() -> PlainConsole:
-    """Return the console for the present stderr."""
-    return TerminalConsole() if _is_terminal(sys.stderr) else PlainConsole()
+    """Return the console for the present stdout and stderr."""
+    return ColourConsole() if has_colours(sys.stdout) or has_colours(sys.stderr) else PlainConsole()
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
@@ -399,7 +468,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
     try:
         return work()
     except HloRunError as error:
-        _stderr(error.render())
+        console_of_streams().error(error)
         return error.exit_code
     except ReaderLeft as error:
         return error.exit_code
@@ -408,7 +477,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
         return 130
     except Exception as error:  # a bug outside of the files, whatever it raises; Python's own exit code would be 1
         bug = bug_report(error)
-        _stderr(bug.render())
+        console_of_streams().error(bug)
         return bug.exit_code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _NOT_PLAIN = re.compile(r"[^\t\n -~]")
 
@@ -66,7 +66,7 @@ class HloRunError(Exception):
         self.hint = hint
         self.notes = notes
 
-    def __reduce__(self) -> tuple[type[HloRunError], tuple[str, Where | None, str, tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
         # By default only `args` are pickled. A compile worker must send every field to its parent.
         return type(self), (self.message, self.where, self.hint, self.notes)
 
@@ -98,6 +98,21 @@ class Mismatch(HloRunError):
 
     exit_code = 1
     kind = "mismatch"
+
+
+class GoldenDifference(Mismatch):
+    """A stage that differs from its golden, or has none. `what` says which in a few words: `ptx differs`, `missing`."""
+
+    kind = "golden"
+
+    def __init__(
+        self, message: str, where: Where | None = None, hint: str = "", notes: tuple[str, ...] = (), what: str = "differs"
+    ) -> None:
+        super().__init__(message, where, hint, notes)
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+        return type(self), (self.message, self.where, self.hint, self.notes, self.what)
 
 
 class UsageError(HloRunError):

@@ -26,11 +26,11 @@ def platform_name(text: str) -> str:
     if text.lower() == _XLA_CPU:
         raise UsageError(
             f"platform '{text}' is XLA:CPU, a compiler that hlo-run does not have",
-            hint=f"{HOST} runs the GPU's kernels on the CPU; {INTERPRETER} evaluates the module with numpy",
+            hint=f"--platform={HOST} runs the GPU's kernels on the CPU; --platform={INTERPRETER} evaluates the module with numpy",
         )
     name = _NAMES.get(text.lower())
     if name is None:
-        raise UsageError(f"unknown platform '{text}'", hint=f"choose one of {CUDA}, {HOST}, {INTERPRETER}")
+        raise UsageError(f"unknown platform '{text}'", hint=f"--platform={CUDA}, --platform={HOST} or --platform={INTERPRETER}")
     return name
 
 
@@ -57,7 +57,7 @@ def reference_platform(options: RunOptions) -> str:
         return CPU
     name = _NAMES.get(text.lower())
     if name is None:
-        hint = f'choose one of {INTERPRETER}, {CPU}, {CUDA}, {HOST}, or "" for no comparison'
+        hint = f'--reference_platform={INTERPRETER}, {CPU}, {CUDA}, {HOST}, or "" for no comparison'
         raise UsageError(f"unknown reference platform '{text}'", hint=hint)
     return name
 

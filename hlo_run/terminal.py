@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hlo_run.analysis.cost.side_by_side import XlaDiff, headline, ratio_text, side_cells
+from hlo_run.colours import has_colours
 from hlo_run.errors import escaped
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.compare.element_text import element_text, precise_text
@@ -28,13 +30,18 @@ _MUCH_MORE = 1.05
 
 def show_mismatch(findings: Findings) -> None:
     """Print the findings to stdout; as plain text if the terminal supports only ASCII."""
-    console = Console(highlight=False)
+    console = _console()
     console.print(_text(report(findings)) if console.options.ascii_only else mismatch_view(findings))
 
 
 def show_xla_diff(diff: XlaDiff) -> None:
     """Print a comparison with XLA to stdout."""
-    Console(highlight=False).print(xla_diff_view(diff))
+    _console().print(xla_diff_view(diff))
+
+
+def _console() -> Console:
+    # Without colours rich would still print bold and dim text.
+    return Console(highlight=False, color_system="auto" if has_colours(sys.stdout) else None)
 
 
 def xla_diff_view(diff: XlaDiff) -> RenderableType:

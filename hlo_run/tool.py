@@ -10,8 +10,10 @@ from hlo_run.loading import loaded  # isort: skip - before all that takes time
 
 import difflib
 import importlib
+import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -35,6 +37,12 @@ TOOLS: dict[str, tuple[str, str]] = {
 }
 
 
+def _command(name: str) -> click.Command:
+    command = importlib.import_module(TOOLS[name][0]).command
+    assert isinstance(command, click.Command)
+    return command
+
+
 class _Tools(click.Group):
     """The group of subcommands. Its help needs no tool's imports."""
 
@@ -46,9 +54,7 @@ class _Tools(click.Group):
         """Return a subcommand; None if there is none of this name."""
         if cmd_name not in TOOLS:
             return None
-        command = importlib.import_module(TOOLS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
+        return _command(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the subcommand; raises UsageError for an unknown one."""
@@ -74,23 +80,36 @@ _EXAMPLES = {
     "source <(hlo-tool completion bash)": "complete flags and their values",
 }
 _HELP = "Tools for HLO modules and their dumps. `hlo-tool NAME --help` explains one of them."
-# Subcommands take -h too.
-_GROUP = _Tools("hlo-tool", help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+_NAME = "hlo-tool"
+_GROUP = _Tools(_NAME, help=_HELP)
 
 
-def run_tool(arguments: Sequence[str]) -> int:
-    """Run hlo-tool's command line and return its exit code: that of the tool, 2 for bad flags."""
+def run_tool(arguments: Sequence[str], program: str = _NAME) -> int:
+    """Run hlo-tool's command line and return its exit code: that of the tool, 2 for bad flags.
+
+    `program` may be `hlo-TOOL`, a console script that is one tool.
+    """
+    command = _GROUP if program == _NAME else _command(program.removeprefix("hlo-"))
 
     def work() -> int:
         try:
-            result = _GROUP.main(list(arguments), prog_name="hlo-tool", standalone_mode=False, obj=console_of_streams())
+            result: Any = command.main(
+                list(arguments),
+                program,
+                standalone_mode=False,
+                obj=console_of_streams(),
+                # Help has the width of the terminal.
+                max_content_width=shutil.get_terminal_size().columns,
+                help_option_names=["-h", "--help"],
+            )
         except click.Abort:  # click's name for Ctrl-C
             raise KeyboardInterrupt from None
         except click.exceptions.NoArgsIsHelpError as error:
             console_of_streams().err(error.format_message())
             return UsageError.exit_code
         except click.ClickException as error:
-            raise UsageError(error.format_message(), hint="hlo-tool NAME --help lists the flags of a tool") from None
+            of = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else program
+            raise UsageError(error.format_message(), hint=f"{of} --help lists the flags") from None
         return result if isinstance(result, int) else 0
 
     return exit_code_of(work)
@@ -106,4 +125,4 @@ def main() -> None:
 
 def fuzz_main() -> None:
     """Entry point of the console script `hlo-fuzz`, which is `hlo-tool fuzz`."""
-    raise SystemExit(run_tool(["fuzz", *sys.argv[1:]]))
+    raise SystemExit(run_tool(sys.argv[1:], "hlo-fuzz"))

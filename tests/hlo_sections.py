@@ -65,6 +65,12 @@ class CapturingConsole:
     def error(self, error: HloRunError) -> None:
         raise error
 
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        (self.stdout if is_result else self.stderr).append(text)
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        (self.stdout if is_result else self.stderr).append(text)
+
     def mismatch(self, findings: Findings) -> None:
         self.stdout.append(report(findings))
 

@@ -58,7 +58,7 @@ def test_the_scripts_compare_and_show(tmp_path: Path) -> None:
     assert bash(compare) == 0
     module.write_text(MODULE.replace("exponential", "tanh"), encoding="utf-8")
     assert bash(compare) == 1
-    assert ET.parse(tmp_path / "reports" / "goldens.xml").getroot().get("failures") == "1"
+    assert ET.parse(tmp_path / "reports" / "goldens.xml").getroot().get("failures") == "2"  # hlo and ptx
     assert bash(show) == 0
     assert "opcode: exponential -> tanh" in (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "<table" in (tmp_path / "reports" / "diff.html").read_text(encoding="utf-8")

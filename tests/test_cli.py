@@ -20,7 +20,9 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.observer import HLO_INPUT, STAGES
 from hlo_run.options.programs import FLAGS, OPT_FLAGS
 from hlo_run.options.stages import STAGE_TEXTS
+from hlo_run.options.topics import TOPICS
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.tool import run_tool
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """HloModule small
@@ -29,6 +31,15 @@ ENTRY e {
   q = f32[3,40] parameter(1)
   a = f32[3,40] add(p, q)
   ROOT m = f32[3,40] multiply(a, p)
+}
+"""
+
+RECV = """HloModule recv
+ENTRY e {
+  t = token[] after-all()
+  r = (f32[4], u32[], token[]) recv(t), channel_id=1, is_host_transfer=true
+  d = (f32[4], token[]) recv-done(r), channel_id=1, is_host_transfer=true
+  ROOT g = f32[4] get-tuple-element(d), index=0
 }
 """
 
@@ -350,7 +361,15 @@ def test_a_stage_without_kernels_says_so(tmp_path: Path, capsys: pytest.CaptureF
     file = tmp_path / "none.hlo"
     file.write_text("HloModule none\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT c = f32[3] copy(p)\n}")
     assert run(["--stage=ptx", str(file)]) == 0
-    assert "has no kernel" in capsys.readouterr().err
+    assert "nothing to print: none has no kernel; all of it is copies: 1 kCopy" in capsys.readouterr().err
+    dot = "HloModule product\nENTRY e {\n  p = f32[64,64] parameter(0)\n"
+    dot += "  ROOT d = f32[64,64] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}"
+    file.write_text(dot, encoding="utf-8")
+    assert run(["--stage=ptx", str(file)]) == 0
+    assert "product has no kernel; all of it is library calls: 1 kCublasLtMatmul" in capsys.readouterr().err
+    file.write_text("HloModule same\nENTRY e {\n  ROOT t = () tuple()\n}", encoding="utf-8")
+    assert run(["--stage=ptx", str(file)]) == 0
+    assert "same has no kernel; nothing is computed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("main", "program"), [(run, "hlo-run"), (run_opt, "hlo-opt")])
@@ -366,6 +385,53 @@ def test_help_has_examples_rows_and_all_stages(
     assert {name.replace("-", "_") for name in flags} <= {*(FLAGS if main is run else OPT_FLAGS).fields}
     assert "A row is a place in the pipeline" in text
     assert all(f"  {stage}  " in text for stage in STAGES)
+
+
+def _help(capsys: pytest.CaptureFixture[str], *words: str, main: Callable[[list[str]], int] = run) -> str:
+    with pytest.raises(SystemExit):
+        main(list(words))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_has_commands_and_flags(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _help(capsys, f"--help={topic}")
+    commands = re.findall(r"^  (hlo-\w+ .*?)(?:  |$)", text, re.MULTILINE)
+    flags = {name for command in commands if command.startswith("hlo-run") for name in re.findall(r"--(\w+)", command)}
+    assert flags <= {*FLAGS.fields}
+    assert all(f"--{name}" in text for name in TOPICS[topic].flags)
+    assert (ROOT / "docs" / TOPICS[topic].page).exists()
+    assert f"--help={topic}" in _help(capsys, "--help")
+
+
+def test_the_help_of_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "live-range" in _help(capsys, "--help=stages")
+    dump = _help(capsys, "--help=dump")
+    assert dump.startswith("Dump:\n")
+    assert "--xla_dump_to=DIR" in dump
+    assert "--jobs" not in dump
+    assert _help(capsys, "--help=j").splitlines()[1].startswith("  --jobs=N")
+    assert "--passes" in _help(capsys, "--help=run", main=run_opt)
+    assert run(["--help=nothing"]) == 2
+    assert "hint: the topics are triage, goldens, " in capsys.readouterr().err
+
+
+def test_help_has_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for columns in (60, 160):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        longest = max(map(len, _help(capsys, "--help").partition("\nExamples")[0].splitlines()))
+        assert columns - 20 < longest < columns
+        assert run_tool(["--help"], "hlo-fuzz") == 0
+        said = capsys.readouterr().out
+        assert said.startswith("Usage: hlo-fuzz [OPTIONS]")
+        assert columns == 60 or max(map(len, said.splitlines())) > 120
+
+
+def test_the_hint_about_a_wrong_flag_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool(["--nothing"], "hlo-fuzz") == 2
+    assert "hint: hlo-fuzz --help lists the flags" in capsys.readouterr().err
+    assert run_tool(["diff", "--nothing"]) == 2
+    assert "hint: hlo-tool diff --help lists the flags" in capsys.readouterr().err
 
 
 def test_the_stages_of_the_help_are_all_stages() -> None:
@@ -406,3 +472,19 @@ def test_an_unknown_platform_is_one_error(capsys: pytest.CaptureFixture[str]) ->
 def test_a_value_of_the_wrong_type_gets_the_help_of_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["-v", "a.hlo"]) == 2
     assert "hint: Log to stderr. 1: names of rows" in capsys.readouterr().err
+
+
+def test_hints_about_the_reference_name_its_flag(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hlo_run.backends.cuda.device.device_problem", lambda: "no GPU")
+    assert run(["--platform=Host", "--reference_platform=CUDA", small]) == 5
+    assert "hint: --reference_platform=Host runs the same kernels on the CPU" in capsys.readouterr().err
+    assert run(["--platform=CUDA", small]) == 5
+    assert "hint: --platform=Host runs" in capsys.readouterr().err
+    file = tmp_path / "recv.hlo"
+    file.write_text(RECV, encoding="utf-8")
+    assert run(["--platform=Interpreter", str(file)]) == 4
+    assert 'hint: --platform=Host --reference_platform="" runs' in capsys.readouterr().err
+    assert run(["--platform=Host", "--reference_platform=Hots", small]) == 2
+    assert "hint: --reference_platform=Interpreter, CPU, CUDA, Host, or" in capsys.readouterr().err

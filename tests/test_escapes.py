@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hlo_run.cli import PlainConsole, TerminalConsole, run
+from hlo_run.cli import ColourConsole, PlainConsole, run
 from hlo_run.errors import ParseError, UsageError, Where, escaped
 
 NASTY = "HloModule m\nENTRY e { p = f32[] parameter(0)\n ROOT r = f33[] \x1b[31mnegate\x1b]0;pwned\x07(p)\n}"
@@ -63,7 +63,7 @@ def test_a_terminal_gets_our_colours_only(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.stderr", err)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    console = TerminalConsole()
+    console = ColourConsole()
     console.error(UsageError("a\x1b[5m", hint="[red]\x1b[5m"))
     console.err("\x1b[5m")
     console.artefact("\x1b[5m")

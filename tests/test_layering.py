@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
         garbage_collection
-        errors cache interrupts loading records version walks whole_files
+        errors cache colours columns interrupts loading records version walks whole_files
         containment
         options target artifact custom_calls indexing parallel processes
         hlo.values

@@ -58,6 +58,7 @@ def test_help_imports_the_flags_only(flag: str) -> None:
     ours = _of(
         modules,
         "hlo_run.cli",
+        "hlo_run.colours",
         "hlo_run.errors",
         "hlo_run.garbage_collection",
         "hlo_run.loading",

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from hlo_run.artifact import BufferSlice, Thunk, accesses, nested_sequences
 from hlo_run.backends.literals import Bytes
+from hlo_run.columns import aligned
 
 
 class Event(Struct, frozen=True):
@@ -101,17 +102,16 @@ class Profile(Struct):
         groups = sorted(totals.values(), key=lambda events: -medians[id(events[0].thunk)] * len(events))
         leaves = [events for events in groups if not nested_sequences(events[0].thunk)]
         whole = sum(medians[id(events[0].thunk)] * len(events) for events in leaves) or 1.0
-        width = max([len(events[0].thunk.name) for events in groups], default=4)
-        lines = [f"{'kind':<17}{'thunk':<{width}}{'runs':>8}{'median ms':>11}{'share':>8}{'bytes':>14}{'GB/s':>9}"]
+        rows = [("kind", "thunk", "runs", "median ms", "share", "bytes", "GB/s")]
         for events in groups:
             thunk = events[0].thunk
             size, each = touched_bytes(thunk), medians[id(thunk)]
             # The time of a thunk with nested thunks includes theirs, so its share would count twice.
             share = "" if nested_sequences(thunk) else f"{each * len(events) / whole:.1%}"
             rate = f"{size / each / 1e9:.2f}" if each and not nested_sequences(thunk) else ""
-            lines.append(f"{thunk.kind:<17}{thunk.name:<{width}}{len(events):>8}{each * 1e3:>11.3f}{share:>8}{size:>14}{rate:>9}")
+            rows.append((thunk.kind, thunk.name, str(len(events)), f"{each * 1e3:.3f}", share, str(size), rate))
         count = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return "\n".join([*lines, f"{count}, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])
+        return "\n".join([*aligned(rows, right=range(2, 7)), f"{count}, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])
 
     def chrome_trace(self) -> str:
         """Return the events in Chrome's trace format (chrome://tracing, Perfetto)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hlo_run.containment.board import limited
@@ -84,7 +85,9 @@ class CompilationObservers:
         """Return the observers that see every compilation."""
         watching: list[Observer] = []
         if options.v:
-            watching.append(VerboseObserver(options.v, self._console.err, options.v_format == "diff"))
+            is_diff = options.v_format == "diff"
+            write = partial(self._console.difference, is_result=False) if is_diff else self._console.err
+            watching.append(VerboseObserver(options.v, write, is_diff))
         if options.time_passes or options.xla_gpu_print_compilation_stats:
             watching.append(self._timing)
         return watching

@@ -68,6 +68,10 @@ def _check_flags(options: Options, files: Sequence[str], console: Console, *, is
     warnings = check_names(options)
     _check_output(options, files)
     _check_run_flags(options)
+    if options.golden_dir:
+        from hlo_run.commands.golden import check_golden_flags
+
+        warnings = (*warnings, *check_golden_flags(options, files))
     if problem := choose_cache(options.cache):
         warnings = (*warnings, problem)
     choose_crash_directory(options.crash_dir)
@@ -158,7 +162,10 @@ class _Command(Struct):
             from hlo_run.commands.summary import summary
 
             results = [(self.files[number], code, bucket) for number, (code, bucket, _) in found]
-            self.console.err(summary(results, len(self.files)))
+            head, *rest = summary(results, len(self.files)).lstrip("\n").split("\n")
+            self.console.verdict(f"\n{head}", good=not any(code for _, code, _ in results))
+            if rest:
+                self.console.err("\n".join(rest))
 
     def _write_reports(self, reports: Sequence[dict[str, str]]) -> None:
         options = self.options
@@ -367,9 +374,5 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
-    if options.golden_dir:
-        from hlo_run.commands.golden import check_golden_flags
-
-        check_golden_flags(options)
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file needs exactly one input file")

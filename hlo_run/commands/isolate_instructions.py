@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import accesses
+from hlo_run.columns import aligned
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.localize import first_arguments, replace_checks
 from hlo_run.commands.task import Task
@@ -29,7 +30,7 @@ from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
 from hlo_run.triage.localize.found import open_host, verdicts_of
 from hlo_run.triage.localize.replay import part_at, written_leaves
-from hlo_run.triage.localize.report import text_table, worst_error
+from hlo_run.triage.localize.report import worst_error
 
 # They depend on more than their operands, or only make sense in pairs.
 _NOT_ALONE = (
@@ -39,7 +40,7 @@ _NOT_ALONE = (
     | {"opt-barrier", "optimization-barrier", "domain"}
 )
 _HEADINGS = ("instruction", "in", "opcode", "shape", "worst abs error", "verdict")
-_NUMBERS = slice(4, 5)
+_NUMBERS = range(4, 5)
 
 
 class Verdict(Struct, frozen=True):
@@ -89,7 +90,7 @@ def isolate_instructions(task: Task, module: HloModule) -> None:
         walk.walk(values)
     verdicts = [_verdict(task, instruction, operands) for instruction, operands in walk.found.items()]
     verdicts += _unreached(module, walk.found)
-    task.console.out(text_table([_HEADINGS, *map(_row, verdicts)], _NUMBERS))
+    task.console.out("\n".join(aligned([_HEADINGS, *map(_row, verdicts)], _NUMBERS)))
     wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     skipped = sum(bool(verdict.not_run) for verdict in verdicts)
     ran = len(verdicts) - skipped

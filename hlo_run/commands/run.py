@@ -28,6 +28,7 @@ from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.processes.launcher import launch_of_flags
 from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.values import NO_REFERENCE
 
 if TYPE_CHECKING:
     from hlo_run.artifact import Executable
@@ -109,7 +110,12 @@ def _interpret(task: Task, module: HloModule, execution: Execution, grid: Device
 
     def interpret(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
         with limited(options.timeout):
-            return interpreter.run_module(module, values, seed, feeds=feeds)
+            try:
+                return interpreter.run_module(module, values, seed, feeds=feeds)
+            except Unsupported as error:
+                if error.hint == NO_REFERENCE:
+                    error.hint = '--platform=Host --reference_platform="" runs our kernels on the CPU, without a comparison'
+                raise
 
     runner = Runner(INTERPRETER, interpreter.description, interpret, lambda: interpreter.outfeed)
     set_device_counts(options, module)

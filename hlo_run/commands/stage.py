@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from hlo_run.analysis.cost.side_by_side import make_side
+from hlo_run.artifact import Executable, every_thunk
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.hlo.graph import HloModule
@@ -24,18 +27,29 @@ def print_stage(task: Task, module: HloModule) -> None:
             for text in known:
                 task.stage_output.show(text)
             raise StopAtStage
-        _compile(ctx, working, task, texts)
-    task.console.err(f"nothing to print: {module.name} has no kernel, or the row did not run")
+        executable = _compile(ctx, working, task, texts)
+    task.console.err(f"nothing to print: {_reason(executable, module.name, task.options.stage)}")
 
 
-def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> None:
-    """Compile until the stage has been printed, and keep its text in the cache."""
+def _reason(executable: Executable, name: str, stage: str) -> str:
+    """Return why a whole compilation has not come to a stage."""
+    if executable.kernels:
+        return f"'{stage}' did not run for {name}"
+    kinds = Counter(thunk.kind for thunk in every_thunk(executable.thunks))
+    side = make_side(kinds.elements(), 0, ())
+    work = " and ".join(what for what, count in (("library calls", side.library_calls), ("copies", side.copies)) if count)
+    thunks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{name} has no kernel" + (f"; all of it is {work or 'control'}: {thunks}" if thunks else "; nothing is computed")
+
+
+def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> Executable:
+    """Compile until the stage has been printed, and keep its text in the cache. Returns if the stage does not come."""
     from hlo_run.pipeline.compile import compile_module  # imports the passes
 
     printed: list[str] = []
     watched = replace(ctx, observers=(*ctx.observers, _observer(task, working, printed.append)))
     try:
-        compile_module(watched, working)
+        return compile_module(watched, working)
     except StopAtStage:
         if not printed and task.options.xla_early_exit_with_layouts:
             task.console.err(f"nothing to print: --xla_early_exit_with_layouts stops {working.name} before {task.options.stage}")

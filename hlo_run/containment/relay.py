@@ -139,14 +139,16 @@ class Relay:
         if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
             os.dup2(self.captured, 2)
             return
+        # Asked before the descriptor is another file's: the console of a terminal has colours.
+        is_terminal = sys.stderr.isatty()
         own = os.dup(2)
         os.dup2(self.captured, 2)
         if self.is_relayed:
             os.close(own)
             if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - Python's value for a closed descriptor
-                self.at_once = _relayed(sys.stdout, self.pipe, AT_ONCE)
-                sys.stdout = _relayed(sys.stdout, self.pipe, 1)
-            sys.stderr = _relayed(sys.stderr, self.pipe, 2)
+                self.at_once = _relayed(sys.stdout, self.pipe, AT_ONCE, sys.stdout.isatty())
+                sys.stdout = _relayed(sys.stdout, self.pipe, 1, sys.stdout.isatty())
+            sys.stderr = _relayed(sys.stderr, self.pipe, 2, is_terminal)
         else:
             # Open until the process ends.
             sys.stderr = open(own, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)  # noqa: SIM115
@@ -174,8 +176,8 @@ class _Relayed(io.RawIOBase):
         return len(view)
 
 
-def _relayed(stream: TextIO, pipe: int, number: int) -> TextIO:
-    raw = _Relayed(pipe, number, stream.isatty())
+def _relayed(stream: TextIO, pipe: int, number: int, is_terminal: bool) -> TextIO:
+    raw = _Relayed(pipe, number, is_terminal)
     # Text that Python does not write line by line waits in the buffer until it is flushed.
     return io.TextIOWrapper(io.BufferedWriter(raw, 1 << 16), stream.encoding, stream.errors, line_buffering=number == 2)
 

@@ -43,6 +43,14 @@ class Console(Protocol):
         """Print an error to stderr: place, message, source line, notes and hint."""
         ...
 
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print whether results agree: to stdout if the text is a result itself, else to stderr."""
+        ...
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print the lines of a difference: to stdout if they are a result, else to stderr."""
+        ...
+
     def mismatch(self, findings: Findings) -> None:
         """Print the report about a result that differs from the reference to stdout."""
         ...

@@ -182,7 +182,7 @@ class Execution:
         if not done.comparison.ok:
             self._report(done, precise, runner.platform, reference)
         sights = done.comparison.sights()
-        console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
+        console.verdict(f"\n** Results on {runner.platform} and {reference} are close enough. **", good=True)
         console.err(done.comparison.summary())
         console.err(str(total(sights)))
         # The checks of every access are slow, and look at all that runs.
@@ -357,6 +357,8 @@ class Execution:
         assert comparison is not None, "a comparison comes before its report"
         done.findings = comparison.examine(precise)
         self._save_differences(done.number, comparison)
+        counts = comparison.counts()
+        self._console.verdict(f"\n** Results on {platform} and {reference} differ: {counts} **", good=False, is_result=True)
         self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and rounds_on_the_way(self._module):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
+from hlo_run.errors import HloRunError
 from hlo_run.execution.iterations import ReferenceRun
+from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.executable_cache import compile_or_load
@@ -38,7 +41,9 @@ def opened_reference(
         finally:
             reference.stop()
     elif name in (CUDA, HOST):
-        yield _compiled(options, module, platform, name, grid, target)
+        with _hints_of_reference():
+            run = _compiled(options, module, platform, name, grid, target)
+        yield run
     else:
         yield None
 
@@ -67,4 +72,19 @@ def _compiled(
         target = backend.target
     executable = compile_or_load(PassContext(target, own), module)
     check_memory(executable)
-    return lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds)
+
+    def run(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+        with _hints_of_reference():
+            return run_on_grid(backend, executable, values, grid, seed, feeds)
+
+    return run
+
+
+@contextmanager
+def _hints_of_reference() -> Generator[None]:
+    """Let the hints of errors name the flag of the reference platform, not that of the run."""
+    try:
+        yield
+    except HloRunError as error:
+        error.hint = error.hint.replace("--platform=", "--reference_platform=")
+        raise

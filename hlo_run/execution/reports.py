@@ -11,26 +11,29 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hlo_run.errors import HloRunError, Where, escaped
+from hlo_run.errors import GoldenDifference, HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
-from hlo_run.execution.signatures import bucket_table, buckets
+from hlo_run.execution.signatures import bucket_table, buckets, golden_signature
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record, sight_record
+from hlo_run.triage.diff.texts import TextDiff, text_of
 
 SCHEMA_VERSION = 1
+# What a case shows of a long difference of a stage.
+_MOST_LINES = 200
 # Characters that XML 1.0 forbids. Control characters are escaped before.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def file_report(result: FileResult) -> dict[str, str]:
-    """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test case."""
+    """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test cases."""
     return {
         "file": result.file,
         "outcome": result.outcome,
         "exit_code": str(result.exit_code),
         "bucket": signature.bucket if (signature := result.signature) is not None else "",
         "json": json.dumps(_file_record(result), allow_nan=False),
-        "junit": ET.tostring(_case(result), encoding="unicode"),
+        "junit": ET.tostring(_cases(result), encoding="unicode"),
     }
 
 
@@ -103,21 +106,45 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
 
 
 def to_junit(reports: Sequence[Mapping[str, str]]) -> str:
-    """Return the results as JUnit XML with one test case per file. A mismatch is a failure; an unsupported file is skipped."""
-    outcomes = [report["outcome"] for report in reports]
-    counts = {
-        "tests": str(len(reports)),
-        "failures": str(outcomes.count("mismatch")),
-        "errors": str(outcomes.count("error")),
-        "skipped": str(outcomes.count("unsupported")),
-    }
+    """Return the results as JUnit XML with one test case per file, of goldens per stage of a file.
+
+    A mismatch is a failure; an unsupported file is skipped.
+    """
+    cases = [case for report in reports for case in ET.fromstring(report["junit"])]
+    counts = {"tests": str(len(cases))}
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        counts[name] = str(sum(case.find(tag) is not None for case in cases))
     root = ET.Element("testsuites", {"name": "hlo-run", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "hlo-run", **counts})
-    suite.extend(ET.fromstring(report["junit"]) for report in reports)
+    suite.extend(cases)
     if table := bucket_table(_failures(reports)):
         ET.SubElement(suite, "system-out").text = _xml("\n".join(table))
     ET.indent(root, " ")
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _cases(result: FileResult) -> ET.Element:
+    """Return an element with the test cases of a file."""
+    cases = ET.Element("testsuite")
+    is_compared = bool(result.golden_diffs) and isinstance(result.error, GoldenDifference | None)
+    cases.extend([_golden_case(result, diff) for diff in result.golden_diffs] if is_compared else [_case(result)])
+    return cases
+
+
+def _golden_case(result: FileResult, diff: TextDiff) -> ET.Element:
+    """Return the test case of a stage that is compared with its golden, or written."""
+    case = ET.Element("testcase", {"classname": "hlo-run.golden", "name": _xml(f"{result.file}: {diff.name}")})
+    if result.error is None or not diff.differs:
+        return case
+    what = "missing" if diff.missing == "before" else f"{diff.name} differs"
+    properties = ET.SubElement(case, "properties")
+    ET.SubElement(properties, "property", {"name": "bucket", "value": _xml(golden_signature(what).bucket)})
+    message = "no golden" if diff.missing == "before" else f"differs from its golden: {diff.summary}"
+    entry = ET.SubElement(case, "failure", {"message": _xml(message), "type": type(result.error).__name__})
+    notes = [f"note: {note}" for note in result.error.notes]
+    lines = [result.error.message, f"hint: {result.error.hint}"] if diff.missing else text_of(diff, _MOST_LINES)
+    entry.text = _xml("\n".join([*notes, *lines]))
+    return case
 
 
 def _case(result: FileResult) -> ET.Element:
@@ -130,7 +157,7 @@ def _case(result: FileResult) -> ET.Element:
     if tag is not None and result.error is not None:
         entry = ET.SubElement(case, tag, {"message": _xml(result.error.message), "type": type(result.error).__name__})
         texts = [report(iteration.findings) for iteration in result.iterations if iteration.findings is not None]
-        entry.text = _xml("\n\n".join([result.error.render(), *texts, *filter(None, [result.golden_report])]))
+        entry.text = _xml("\n\n".join([result.error.render(), *texts]))
     lines = [f"iteration {i.number}: {i.comparison.summary()}" for i in result.iterations if i.comparison is not None]
     if lines:
         ET.SubElement(case, "system-out").text = _xml("\n".join(lines))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
+    from hlo_run.triage.diff.texts import TextDiff
 
 
 class LaterTry(Struct, frozen=True):
@@ -43,7 +44,7 @@ class FileResult(Struct):
 
     `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
     `--xla_diff`. The page of `--report_html` shows `compilation`, `executable` and `profile`. `golden` is the
-    comparison of `--golden_dir`, and `golden_report` says as text what differs. `times_ns` are the times that
+    comparison of `--golden_dir`, and `golden_diffs` are its stages. `times_ns` are the times that
     `--profile_execution` prints.
     """
 
@@ -59,7 +60,7 @@ class FileResult(Struct):
     executable: Executable | None = None
     profile: Profile | None = None
     golden: dict[str, Any] | None = None
-    golden_report: str = ""
+    golden_diffs: list[TextDiff] = field(default_factory=list["TextDiff"])
     times_ns: list[int] = field(default_factory=list[int])
     error: HloRunError | None = None
 

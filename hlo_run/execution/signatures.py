@@ -12,7 +12,16 @@ from types import TracebackType
 
 from msgspec import Struct
 
-from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, ParseError, Unsupported, UsageError
+from hlo_run.errors import (
+    DeviceError,
+    GoldenDifference,
+    HloRunError,
+    InternalError,
+    Mismatch,
+    ParseError,
+    Unsupported,
+    UsageError,
+)
 from hlo_run.reference.compare.compare import Comparison
 
 _PACKAGE = __name__.partition(".")[0]
@@ -58,10 +67,10 @@ _TEXTS = ("hlo.text", "hlo.attributes", "hlo.values", "formats")
 class Signature(Struct, frozen=True):
     """The identity of a failure.
 
-    `stage` is where it happens (read, hlo passes, emit, llvm, ptxas, run, compare, ..), `kind` one of parse error, verifier,
-    unsupported, internal error, crash, time-out, ptxas failure, device fault, usage error and mismatch. `message` is the
-    folded message. `place` is the row of a pass table, or the innermost function of hlo-run. `output` is the index of the
-    first result that differs, as `{1,0}`, for a mismatch. `kernel` is the kernel's name, if known.
+    `stage` is where it happens (read, hlo passes, emit, llvm, ptxas, run, compare, golden, ..), `kind` one of parse error,
+    verifier, unsupported, internal error, crash, time-out, ptxas failure, device fault, usage error, mismatch and golden.
+    `message` is the folded message. `place` is the row of a pass table, or the innermost function of hlo-run. `output` is the
+    index of the first result that differs, as `{1,0}`, for a mismatch. `kernel` is the kernel's name, if known.
     """
 
     stage: str
@@ -75,7 +84,8 @@ class Signature(Struct, frozen=True):
     def bucket(self) -> str:
         """The text that groups failures: all parts but the output and the kernel, which differ between modules."""
         place = f" ({self.place})" if self.place else ""
-        return f"{self.stage}: {self.kind}: {self.message}{place}"
+        parts = dict.fromkeys((self.stage, self.kind, self.message))  # stage and kind of a golden are one word
+        return f"{': '.join(parts)}{place}"
 
     def __str__(self) -> str:
         output = f" in output {self.output}" if self.output else ""
@@ -111,6 +121,8 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
         step = died["step"] if died["step"] != "the process" else died["where"] or "run"
         return crash_signature(died["how"], fold(step))
     match error:
+        case GoldenDifference():
+            return golden_signature(error.what)
         case Mismatch():
             return _of_mismatch(error, comparison)
         case ParseError():
@@ -139,6 +151,11 @@ def crash_signature(name: str, stage: str = "run") -> Signature:
 def timeout_signature(stage: str = "run") -> Signature:
     """Return the signature of a process that was stopped after its time limit."""
     return Signature(stage, "time-out", "the run took longer than its limit")
+
+
+def golden_signature(what: str) -> Signature:
+    """Return the signature of a difference from a golden: `ptx differs`, `missing`."""
+    return Signature("golden", "golden", what)
 
 
 def _of_mismatch(error: Mismatch, comparison: Comparison | None) -> Signature:

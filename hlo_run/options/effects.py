@@ -67,6 +67,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["run"] = f"with --{mode}, which does not run the module"
         if not options.check_each_pass and not options.isolate_fusion:
             missing["arguments"] = missing["run"]
+        if mode != "golden_dir":
+            missing["page"] = missing["run"]
     if mode == "list_passes":
         missing["file"] = "with --list_passes, which reads no file"
         missing["compile"] = "with --list_passes, which does not compile"

@@ -264,11 +264,14 @@ class RunOptions:
         "FILE",
         acts="file",
     )
-    report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE", acts="file")
+    report_junit: str = flag(
+        "", "Write the results as JUnit XML: a test case per file, of goldens per stage.", "FILE", acts="file"
+    )
     report_html: str = flag(
         "",
         "Write one HTML page: verdict, passes with diffs, graphs, kernels, memory, differences, times (docs/report.md).",
         "FILE",
+        acts="page",
     )
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
     input_scale: float = flag(

@@ -51,13 +51,13 @@ class ShowOptions(DumpOptions, FloatChecks, ReductionChecks):
     golden_dir: str = flag(
         "",
         "Compile, compare the stages of --golden_stages with DIR/MODULE/STAGE.txt, and stop. Exit code 1: a stage differs or has "
-        "no golden (docs/ci.md).",
+        "no golden. Long differences are written to golden_differences/ (docs/ci.md).",
         "DIR",
         acts="file",
     )
     golden_stages: str = flag(
-        "hlo,fusion-analysis,thunks,buffers,ptx,numbers",
-        "Compare these stages with their goldens (comma-separated): those of --stage, buffers, numbers (kernels, bytes, memory), "
+        "hlo,fusion-analysis,buffer-assignment,thunks,ptx,numbers",
+        "Compare these stages with their goldens (comma-separated): those of --stage, numbers (kernels, bytes, memory), "
         "resources (registers, shared memory, spills and SASS instructions by ptxas), or all.",
         "NAMES",
         acts="golden",

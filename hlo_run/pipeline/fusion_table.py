@@ -7,7 +7,6 @@ reduce_fusion  kInput  reduce.3    reduction  grid 16x1x1 block 256x1x1     2   
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.columns import aligned
 from hlo_run.dialects.types import is_complex, is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp
 from hlo_run.errors import Unsupported
@@ -43,12 +43,7 @@ def fusion_table(module: HloModule, target: TargetSpec) -> str:
     schedule = module.schedule or {}
     order = [i for c in executed_computations(module) for i in schedule.get(c, c.post_order())]
     rows = [_row(fusion, target) for fusion in order if fusion.opcode == "fusion"]
-    return "\n".join([head, *_aligned([_HEAD, *rows])])
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([head, *aligned([_HEAD, *rows])])
 
 
 def _row(fusion: HloInstruction, target: TargetSpec) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Iterable
 
+from hlo_run.columns import aligned
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.observer import STAGES
@@ -22,10 +23,8 @@ def describe_rows() -> str:
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
     rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
-    lines = [
-        f"{group:<36}{name:<36}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
-    ]
-    return "\n".join(lines)
+    cells = [(group, name, "required" if required else "", _first_line(made)) for group, name, required, made in rows]
+    return "\n".join(aligned(cells))
 
 
 def _first_line(made: object) -> str:

@@ -108,6 +108,10 @@ def as_tuple(value: Value) -> tuple[Value, ...]:
     return value
 
 
+NO_REFERENCE = '--reference_platform=Host compares with our own kernels, --reference_platform="" with nothing'
+"""What helps if the reference cannot evaluate a module that another platform runs."""
+
+
 def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> Unsupported:
     """Return the error for an instruction that the reference cannot evaluate, with its name and place in the source."""
     types = ", ".join(operand.shape.element_type for operand in instruction.operands)
@@ -115,7 +119,7 @@ def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> 
     return Unsupported(
         f"the reference cannot evaluate {what}",
         instruction.where,
-        hint=hint or "run without a reference: --reference_platform=",
+        hint=hint or NO_REFERENCE,
         notes=(f"instruction %{instruction.name}",),
     )
 

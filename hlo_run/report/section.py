@@ -10,6 +10,7 @@ from typing import Any
 
 from hlo_run.artifact import KernelThunk
 from hlo_run.artifact.thunks import every_thunk
+from hlo_run.errors import GoldenDifference
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.values.braces import braces
 from hlo_run.options import Options
@@ -20,6 +21,7 @@ from hlo_run.reference.compare.report import worst_errors
 from hlo_run.reference.compare.report_json import element
 from hlo_run.reference.compare.sight import total
 from hlo_run.report.charts import heat_data, live_bytes, medians, memory_chart, peak_values, profile_chart, profile_rows
+from hlo_run.report.goldens import goldens
 from hlo_run.report.layers import place
 from hlo_run.report.line_origins import OriginText, hlo_origins, kernel_ir_origins, llvm_origins, ptx_origins
 from hlo_run.report.markup import milliseconds, packed, part, table, text
@@ -36,9 +38,13 @@ def file_section(result: FileResult, options: Options) -> str:
     verdict = _WORDS[result.outcome]
     if result.outcome == "passed" and not any(i.comparison is not None for i in result.iterations):
         verdict = "not compared"
+    if result.golden is not None and isinstance(result.error, GoldenDifference | None):
+        verdict = "goldens written" if result.golden["updated"] else "same as the goldens" if result.error is None else "differ"
     parts = [part("verdict", "Verdict", _verdict(result, options, verdict))]
     if differing := [i for i in result.iterations if i.findings is not None]:
         parts.append(part("differences", "Differences", "".join(_differences(i, n) for n, i in enumerate(differing))))
+    if result.golden_diffs:
+        parts.append(part("goldens", "Stages and their goldens", goldens(result.golden_diffs)))
     record, kernels = result.compilation, _kernels_of(result)
     if record is not None:
         parts.append(part("passes", "Passes", _passes(record)))

@@ -80,7 +80,7 @@ def _values(name: str, is_opt: bool) -> tuple[str, ...]:
         case "stage":
             return (*OPT_STAGE_TEXTS,) if is_opt else (*dict.fromkeys((*STAGE_TEXTS, *rows)),)
         case "golden_stages":
-            return ("all", "numbers", "resources", "buffers", *STAGE_TEXTS)
+            return ("all", "numbers", "resources", *STAGE_TEXTS)
         case "xla_disable_hlo_passes" | "xla_enable_hlo_passes_only" | "passes":
             return (*dict.fromkeys(rows),)
         case "platform":

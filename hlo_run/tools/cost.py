@@ -7,6 +7,7 @@ import json
 import click
 
 from hlo_run.analysis.cost.module_cost import BYTES, FLOPS, TRANSCENDENTALS, ModuleCost, cost_analysis
+from hlo_run.columns import aligned
 from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
 from hlo_run.tools.read import read
@@ -34,11 +35,7 @@ def command(console: Console, file: str, each: bool, form: str) -> None:
     if each:
         rows = [(name, opcode, *(f"{value:,.0f}" for value in values)) for name, opcode, values in _rows(cost)]
         table = [("instruction", "opcode", *_COLUMNS), *rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        for row in table:
-            names = "  ".join(text.ljust(width) for text, width in zip(row[:2], widths, strict=False))
-            console.out(f"{names}  {'  '.join(text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True))}")
-        console.out("")
+        console.out("\n".join([*aligned(table, right=range(2, len(table[0]))), ""]))
     sums = [cost.properties.get(name, 0.0) for name in _COLUMNS]
     console.out(f"{module.name}: {', '.join(f'{value:,.0f} {name}' for value, name in zip(sums, _COLUMNS, strict=True))}")
 

@@ -55,8 +55,9 @@ def command(console: Console, before: str, after: str, form: str, tolerance: str
         case _:
             for diff in diffs:
                 if diff.differs or len(diffs) == 1:
-                    console.out("\n".join(text_of(diff)))
-            console.out(f"{sum(diff.differs for diff in diffs)} of {len(diffs)} differ")
+                    console.difference("\n".join(text_of(diff)))
+            differ = sum(diff.differs for diff in diffs)
+            console.verdict(f"{differ} of {len(diffs)} differ", good=not differ, is_result=True)
     return int(any(diff.differs for diff in diffs))
 
 

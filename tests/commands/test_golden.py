@@ -49,7 +49,7 @@ ENTRY e {
   ROOT o = (f32[300], f32[40], f32[40,300]) tuple(rows, columns, t)
 }
 """
-STAGES = "hlo,fusion-analysis,thunks,buffers,numbers"
+STAGES = "hlo,fusion-analysis,thunks,buffer-assignment,numbers"
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,8 @@ def _golden(text: str, *flags: str, file: str = "m.hlo", stages: str = STAGES) -
 def test_what_is_written_is_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert _golden(MODULE, "--update_goldens") == 0
     folder = Path("goldens/softplus")
-    expected = ["buffer-assignment.txt", "fusion-analysis.txt", "hlo.txt", "numbers.txt", "source.txt", "thunks.txt"]
+    expected = ["buffer-assignment.txt", "fusion-analysis.txt", "hlo.txt", "made_with.txt", "numbers.txt", "source.txt"]
+    expected.append("thunks.txt")
     assert sorted(path.name for path in folder.iterdir()) == expected
     assert "kernels       1\n" in (folder / "numbers.txt").read_text()
     assert "bytes-written 48000\n" in (folder / "numbers.txt").read_text()
@@ -74,12 +75,51 @@ def test_what_is_written_is_the_same_again(capsys: pytest.CaptureFixture[str]) -
     assert "softplus: 0 of 5 stages differ" in capsys.readouterr().out
 
 
-def test_a_missing_golden_differs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _golden(MODULE) == 1
+def test_a_directory_without_goldens_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _golden(MODULE) == 2
     assert not Path("goldens").exists()
+    assert "the directory 'goldens' does not exist\nhint: --update_goldens writes" in capsys.readouterr().err
+    Path("goldens").mkdir()
+    assert _golden(MODULE) == 2
+    assert "the directory 'goldens' holds no goldens" in capsys.readouterr().err
+
+
+def test_missing_goldens_have_their_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _golden(MODULE, "--update_goldens", stages="hlo") == 0
+    assert _golden(MODULE, "--report_junit=r.xml", stages="hlo,numbers") == 1
     said = capsys.readouterr()
-    assert "hlo: no golden" in said.out
-    assert "hlo (no golden)" in said.err
+    assert "numbers: no golden\nsoftplus: 0 of 2 stages differ, 1 without a golden" in said.out
+    assert "golden: 'softplus' has no golden of numbers\nhint: --update_goldens writes them" in said.err
+    assert _cases() == {"m.hlo: hlo": "", "m.hlo: numbers": "golden: missing"}
+    # Another module is not compiled. The file tells that it was renamed.
+    renamed = MODULE.replace("HloModule softplus", "HloModule soft")
+    assert _golden(renamed, "--report_junit=r.xml", "--report_json=r.json", stages="hlo,numbers") == 1
+    said = capsys.readouterr()
+    assert "soft: no goldens\n" in said.out
+    assert "'soft' has no goldens in 'goldens'" in said.err
+    assert "goldens of a module in m.hlo are in 'goldens/softplus': if the module was renamed" in said.err
+    assert set(_cases().values()) == {"golden: missing"}
+    assert json.loads(Path("r.json").read_text())["buckets"] == [{"bucket": "golden: missing", "files": ["m.hlo"]}]
+    assert _golden(renamed, "--update_goldens", stages="hlo") == 0
+    assert "'goldens/softplus': remove them if the module was renamed" in capsys.readouterr().err
+
+
+def test_a_renamed_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _golden(MODULE, "--update_goldens", stages="hlo") == 0
+    assert _golden(MODULE, stages="hlo", file="other.hlo") == 1
+    hint = "goldens of a module 'softplus' in m.hlo are in 'goldens/softplus': if the file was renamed, change its name"
+    assert hint in capsys.readouterr().err
+    Path("goldens/softplus/source.txt").write_text("other.hlo\n")
+    assert _golden(MODULE, stages="hlo", file="other.hlo") == 0
+
+
+def _cases(file: str = "r.xml") -> dict[str, str]:
+    """Return the names of a JUnit file's cases with the bucket of each failure."""
+    root = ET.parse(file).getroot()
+    cases = root.findall(".//testcase")
+    assert root.attrib["tests"] == str(len(cases))
+    assert root.attrib["failures"] == str(len(root.findall(".//failure")))
+    return {case.attrib["name"]: "".join(p.attrib["value"] for p in case.iter("property")) for case in cases}
 
 
 def test_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,24 +128,111 @@ def test_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     assert _golden(other, "--report_json=r.json", "--report_junit=r.xml") == 1
     said = capsys.readouterr()
     assert "opcode: exponential -> tanh" in said.out
-    assert "differs from its golden in hlo" in said.err
+    assert "golden: 'softplus' differs in hlo\n" in said.err
     record = json.loads(Path("r.json").read_text())["files"][0]
     assert (record["outcome"], record["exit_code"], record["golden"]["module"]) == ("mismatch", 1, "softplus")
     stages = {stage["name"]: stage for stage in record["golden"]["stages"]}
     assert stages["hlo"]["differs"]
     assert not stages["numbers"]["differs"]
     assert stages["hlo"]["module"]["changes"]
+    assert record["signature"]["bucket"] == "golden: hlo differs"
+    assert _cases() == {f"m.hlo: {stage}": "golden: hlo differs" * (stage == "hlo") for stage in STAGES.split(",")}
     failure = ET.parse("r.xml").getroot().find(".//failure")
     assert failure is not None
-    assert "hlo:" in (failure.text or "")
+    assert "opcode: exponential -> tanh" in (failure.text or "")
     assert _golden(other, "--update_goldens") == 0
     assert _golden(other) == 0
 
 
 def test_other_names_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = f"{STAGES},ptx,cse,emit-kernels"
+    assert _golden(MODULE, "--update_goldens", stages=stages) == 0
+    other = MODULE.replace(" p = ", " q = ").replace("(p)", "(q)").replace("ROOT z", "ROOT log_of_y")
+    assert _golden(other, stages=stages) == 0
+    said = capsys.readouterr().out
+    assert "have other names" in said
+    assert "buffer-assignment: same; 1 name differs" in said
+    assert "fusion-analysis: same; 1 name differs" in said
+
+
+def test_a_long_difference_ends_with_the_path_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _golden(MODULE, "--update_goldens", stages="ptx") == 0
+    golden = Path("goldens/softplus/ptx.txt")
+    text = golden.read_text()
+    golden.write_text(text + "// old\n" * 100)
+    assert _golden(MODULE, "--report_json=r.json", stages="ptx") == 1
+    whole = Path("golden_differences/softplus/ptx.txt")
+    said = capsys.readouterr()
+    assert f"more lines; all of them: {whole}\n" in said.out
+    assert "golden: 'softplus' differs in ptx" in said.err
+    assert whole.read_text().startswith("ptx: 100 lines removed, 0 added\n")
+    assert whole.read_text().count("-// old\n") == 100
+    assert json.loads(Path("r.json").read_text())["files"][0]["golden"]["stages"][0]["whole"] == str(whole)
+    golden.write_text(text)
+    assert _golden(MODULE, stages="ptx") == 0
+    assert not whole.exists()
+
+
+def test_another_target_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert _golden(MODULE, "--update_goldens", stages="hlo") == 0
-    assert _golden(MODULE.replace(" p = ", " q = ").replace("(p)", "(q)"), stages="hlo") == 0
-    assert "have other names" in capsys.readouterr().out
+    Path("other.hlo").write_text(MODULE.replace("softplus", "other"), encoding="utf-8")
+    assert run(["--golden_dir=goldens", "--golden_stages=hlo", "--update_goldens", "--target=a100", "other.hlo"]) == 0
+    capsys.readouterr()
+    assert run(["--golden_dir=goldens", "--golden_stages=hlo", "--target=b200", "m.hlo", "other.hlo"]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "the goldens in 'goldens' are for a100_sxm_80 (sm_80, 108 SMs) and h100_sxm (sm_90, 132 SMs), and this" in said.err
+    assert "hint: --target=a100_sxm_80 compares with them" in said.err
+    # Of some modules only.
+    assert run(["--golden_dir=goldens", "--golden_stages=hlo", "m.hlo", "other.hlo"]) == 1
+    said = capsys.readouterr()
+    assert (
+        "golden: the goldens of 'other' are for a100_sxm_80 (sm_80, 108 SMs), and this command compiles for h100_sxm" in said.err
+    )
+    assert "other: " not in said.out
+    # No directory gets stages of two targets.
+    assert run(["--golden_dir=goldens", "--golden_stages=numbers", "--update_goldens", "other.hlo"]) == 2
+    assert "also has goldens of hlo for a100_sxm_80" in capsys.readouterr().err
+
+
+def test_other_versions_and_flags_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    level = "--xla_backend_optimization_level=1"
+    assert _golden(MODULE, "--update_goldens", level, stages="hlo,ptx") == 0
+    made = Path("goldens/softplus/made_with.txt")
+    lines = made.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["target", "hlo-run", "llvmlite", level]
+    made.write_text(made.read_text().replace(lines[2], "llvmlite 0.1"))
+    assert _golden(MODULE, level, stages="hlo,ptx") == 0
+    assert f"warning: the goldens in 'goldens' were made with llvmlite 0.1, this is {lines[2]}\n" in capsys.readouterr().err
+    Path("goldens/softplus/ptx.txt").write_text("// old\n")
+    assert _golden(MODULE, stages="hlo,ptx") == 1
+    said = capsys.readouterr()
+    about = next(line for line in said.out.splitlines() if line.startswith("ptx: "))
+    assert f"; the golden was made with llvmlite 0.1, this is {lines[2]}; all " in about
+    assert about.endswith(" lines: golden_differences/softplus/ptx.txt")
+    assert said.out.splitlines()[-2:] == [about, "softplus: 1 of 2 stages differ"]
+    assert f"note: the goldens were made with {level}, which this command lacks" in said.err
+    # LLVM does not decide about the module.
+    Path("goldens/softplus/hlo.txt").write_text("// old\n")
+    assert _golden(MODULE, stages="hlo") == 1
+    assert "made with" not in capsys.readouterr().out
+
+
+def test_the_page_of_goldens() -> None:
+    assert _golden(MODULE, "--update_goldens", stages="hlo,ptx") == 0
+    assert _golden(MODULE, "--report_html=same.html", stages="hlo,ptx") == 0
+    assert 'data-outcome="same as the goldens"' in Path("same.html").read_text()
+    assert _golden(MODULE.replace("exponential(p)", "tanh(p)"), "--report_html=r.html", stages="hlo,ptx") == 1
+    page = Path("r.html").read_text()
+    assert 'data-outcome="differ"' in page
+    assert "opcode: exponential -&gt; tanh" in page
+    assert 'data-part="kernels"' in page
+
+
+def test_a_module_that_does_not_compile_is_one_case() -> None:
+    assert _golden(MODULE, "--update_goldens", stages="hlo,ptx") == 0
+    assert _golden(MODULE.replace("300,40] add", "300,41] add"), "--report_junit=r.xml", stages="hlo,ptx") == 3
+    assert list(_cases()) == ["m.hlo"]
 
 
 def test_figures_have_tolerances(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +266,8 @@ def test_two_files_with_one_module_name() -> None:
 def test_a_module_without_kernels_and_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     text = "HloModule same\n\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n"
     assert _golden(text, "--update_goldens", stages="hlo,ptx,numbers") == 0
-    assert sorted(path.name for path in Path("goldens/same").iterdir()) == ["hlo.txt", "numbers.txt", "source.txt"]
+    written = ["hlo.txt", "made_with.txt", "numbers.txt", "source.txt"]
+    assert sorted(path.name for path in Path("goldens/same").iterdir()) == written
     assert _golden(text, stages="hlo,ptx,numbers") == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert run(["--golden_dir=goldens", "--golden_stages=hlo", "-"]) == 0

@@ -55,7 +55,7 @@ def test_a_terminal_shows_progress_and_keeps_only_the_output(jobs: int, tmp_path
     screen, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 400))
     command = [sys.executable, "-c", PROGRAM, *flags, *files]
-    marked = {**environment(tmp_path), "TERM": "xterm"}
+    marked = {**environment(tmp_path), "TERM": "xterm", "NO_COLOR": ""}
     with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
         os.close(terminal)
         seen = ""
@@ -76,6 +76,7 @@ def test_a_terminal_shows_progress_and_keeps_only_the_output(jobs: int, tmp_path
     assert "of 2 files; " in seen
     assert "first.hlo: " not in _screen(seen)
     assert _screen(seen).count("close enough") == 2
+    assert seen.count("\x1b[1;32m** Results") == 2, "the supervisor's terminal has colours"
     assert output.count("** Running") == 2
     assert "\x1b" not in output
 

@@ -86,6 +86,6 @@ def test_the_smallest_values() -> None:
 
 def test_every_flag_names_known_uses() -> None:
     known = "run compile file arguments random range comparison reference choice device host checks text log output golden"
-    known += " localize processes dump passes mode returned times"
+    known += " localize processes dump passes mode returned times page"
     for field in fields(Options):
         assert set((field.metadata["acts"] or "").split()) <= set(known.split()), field.name

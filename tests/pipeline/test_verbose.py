@@ -39,3 +39,28 @@ def test_whole_texts_are_the_default(tmp_path: Path, capsys: pytest.CaptureFixtu
     log = _log(tmp_path, capsys, "--v=3")
     assert "// -----// IR Dump After cse //----- //" in log
     assert "rows changed something" not in log
+
+
+def test_the_log_begins_with_the_module_and_folds_rows_without_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = _log(tmp_path, capsys, "--v=5", "--stage=thunks").splitlines()
+    assert lines[0] == "// -----// the module as read //----- //"
+    assert lines[1].startswith("HloModule m")
+    # The fourth-level notes, each kernel and each changed row end a sequence.
+    assert not any(", unchanged, " in line for line in lines)
+    assert any(line.startswith("[hlo] buffer-remover .. ") and line.endswith(" rows, unchanged") for line in lines)
+    assert not any("// constants" in line for line in lines)
+    assert sum("the module as read" in line for line in lines) == 1
+    # The names of all rows are what level 2 is for.
+    assert "[hlo] buffer-remover, unchanged, 4 ops" in _log(tmp_path, capsys, "--v=2")
+
+
+def test_constants_are_shown_if_there_are_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "HloModule m\nENTRY e {\n  ROOT c = f32[8] constant({1,2,3,4,5,6,7,8})\n}\n"
+    file = tmp_path / "c.hlo"
+    file.write_text(text, encoding="utf-8")
+    assert run(["--cache=off", "--stage=thunks", "--v=4", str(file)]) == 0
+    log = capsys.readouterr().err
+    assert "// -----// constants //----- //" in log
+    assert "// -----// constants-ptx //----- //" in log

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from hlo_run.analysis.cost.device_work import Work
+from hlo_run.columns import aligned
 
 _KERNELS = frozenset(("kKernel", "kCustomKernel"))
 _COPIES = frozenset(("kCopy", "kMemzero", "kMemset32BitValue", "kDeviceToHostCopy", "kHostToDeviceCopy"))
@@ -146,10 +147,10 @@ def diff_text(diff: XlaDiff) -> str:
     alike = sum(pair.alike for pair in diff.pairs)
     rows = [("", "ours", "XLA", "ours/XLA")]
     rows += [(name, str(ours), str(xla), ratio_text(ours, xla)) for name, ours, xla in diff.totals]
-    lines = [headline(diff), "", *_columns(rows), "", f"{alike} alike on both sides, {len(diff.different)} not"]
+    lines = [headline(diff), "", *aligned(rows, (1, 2, 3)), "", f"{alike} alike on both sides, {len(diff.different)} not"]
     if diff.different:
         table = [("ours", "bytes", "XLA", "bytes", "ours computes", "XLA computes")]
-        lines += ["", *_columns([*table, *(_pair_row(pair) for pair in diff.different)], (1, 3))]
+        lines += ["", *aligned([*table, *(_pair_row(pair) for pair in diff.different)], (1, 3))]
     return "\n".join(lines)
 
 
@@ -167,16 +168,6 @@ def _pair_row(pair: Pair) -> tuple[str, ...]:
 def side_cells(work: Work | None) -> tuple[str, str]:
     """Return the name and the bytes of a piece of work."""
     return ("-", "-") if work is None else (work.name, str(work.bytes_accessed))
-
-
-def _columns(rows: Sequence[tuple[str, ...]], right: Sequence[int] = (1, 2, 3)) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_padded(row, widths, right)).rstrip() for row in rows]
-
-
-def _padded(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> list[str]:
-    cells = enumerate(zip(row, widths, strict=True))
-    return [cell.rjust(width) if place in right else cell.ljust(width) for place, (cell, width) in cells]
 
 
 def diff_record(diff: XlaDiff) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
+_VERSION = re.compile(r"\bV(\d+(?:\.\d+)*)")
 _TIMEOUT_SECONDS = 300
 # ptxas needs some hundredths of a second for less text.
 _SHORT_TEXT = 50_000
@@ -50,6 +51,17 @@ class PtxasReport(Struct, frozen=True):
 def find_ptxas(cuda_data_dir: str = "") -> Path | None:
     """Return the path of ptxas; None if it is not found."""
     return find_in_toolkit(PTXAS, cuda_data_dir)
+
+
+def ptxas_version(cuda_data_dir: str = "") -> str:
+    """Return the version of ptxas, such as 12.9.86; empty if it is not found or does not run."""
+    tool = find_ptxas(cuda_data_dir)
+    try:
+        output = run_command([str(tool), "--version"], b"", is_short=True).stdout.decode() if tool is not None else ""
+    except OSError:
+        return ""
+    found = _VERSION.search(output)
+    return found[1] if found is not None else ""
 
 
 def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) -> tuple[PtxasReport, ...]:

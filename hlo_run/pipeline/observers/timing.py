@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from hlo_run.columns import aligned
 from hlo_run.hlo_passes.observer import PIPELINE_START, Observer, Step
 
 
@@ -28,8 +29,9 @@ class TimingObserver(Observer):
     def table(self) -> str:
         """Return a table: level, row, runs, milliseconds, share of the total."""
         total = sum(self.seconds.values())
-        lines = [f"{'level':<8}{'row':<36}{'runs':>6}{'ms':>10}{'share':>8}"]
+        rows = [("level", "row", "runs", "ms", "share")]
         for key, seconds in self.seconds.items():
             share = seconds / total if total else 0.0
-            lines.append(f"{key[0]:<8}{key[1]:<36}{self.runs[key]:>6}{seconds * 1e3:>10.2f}{share:>8.1%}")
-        return "\n".join([*lines, f"{'total':<50}{total * 1e3:>10.2f}"])
+            rows.append((*key, str(self.runs[key]), f"{seconds * 1e3:.2f}", f"{share:.1%}"))
+        rows.append(("total", "", "", f"{total * 1e3:.2f}", ""))
+        return "\n".join(aligned(rows, right=range(2, 5)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
+    CONSTANTS,
     MEMORY_USAGE_PROTO,
     PIPELINE_START,
     THUNK_METADATA,
@@ -18,13 +20,16 @@ from hlo_run.hlo_passes.observer import (
 from hlo_run.pipeline.observers.line_diff import changed_blocks, changed_but_names, in_context
 
 _CONTEXT_LINES = 2
+# A variable in LLVM IR or PTX: XLA's module of constants may have none.
+_HAS_CONSTANTS = re.compile(r"^@|\.global ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class VerboseObserver(Observer):
     """Writes to `write`: 1 row names, 2 changes and op counts, 3 changed HLO, 4 fusion analysis, 5 kernel IR, LLVM, PTX.
 
-    With `as_diff`, only the lines that a row changed are written in place of its whole text. `finish` then writes an index.
+    From level 3 on, the log begins with the module as read, and rows in a sequence that changed nothing share a line. With
+    `as_diff`, only the lines that a row changed are written in place of its whole text. `finish` then writes an index.
     """
 
     level: int
@@ -32,6 +37,7 @@ class VerboseObserver(Observer):
     as_diff: bool = False
     _shown: dict[tuple[Level, str], list[str]] = field(default_factory=dict[tuple[Level, str], list[str]])
     _index: list[str] = field(default_factory=list[str])
+    _unchanged: list[Step] = field(default_factory=list[Step])
 
     def watches(self, level: Level) -> bool:
         """Return True for a level whose changes the log shows: HLO from level 2 on, kernels from level 5 on."""
@@ -41,9 +47,16 @@ class VerboseObserver(Observer):
         """Log the step, and its text from level 3 (HLO) or 5 (kernels, LLVM IR, PTX) on unless it changed nothing."""
         has_texts = self.level >= (3 if step.level is Level.HLO else 5)
         if step.row == PIPELINE_START:
-            if self.as_diff and has_texts:
+            is_first = (step.level, step.kernel) not in self._shown
+            if has_texts and (self.as_diff or is_first):
                 self._shown[step.level, step.kernel] = step.text().splitlines()
+            if has_texts and is_first and step.level is Level.HLO and not self.as_diff:
+                self.write("// -----// the module as read //----- //\n" + step.text().rstrip("\n") + "\n")
             return
+        if has_texts and step.changed is False:
+            self._keep_unchanged(step)
+            return
+        self._write_unchanged()
         if self.level >= 1:
             self.write(self._line(step))
         if has_texts and step.changed is not False:
@@ -56,12 +69,32 @@ class VerboseObserver(Observer):
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         """Log the text of a note from level 4 on, except most texts about buffers, and thunk metadata."""
-        if self.level >= 4 and title not in (*BUFFER_TEXTS[1:], MEMORY_USAGE_PROTO, THUNK_METADATA, THUNK_METADATA_PROTO):
-            subject = f" ({kernel})" if kernel else ""
-            self.write(f"// -----// {title}{subject} //----- //\n{text().rstrip()}\n")
+        if self.level < 4 or title in (*BUFFER_TEXTS[1:], MEMORY_USAGE_PROTO, THUNK_METADATA, THUNK_METADATA_PROTO):
+            return
+        said = text().rstrip()
+        if not said or (title in CONSTANTS and not _HAS_CONSTANTS.search(said)):
+            return
+        self._write_unchanged()
+        subject = f" ({kernel})" if kernel else ""
+        self.write(f"// -----// {title}{subject} //----- //\n{said}\n")
+
+    def _keep_unchanged(self, step: Step) -> None:
+        if self._unchanged and (self._unchanged[-1].level, self._unchanged[-1].kernel) != (step.level, step.kernel):
+            self._write_unchanged()
+        self._unchanged.append(step)
+
+    def _write_unchanged(self) -> None:
+        """Write one line about the last rows that changed nothing, if there are some."""
+        if not self._unchanged:
+            return
+        first, last = self._unchanged[0], self._unchanged[-1]
+        rows = f"{first.row} .. {last.row}: {len(self._unchanged)} rows" if len(self._unchanged) > 1 else first.row
+        self.write(f"[{_place(first)}] {rows}, unchanged")
+        self._unchanged.clear()
 
     def finish(self) -> None:
         """Write the index of the rows that changed something, if the log consists of differences."""
+        self._write_unchanged()
         if self._index:
             self.write("\n".join([f"// -----// {len(self._index)} rows changed something //----- //", *self._index]))
         self._index.clear()
@@ -86,9 +119,12 @@ class VerboseObserver(Observer):
         self.write("\n".join(lines) + "\n")
 
     def _line(self, step: Step) -> str:
-        place = f"{step.level.value}{' ' + step.kernel if step.kernel else ''}"
-        line = f"[{place}] {step.row}"
+        line = f"[{_place(step)}] {step.row}"
         if self.level >= 2 and step.level in (Level.HLO, Level.KERNEL):
             what = {True: "changed", False: "unchanged", None: ""}[step.changed]
             line += "".join(f", {part}" for part in (what, f"{step.op_count()} ops") if part)
         return line
+
+
+def _place(step: Step) -> str:
+    return f"{step.level.value}{' ' + step.kernel if step.kernel else ''}"

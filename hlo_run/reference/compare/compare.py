@@ -49,6 +49,10 @@ class Comparison(Struct, frozen=True):
         """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
 
+    def counts(self) -> str:
+        """Return how many elements differ, and in which arrays: `8 of 480 elements in 2 of 12 arrays: {0}, {7}`."""
+        return self.problem or report.counts(self.leaves)
+
     def judged(self, source: SampleSource) -> Comparison:
         """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
         if self.problem:

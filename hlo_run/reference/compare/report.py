@@ -17,6 +17,7 @@ from hlo_run.reference.values import Array
 
 TOP_MISMATCHES = 5
 MAX_PRINTED_ELEMENTS = 1000
+_MOST_NAMED = 5
 _WORST = (("abs", "worst_abs"), ("rel", "worst_rel"), ("ulp", "worst_ulp"))
 
 
@@ -40,6 +41,16 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     parts += _worst_parts(leaves)
     parts += _rounding_parts(leaves)
     return ", ".join(parts)
+
+
+def counts(leaves: Sequence[LeafComparison]) -> str:
+    """Return how many elements differ, and in which arrays if there are several."""
+    wrong = [leaf for leaf in leaves if not leaf.ok]
+    text = f"{sum(leaf.mismatches for leaf in leaves)} of {sum(leaf.shape.element_count for leaf in leaves)} elements"
+    if len(leaves) == 1:
+        return text
+    named = [f"{{{join(leaf.path)}}}" for leaf in wrong[:_MOST_NAMED]] + [".."] * (len(wrong) > _MOST_NAMED)
+    return f"{text} in {len(wrong)} of {len(leaves)} arrays: {', '.join(named)}"
 
 
 def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:

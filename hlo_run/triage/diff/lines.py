@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -21,6 +21,11 @@ class Row(Struct, frozen=True):
 
 def rows_of(one: Sequence[str], two: Sequence[str], keys: Sequence[str], keys_two: Sequence[str]) -> list[Row]:
     """Return the lines side by side, aligned by their keys. Removed and added lines at one place share rows."""
+    return rows_of_pairs(one, two, align(keys, keys_two))
+
+
+def rows_of_pairs(one: Sequence[str], two: Sequence[str], pairs: Iterable[tuple[int | None, int | None]]) -> list[Row]:
+    """Return the lines side by side. `pairs` are the numbers of equal lines; None where a line has no equal one."""
     rows: list[Row] = []
     removed: list[str] = []
     added: list[str] = []
@@ -32,7 +37,7 @@ def rows_of(one: Sequence[str], two: Sequence[str], keys: Sequence[str], keys_tw
         removed.clear()
         added.clear()
 
-    for line, other in align(keys, keys_two):
+    for line, other in pairs:
         if line is not None and other is not None:
             put_changes()
             rows.append(Row(one[line], two[other], True))
@@ -42,12 +47,6 @@ def rows_of(one: Sequence[str], two: Sequence[str], keys: Sequence[str], keys_tw
             added.append(two[other])
     put_changes()
     return rows
-
-
-def text_rows(one: str, two: str) -> list[Row]:
-    """Return the lines of two texts side by side."""
-    lines, others = one.splitlines(), two.splitlines()
-    return rows_of(lines, others, lines, others)
 
 
 def unified(rows: Sequence[Row]) -> list[str]:

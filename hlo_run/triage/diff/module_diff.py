@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +16,7 @@ from hlo_run.pipeline.observers.line_diff import longest_increasing
 from hlo_run.triage.diff.match import Matching, match_modules
 
 MOVED, ADDED, REMOVED, CHANGED = KINDS = ("moved", "added", "removed", "changed")
+_FINGERPRINT = re.compile(r'fingerprint_before_lhs="[^"]*"(?:, ?)?|, ?fingerprint_before_lhs="[^"]*"(?=\})')
 _LINE = PrintOptions(percent=False, operand_index_interval=0, metadata=False, compact_operands=True, async_sugar=False)
 # Instructions that follow from others: the parameters of a body follow from the operands of its caller.
 _PLUMBING = frozenset(("parameter", "tuple", "get-tuple-element"))
@@ -187,8 +189,8 @@ class ModuleComparison:
 
 
 def _header_parts(module: HloModule) -> dict[str, str]:
-    """Return the attributes of the header by name, without that of the layouts, which the entry's instructions have too."""
-    line = header_to_string(module, DEFAULT).strip()
+    """Return the attributes of the header by name, without what follows from the module: entry layouts and fingerprint."""
+    line = _FINGERPRINT.sub("", header_to_string(module, DEFAULT).strip())
     parts: list[str] = []
     depth, start = 0, 0
     for place, char in enumerate(line + ","):
@@ -197,7 +199,7 @@ def _header_parts(module: HloModule) -> dict[str, str]:
             parts.append(line[start:place].strip())
             start = place + 1
     named = [part.partition("=") for part in parts[1:]]
-    return {name: value for name, _, value in named if name != "entry_computation_layout"}
+    return {name: value for name, _, value in named if name != "entry_computation_layout" and value != "{}"}
 
 
 def _with_bodies(instructions: Sequence[HloInstruction]) -> Iterator[HloInstruction]:

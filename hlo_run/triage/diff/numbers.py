@@ -102,6 +102,15 @@ def read_figures(text: str) -> dict[str, int]:
     return {found[1]: int(found[2]) for line in text.splitlines() if (found := _LINE.fullmatch(line))}
 
 
+def with_kernels_of(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return figures of kernels with the names in `after` of those that are called otherwise there, in order, if as many are."""
+    kernels, others = ([*dict.fromkeys(name.rpartition(" ")[0] for name in side)] for side in (before, after))
+    gone, come = [k for k in kernels if k not in set(others)], [k for k in others if k not in set(kernels)]
+    names = dict(zip(gone, come, strict=True)) if len(gone) == len(come) else {}
+    parted = ((name.rpartition(" "), value) for name, value in before.items())
+    return {f"{names.get(kernel, kernel)} {kind}": value for (kernel, _, kind), value in parted}
+
+
 def diff_figures(before: Mapping[str, int], after: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> list[Figure]:
     """Return the figures that differ, in the order of both sides."""
     changed: list[Figure] = []

@@ -1,4 +1,4 @@
-"""Compares two texts: HLO modules by their graphs, everything else by lines."""
+"""Compares two texts: HLO modules by their graphs, everything else by lines, in which names may be others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from hlo_run.columns import aligned
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.print_options import PrintOptions
 from hlo_run.hlo.printer import computation_order, computation_to_string
 from hlo_run.ops.parse import parse
-from hlo_run.triage.diff.lines import Row, rows_of, text_rows, unified
+from hlo_run.triage.diff.folded_names import diff_but_names
+from hlo_run.triage.diff.lines import Row, rows_of, unified
 from hlo_run.triage.diff.match import Matching
 from hlo_run.triage.diff.module_diff import Change, ModuleComparison, ModuleDiff
 from hlo_run.triage.diff.numbers import Figure
@@ -24,7 +26,8 @@ class TextDiff(Struct):
     """The comparison of two texts called `name`.
 
     `module` is set if both are HLO modules. `rows` are the lines side by side. `missing` names the side that lacks the text:
-    `before`, `after`, or empty. `figures` are the figures that changed.
+    `before`, `after`, or empty. `figures` are the figures that changed. `renamed` counts the names that are others after,
+    in texts that are no modules. `because` says why the texts differ, if that is known. `whole` is the file with all differences.
     """
 
     name: str
@@ -32,6 +35,9 @@ class TextDiff(Struct):
     module: ModuleDiff | None = None
     missing: str = ""
     figures: list[Figure] = field(default_factory=list[Figure])
+    renamed: int = 0
+    because: str = ""
+    whole: str = ""
 
     @property
     def differs(self) -> bool:
@@ -54,9 +60,12 @@ class TextDiff(Struct):
         removed = sum(row.before is not None for row in self.rows if not row.same)
         added = sum(row.after is not None for row in self.rows if not row.same)
         if removed or added:
-            return f"{removed} lines removed, {added} added"
+            return f"{removed} line{'s' * (removed != 1)} removed, {added} added"
         changed = sum(not figure.accepted for figure in self.figures)
-        return f"{changed} figures changed" if changed else "same"
+        if changed:
+            return f"{changed} figure{'s' * (changed > 1)} changed"
+        names = f"{self.renamed} name{'s' * (self.renamed > 1)}"
+        return f"same; {names} differ{'s' * (self.renamed == 1)}" if self.renamed else "same"
 
 
 def diff_texts(name: str, before: str | None, after: str | None) -> TextDiff:
@@ -68,7 +77,8 @@ def diff_texts(name: str, before: str | None, after: str | None) -> TextDiff:
     one, two = _module(before, f"{name} before"), _module(after, f"{name} after")
     if one is not None and two is not None:
         return diff_parsed(name, one, two)
-    return TextDiff(name, text_rows(before, after))
+    diff = diff_but_names(name, before, after)
+    return TextDiff(name, diff.rows, renamed=diff.renamed)
 
 
 def diff_parsed(name: str, one: HloModule, two: HloModule) -> TextDiff:
@@ -114,14 +124,26 @@ def _lines(computations: Sequence[HloComputation]) -> list[str]:
 
 
 def text_of(diff: TextDiff, limit: int = 0) -> Iterator[str]:
-    """Yield the lines of a report: the summary, the figures, then the changes. At most `limit` lines of changes; 0: all."""
-    yield f"{diff.name}: {diff.summary}"
+    """Yield the lines of a report: the summary, the figures, then the changes. At most `limit` lines of changes; 0: all.
+
+    If it is known why the text differs, a limited report is one line.
+    """
+    head, lines = f"{diff.name}: {diff.summary}", change_lines(diff)
+    if diff.because and limit:
+        where = f"; all {len(lines)} lines: {diff.whole}" if diff.whole else ""
+        yield f"{head}; {diff.because}{where}"
+        return
+    yield head
     yield from (f"  {line}" for line in figure_lines(diff.figures))
-    lines = list(_changes(diff.module.changes) if diff.module is not None else unified(diff.rows))
     shown = lines[:limit] if limit else lines
     yield from (f"  {line}" for line in shown)
     if len(shown) < len(lines):
-        yield f"  .. {len(lines) - len(shown)} more lines"
+        yield f"  .. {len(lines) - len(shown)} more lines" + (f"; all of them: {diff.whole}" if diff.whole else "")
+
+
+def change_lines(diff: TextDiff) -> list[str]:
+    """Return the changes of a module, or the lines that differ."""
+    return list(_changes(diff.module.changes)) if diff.module is not None else unified(diff.rows)
 
 
 def _changes(changes: Sequence[Change]) -> Iterator[str]:
@@ -150,15 +172,7 @@ def figure_lines(figures: Sequence[Figure]) -> list[str]:
         verdict = f"within {figure.tolerance}" if figure.accepted else ""
         cells = ["-" if value is None else str(value) for value in (figure.before, figure.after)]
         rows.append((figure.name, cells[0], cells[1], _change(figure), verdict))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines: list[str] = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if 0 < place < 4 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    return aligned(rows, right=range(1, 4))
 
 
 def _change(figure: Figure) -> str:
@@ -176,6 +190,8 @@ def record_of(diff: TextDiff) -> dict[str, Any]:
         "differs": diff.differs,
         "summary": diff.summary,
         "missing": diff.missing,
+        "because": diff.because,
+        "whole": diff.whole,
         "figures": [
             {
                 "name": figure.name,

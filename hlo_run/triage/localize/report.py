@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hlo_run.columns import aligned
 from hlo_run.errors import Mismatch
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.triage.localize.replay import Event, Kind, Record, worst_error
 
 _HEADINGS = ("thunk", "in", "kernel or kind", "runs", "made", "received", "in the run", "verdict")
-_NUMBERS = slice(3, 7)
+_NUMBERS = range(3, 7)
 
 
 def table(records: Sequence[Record]) -> str:
     """Return one line per instruction with thunks: the worst absolute error that it made and received, and the verdict."""
     rows = [_HEADINGS, *map(_row, records)]
-    return text_table(rows, _NUMBERS)
-
-
-def text_table(rows: Sequence[Sequence[str]], numbers: slice) -> str:
-    """Return rows as lines with aligned columns, those of `numbers` to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = set(range(len(widths))[numbers])
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(aligned(rows, _NUMBERS))
 
 
 def _row(record: Record) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from hlo_run.errors import UsageError
 from hlo_run.pipeline.observers.line_diff import longest_increasing
-from hlo_run.triage.diff.lines import align, text_rows, unified
+from hlo_run.triage.diff.lines import align, rows_of, unified
 from hlo_run.triage.diff.numbers import Tolerance, diff_figures, figures_text, read_figures, read_tolerances
 
 
@@ -39,7 +39,7 @@ def test_the_longest_increasing_subsequence() -> None:
 def test_unified_lines_of_two_places() -> None:
     one = [str(n) for n in range(30)]
     two = [*one[:3], "new", *one[4:20], *one[21:]]
-    lines = unified(text_rows("\n".join(one), "\n".join(two)))
+    lines = unified(rows_of(one, two, one, two))
     assert lines == [
         *("@@ line 1 @@", " 0", " 1", " 2", "-3", "+new", " 4", " 5", " 6"),
         *("@@ line 18 @@", " 17", " 18", " 19", "-20", " 21", " 22", " 23"),
