@@ -44,7 +44,7 @@ is an error, except --xla_* flags. XLA_FLAGS is read; the command line overrides
 
 --help=TOPIC prints a part of this help: triage, goldens, inputs, devices, performance, stages, a section, or one flag.
 
-Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags or file, 3 invalid HLO, 4 not supported yet,
+Exit codes: 0 results agree, 1 results or goldens differ, 2 bad flags, file or plugin, 3 invalid HLO, 4 not supported yet,
 5 device error, 6 nothing to compare (--fail_on_vacuous), 70 bug in hlo-run, 130 Ctrl-C, 141 the reader of the output left. Of
 several files it is the first code that is not 0, in the order of the files."""
 _EXAMPLES = {

@@ -122,6 +122,13 @@ class UsageError(HloRunError):
     kind = "usage error"
 
 
+class PluginError(HloRunError):
+    """A pass of another package, which the user inserted, raised or made an invalid module."""
+
+    exit_code = 2
+    kind = "plugin error"
+
+
 class ParseError(HloRunError):
     """Invalid HLO, found by the parser, shape inference or the verifier."""
 

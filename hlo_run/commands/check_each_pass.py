@@ -161,7 +161,7 @@ class PassChecker(Observer):
         for when, module in (("before", found.before), ("after", found.after)):
             path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
             paths.append(path)
-            notes.append(f"{when}: hlo-run --inputs={path}.npz {path}.hlo")
+            notes.append(f"{when}: {path}.hlo, with the arguments in {path}.npz")
             text = module.to_string().rstrip()
             if text.count("\n") < _SHOWN_LINES:
                 notes.append(text)

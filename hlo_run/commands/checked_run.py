@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from hlo_run.commands.check_each_pass import Candidate, RowMismatch
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.isolate_fusion import write_isolated
+from hlo_run.commands.load import load
 from hlo_run.commands.localize import culprit_with_files, find, replace_checks
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, bug_report
 from hlo_run.execution.arguments import MODULE_SEED
+from hlo_run.execution.console import Place
+from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
+from hlo_run.options import Options
+from hlo_run.options.command_line import REPLACING_FILES, hlo_run_command, options_alone
 from hlo_run.pipeline.compile import optimize, plan_module
+from hlo_run.platforms import reference_platform
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 from hlo_run.triage.localize.found import Localized, unscheduled, verdicts_of
 from hlo_run.triage.localize.replay import Kind
+
+if TYPE_CHECKING:
+    from hlo_run.analysis.cost.side_by_side import XlaDiff
+    from hlo_run.reference.compare.findings import Findings
 
 _RIGHT_ROWS = "every HLO row keeps the module's meaning"
 # A reproducer of a row is tried for so many seconds.
@@ -45,13 +56,18 @@ def run_checked(task: Task, module: HloModule, reference: str) -> None:
 
 
 def with_reproducer(task: Task, error: RowMismatch) -> RowMismatch:
-    """Return the error with the command that shows it again: the smallest module that a compilation breaks."""
+    """Return the error with a command that shows it again, which is tried: the smallest module that a compilation breaks."""
     for candidate in error.candidates:
-        if _breaks(task, candidate):
-            path = candidate.path or write_isolated(task.folder, error.name, candidate.module, candidate.values)
-            note = f"reproduce: hlo-run --inputs={path}.npz {path}.hlo"
+        if not _breaks(task, candidate):
+            continue
+        path = candidate.path or write_isolated(task.folder, error.name, candidate.module, candidate.values)
+        # A replaced kernel is one of the whole module.
+        options = options_alone(task.options, path, REPLACING_FILES)
+        if _differs(task, options, f"{path}.hlo"):
+            note = f"reproduce: {hlo_run_command(options, f'{path}.hlo')}"
             return RowMismatch(error.message, error.where, error.hint, (*error.notes, note))
-    return error
+    note = "no part of the module shows it alone: the command with --check_each_pass does"
+    return RowMismatch(error.message, error.where, error.hint, (*error.notes, note)) if error.candidates else error
 
 
 def _breaks(task: Task, candidate: Candidate) -> bool:
@@ -101,3 +117,43 @@ def _sum(found: Localized) -> str:
     event = found.replay.first_in_run
     assert event is not None, "the caller has looked"
     return f"every kernel alone is right; errors within the bounds add up, and exceed them first at %{event.instruction.name}"
+
+
+def _differs(task: Task, options: Options, file: str) -> bool:
+    """Run a file with these options, as a command line of its own but without output. True if the result differs."""
+    own = Task.of(options, Place(0, 1), FileResult(file), _Silent(), task.claim)
+    try:
+        run(own, load(own), reference_platform(options))
+    except Mismatch:
+        return True
+    except HloRunError:
+        return False
+    return False
+
+
+class _Silent:
+    """A console that prints nothing."""
+
+    def out(self, text: str) -> None:
+        """Print nothing."""
+
+    def artefact(self, text: str) -> None:
+        """Print nothing."""
+
+    def out_bytes(self, data: bytes) -> None:
+        """Print nothing."""
+
+    def record(self, line: str) -> None:
+        """Print nothing."""
+
+    def err(self, text: str) -> None:
+        """Print nothing."""
+
+    def error(self, error: HloRunError) -> None:
+        """Print nothing."""
+
+    def mismatch(self, findings: Findings) -> None:
+        """Print nothing."""
+
+    def xla_diff(self, diff: XlaDiff) -> None:
+        """Print nothing."""

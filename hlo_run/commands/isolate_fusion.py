@@ -22,6 +22,7 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.options.command_line import hlo_run_command, options_alone
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.literal_files import write_values
@@ -153,5 +154,6 @@ def isolate(task: Task, module: HloModule) -> HloModule:
             f"%{fusion.name} gets random operands, because the reference cannot compute those of the run: {error.message}"
         )
     path = write_isolated(task.folder, f"{module.name}.{fusion.name}", alone, task.given)
-    task.console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
+    command = hlo_run_command(options_alone(options, path), f"{path}.hlo")
+    task.console.err(f"%{fusion.name} is isolated: {command}")
     return alone

@@ -4,64 +4,89 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import replace
 
+from hlo_run.containment.board import PLUGIN_PLACE
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch
-from hlo_run.options import Options, ShowOptions
+from hlo_run.execution.signatures import signature_of
+from hlo_run.options import Options
+from hlo_run.options.command_line import AROUND_A_RUN, REPLACING_FILES, acting, flag_words, hlo_run_command, without
 from hlo_run.options.effects import NOT_REPLAYED
 
-# Flags of the failing command that the next one does without: what is shown and reported, modes, and processes.
-_LEFT_OUT = frozenset(
-    """report_json report_jsonl report_junit report_html save_inputs save_outputs print_literals profile localize localize_dir
-    check_each_pass jobs one_process compile_processes cache crash_dir debug_options_file
-    num_nodes task_id address secret_file gpu_client_initialization_timeout_sec""".split()
-)
 # A smaller module has other parameters.
-_OF_ARGUMENTS = frozenset(("inputs", "infeed", "expected_output"))
+_OF_OTHER_PARAMETERS = frozenset(("inputs", "input_literals_file", "infeed", "expected_output"))
+# Where a process may die or take too long without a pass that bisect could find.
+_NAMED_PLACES = ("in the reading of the file", f"in {PLUGIN_PLACE}")
 
 
 def next_step(error: HloRunError, options: Options, file: str) -> str:
-    """Return what to run after an error of a run; empty for errors of the input, and for modes that find no cause."""
+    """Return what to run after an error of a run; empty where no command finds more than the message says.
+
+    That is so for errors of the input and of plugins, which name their place, and for modes that find no cause.
+    """
     if options.golden_dir or options.xla_diff or options.explain or options.isolate_instructions or file == "-":
         return ""
+    if file.endswith(".hlox") or signature_of(error).stage == "read" or any(place in error.message for place in _NAMED_PLACES):
+        return ""  # a compiled module has no passes, and one that cannot be read none to bisect or to reduce
     name = shlex.quote(file)
-    run = shlex.quote(_command(options))
-    bisect = f"hlo-tool bisect {name} --run={run}"
-    reduced = f"hlo-tool reduce {name} --run={shlex.quote(_command(options, _OF_ARGUMENTS))} shrinks the module"
+    bisect = f"hlo-tool bisect {name} --run={_run(options)}"
+    reduced = _reduced(options, name)
     match error:
         case Mismatch() if options.check_each_pass or options.localize:
-            notes = " ".join(error.notes)
-            if "look at the buffers" in notes:
-                verified = f"{_command(options, {'verify'})} --verify=every {name}"
-                return f"{verified} names values that overlap in one buffer; {reduced}"
-            is_row = "look at HLO row" in notes or "look at kernel row" in notes
-            return f"{bisect} names the rewrite in the row; {reduced}" if is_row else reduced
+            return _after_search(" ".join((error.message, *error.notes)), options, file, bisect, reduced)
         case Mismatch():
-            checked = f"{_command(options)} --check_each_pass {name}"
+            checked = _command(replace(without(options, AROUND_A_RUN), check_each_pass=True), file)
+            if "--check_each_pass" not in checked:
+                return reduced
             return f"{checked} names the HLO row or the kernel and its row, and writes files to run"
+        case DeviceError() if "longer than" in error.message and "in the run on Interpreter" in error.message:
+            return reduced  # the reference takes too long, whatever the passes do
         case DeviceError() if "longer than" in error.message:
-            return f"{bisect} names the row that takes too long; {reduced}"
+            return f"{bisect} names the row, the file or the pass that takes too long; {reduced}"
+        case DeviceError() if error.message.startswith("custom call "):
+            return ""
         case DeviceError() if error.hint and not error.hint.startswith("--host_check"):
             return ""
-        case DeviceError() if options.check_each_pass or options.localize:
+        case DeviceError() if (
+            options.check_each_pass or options.localize or max(options.num_replicas, options.num_partitions) > 1
+        ):
             return reduced
         case DeviceError():
-            localized = f"{_command(options, {'platform', *NOT_REPLAYED})} --platform=Host --localize {name}"
-            return f"{localized} names the first kernel that fails, and writes files to run"
+            own = replace(without(options, AROUND_A_RUN | NOT_REPLAYED), platform="Host", localize=True)
+            return f"{_command(own, file)} names the first kernel that fails, and writes files to run"
         case InternalError():
             return f"{bisect} names the row and its rewrite; {reduced}"
         case _:
             return ""
 
 
-def _command(options: Options, without: Collection[str] = ()) -> str:
-    """Return `hlo-run` with the flags that differ from their defaults, except those that only choose what is shown."""
-    left_out = {*_LEFT_OUT, *without, *(field.name for field in fields(ShowOptions))}
-    words = ["hlo-run"]
-    for field in fields(Options):
-        value = getattr(options, field.name)
-        if field.name not in left_out and value != field.default:
-            words.append(
-                f"--{field.name}" if value is True else f"--{field.name}={str(value).lower() if value is False else value}"
-            )
-    return shlex.join(words)
+def _after_search(found: str, options: Options, file: str, bisect: str, reduced: str) -> str:
+    """Return what to run after a search has named a row, a kernel or the buffers."""
+    if "look at the buffers" in found:
+        verified = _command(replace(without(options, AROUND_A_RUN), verify="every"), file)
+        return f"{verified} names values that overlap in one buffer; {reduced}"
+    if "which replaces it" in found:
+        plain = _command(without(options, AROUND_A_RUN | set(REPLACING_FILES)), file)
+        return f"{plain} runs without the replaced kernels"
+    if options.localize and "an HLO pass is to blame" in found and "look at HLO row" not in found:
+        checked = _command(replace(without(options, AROUND_A_RUN), check_each_pass=True), file)
+        return f"{checked} names the HLO row"
+    is_row = "look at HLO row" in found or "look at kernel row" in found
+    return f"{bisect} names the rewrite in the row; {reduced}" if is_row else reduced
+
+
+def _command(options: Options, file: str) -> str:
+    return hlo_run_command(acting(options, [file]), file)
+
+
+def _run(options: Options, left_out: Collection[str] = ()) -> str:
+    """Return `hlo-run` with the flags that matter, for --run."""
+    words = ["hlo-run", *flag_words(acting(without(options, AROUND_A_RUN | set(left_out)), ["m.hlo"]))]
+    return shlex.quote(shlex.join(words))
+
+
+def _reduced(options: Options, name: str) -> str:
+    """Return the command that shrinks the module."""
+    given = [flag for flag in sorted(_OF_OTHER_PARAMETERS) if getattr(options, flag)]
+    command = f"hlo-tool reduce {name} --run={_run(options, _OF_OTHER_PARAMETERS)} shrinks the module"
+    return command + (f", if it fails without --{' and --'.join(given)}" if given else "")

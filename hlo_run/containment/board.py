@@ -32,6 +32,8 @@ _COUNT_AT = _PLACE_AT + _LENGTH.size + _PLACE_BYTES
 _STEP_AT = _COUNT_AT + _LENGTH.size + _COUNT_BYTES
 _META_AT = _STEP_AT + _HEADER.size
 _DATA_AT = _META_AT + _META_BYTES
+PLUGIN_PLACE = "the pass '"
+"""How the place of a pass of another package begins."""
 KERNELS_FILE = "kernels.txt"
 """The input of a step that runs many kernels: a line per kernel with a number and a name. The progress word has the number."""
 INPUT_LIMIT_BYTES = _ROW_BYTES - _DATA_AT

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hlo_run.cache import cache_directory
-from hlo_run.containment.board import INPUT_LIMIT_BYTES, Blame, NativeStep, kept_input
-from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, Where
+from hlo_run.containment.board import INPUT_LIMIT_BYTES, PLUGIN_PLACE, Blame, NativeStep, kept_input
+from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, PluginError, Where
 from hlo_run.version import VERSION
 
 VARIABLE = "HLO_RUN_CRASH_DIR"
@@ -112,7 +112,8 @@ def _error(crash: Crash, notes: tuple[str, ...]) -> HloRunError:
         message = f"the process died with {crash.how} in {crash.place or 'Python'}"
         if crash.code == -signal.SIGKILL:
             return DeviceError(message, hint="the system kills processes when its memory is full", notes=notes)
-        return InternalError(message, notes=notes)
+        is_plugin = crash.place.startswith(PLUGIN_PLACE)
+        return (PluginError if is_plugin else InternalError)(message, notes=notes)
     message = f"{step.stage} died with {crash.how}" + (f" in {step.subject}" if step.subject else "")
     match step.blame:
         case Blame.FILE:
@@ -198,9 +199,14 @@ def _input_file() -> dict[str, bytes]:
 def _command_text() -> str:
     import shlex
 
-    lines = [shlex.join(["hlo-run", *sys.argv[1:]]), f"in {os.getcwd()}", f"file {_context.file}"]
     told = [name for name in os.environ if name == "XLA_FLAGS" or (name.startswith("HLO_RUN_") and not name.endswith("_SECRET"))]
-    lines += [f"{name}={os.environ[name]}" for name in told]
+    variables = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in sorted(told))
+    program = Path(sys.argv[0]).name
+    words = [program] if program.startswith("hlo-") else [sys.executable, sys.argv[0]]
+    if program == "__main__.py":
+        words = [sys.executable, "-m", "hlo_run"]
+    command = shlex.join([*words, *sys.argv[1:]])
+    lines = [f"cd {shlex.quote(os.getcwd())}", f"{variables} {command}" if variables else command, f"# file {_context.file}"]
     return "\n".join(lines) + "\n"
 
 

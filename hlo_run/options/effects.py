@@ -6,7 +6,7 @@ XLA shares (`--xla_*`) are never refused, since scripts pass them to every tool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -37,22 +37,26 @@ _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "comp
 
 def check_effects(options: Options, files: Sequence[str]) -> None:
     """Raise UsageError for a flag that differs from its default and has no effect beside the other flags and the files."""
+    for name, reason in without_effect(options, files):
+        raise UsageError(f"--{name} has no effect {reason}", hint=f"leave out --{name}")
+    if options.list_passes and files:
+        raise UsageError(f"'{files[0]}' is not read with --list_passes", hint="leave out the file")
+
+
+def without_effect(options: Options, files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the flags that differ from their defaults and have no effect, each with the reason as the end of a sentence."""
     missing = _missing_uses(options, files)
     for record, own in _RECORD_ACTS.items():
         for field in fields(record):
             if getattr(options, field.name) == field.default or _is_shared_with_xla(field.name):
                 continue
             acts: str = own if field.metadata["acts"] is None else field.metadata["acts"]
-            for use in acts.split():
-                if use in missing:
-                    raise UsageError(f"--{field.name} has no effect {missing[use]}", hint=f"leave out --{field.name}")
+            if use := next((use for use in acts.split() if use in missing), ""):
+                yield field.name, missing[use]
     replay = next((name for name in _REPLAYS if getattr(options, name)), "")
     for field in fields(Options) if replay else ():
         if field.name in NOT_REPLAYED and getattr(options, field.name) != field.default:
-            reason = f"with --{replay}, which runs once on Host beside the reference"
-            raise UsageError(f"--{field.name} has no effect {reason}", hint=f"leave out --{field.name}")
-    if options.list_passes and files:
-        raise UsageError(f"'{files[0]}' is not read with --list_passes", hint="leave out the file")
+            yield field.name, f"with --{replay}, which runs once on Host beside the reference"
 
 
 def _is_shared_with_xla(name: str) -> bool:

@@ -52,7 +52,7 @@ class HloPassPipeline:
         """Run the passes on `module` in place, and return whether they changed it.
 
         The module is verified before the first pass and after each one; with `options` as their `verify` says. Raises ParseError
-        for an invalid module, InternalError for a pass that fails or makes an invalid one.
+        for an invalid module, PluginError for a pass of yours that fails or makes an invalid one, InternalError for one of ours.
         """
         version = module.version
         rows = tuple(replace(row, required=True, when=_runs) for row in self._rows)
@@ -62,7 +62,8 @@ class HloPassPipeline:
 
 def _row_of(added: HloPass | str) -> HloRow:
     if not isinstance(added, str):
-        return HloRow(added.name, functools.partial(_always, added))
+        is_ours = type(added).__module__.startswith("hlo_run.")
+        return HloRow(added.name, functools.partial(_always, added), plugin="" if is_ours else type(added).__qualname__)
     known = {spelling(row.pass_name): replace(row, name=row.pass_name, number=1) for row in reversed(_table_rows())}
     known |= {spelling(name): row for name, row in plugin_rows().items()}
     row = known.get(spelling(added))

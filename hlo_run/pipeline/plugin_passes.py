@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from msgspec import Struct
@@ -28,7 +28,15 @@ GROUP = "hlo_run.passes"
 @functools.cache
 def plugin_rows() -> dict[str, HloRow]:
     """Return a row for each registered pass by its name. Nothing is imported before a row makes its pass."""
-    return {point.name: HloRow(point.name, functools.partial(_make, point)) for point in entry_points(group=GROUP)}
+    return {point.name: HloRow(point.name, functools.partial(_make, point), plugin=_owner(point)) for point in _points()}
+
+
+def _points() -> Iterable[EntryPoint]:
+    return entry_points(group=GROUP)
+
+
+def _owner(point: EntryPoint) -> str:
+    return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist is not None else point.value
 
 
 def _make(point: EntryPoint, ctx: PassContext) -> HloPass:

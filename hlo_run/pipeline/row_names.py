@@ -11,6 +11,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
+from hlo_run.options.flag import names
 from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.pipeline.table_rows import RowFlags, base_name, check_names, spelling, spellings
@@ -49,9 +50,11 @@ def check_row_names(options: Options) -> tuple[str, ...]:
 
     Raises UsageError for an unknown stage, an unknown pass in a flag of fuel, and a required row that is disabled or limited.
     """
-    hlo = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    hlo = [(row.name, groups, row.required) for group in PIPELINE for groups, row in group.all_rows()]
+    inserted = [text.partition(":")[0] for text in names(options.insert_passes)]
+    hlo += [(name, (), False) for name in inserted]
     kernel = [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
-    passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
+    passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()} | set(map(spelling, inserted))
     hlo_flags = RowFlags("xla_enable_hlo_passes_only", "xla_disable_hlo_passes", options.hlo_rows, "HLO")
     kernel_flags = RowFlags("enable_kernel_passes_only", "disable_kernel_passes", options.kernel_rows, "kernel")
     warnings = (
@@ -66,7 +69,7 @@ def check_row_names(options: Options) -> tuple[str, ...]:
     stages = [
         *STAGES,
         *(name for name, _, _ in (*hlo, *kernel)),
-        *(f"{groups[-1]}/{name}" for name, groups, _ in (*hlo, *kernel)),
+        *(f"{groups[-1]}/{name}" for name, groups, _ in (*hlo, *kernel) if groups),
     ]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
@@ -10,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.analysis.sharding.whole import is_for_partitioner
-from hlo_run.containment.board import at_place, counted
-from hlo_run.errors import HloRunError, InternalError, ParseError
+from hlo_run.containment.board import PLUGIN_PLACE, at_place, counted
+from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, PluginError, Unsupported, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.verify.library_calls import verify_library_calls
@@ -156,10 +157,11 @@ class _HloRun(Struct):
                 self.strictness = self.settled
             if row.settles_broadcasts:
                 self.strictness = replace(self.strictness, broadcasts=True)
-            if self.ctx.options.verify == "every":
+            # A plugin must not let the rows after it fail.
+            if self.ctx.options.verify == "every" or (row.plugin and self.ctx.options.verify != "off"):
                 self._verify(row.name)
 
-        seconds = _guarded(apply, step, self.ctx.observers)
+        seconds = _guarded(apply, step, self.ctx.observers, row.plugin)
         _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
 
     def _verify(self, row: str) -> None:
@@ -298,24 +300,58 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
     return result[0]
 
 
-def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
-    """Run `work` and return its processor seconds. An exception outside the HloRunError family becomes an InternalError."""
+def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...], plugin: str = "") -> float:
+    """Run `work` and return its processor seconds. An exception outside the HloRunError family becomes an InternalError.
+
+    If the row is that of a `plugin`, what it raises becomes a PluginError, except what says that something is not supported.
+    """
     begin = time.process_time()
-    at_place(f"row '{step.row}', kernel '{step.kernel}'" if step.kernel else f"row '{step.row}'")
+    place = f"row '{step.row}', kernel '{step.kernel}'" if step.kernel else f"row '{step.row}'"
+    at_place(f"{PLUGIN_PLACE}{step.row}'" if plugin else place)
     try:
+        if plugin:
+            work = functools.partial(_run_plugin, work, step.row, plugin)
         work()
     except HloRunError as error:
         _failed(observers, step, error)
         raise
     except Exception as error:
-        place = f"row '{step.row}'" + (f", kernel '{step.kernel}'" if step.kernel else "")
         internal = InternalError(f"{type(error).__name__} in {place}: {_first_line(error)}", notes=_frames(error))
         _failed(observers, step, internal)
         raise internal from error
     return time.process_time() - begin
 
 
-def _first_line(error: Exception) -> str:
+def _run_plugin(work: Callable[[], None], name: str, plugin: str) -> None:
+    try:
+        work()
+    except (Unsupported, DeviceError, UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever a plugin raises, SystemExit too: its code is not that of a run
+        if isinstance(error, InternalError) and error.message.startswith(f"row '{name}' "):
+            made = error.message.partition("' ")[2]
+            raise PluginError(f"the pass '{name}' ({plugin}) {made}", error.where, error.hint, error.notes) from error
+        raised = f"raised {type(error).__name__}: {_first_line(error)}"
+        raise PluginError(f"the pass '{name}' ({plugin}) {raised}", notes=(_plugin_frame(error, plugin),)) from error
+
+
+def _plugin_frame(error: BaseException, plugin: str) -> str:
+    """Return the innermost line of the plugin in a traceback, else the innermost one that is not hlo-run's."""
+    package = plugin.partition(":")[0].partition(".")[0] if ":" in plugin else ""
+    found = ("", "")
+    traceback = error.__traceback__
+    while traceback is not None:
+        code, name = traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))
+        line = f"at {code.co_filename}:{traceback.tb_lineno}, {code.co_qualname}"
+        if package and name.partition(".")[0] == package:
+            found = (line, line)
+        elif not name.startswith("hlo_run."):
+            found = (found[0], line)
+        traceback = traceback.tb_next
+    return found[0] or found[1] or f"at the import of {plugin}"
+
+
+def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else "no message"
 

@@ -52,7 +52,8 @@ class Row(Struct, Generic[ContextT, PassT], frozen=True):
     may leave an instruction whose operands have different layouts, which a later row settles. A row that `shares`
     does a part of its pass's work; all such rows of one name are the pass. In a module without instructions of
     `for_opcodes` outside of fusion bodies, the pass has nothing to do: the row counts as run, but the pass is not
-    imported. `number` distinguishes rows of the same pass, from 1; `numbered` sets it.
+    imported. `number` distinguishes rows of the same pass, from 1; `numbered` sets it. `plugin` says whose the pass is if it is
+    not hlo-run's: its errors are those of its author.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Row(Struct, Generic[ContextT, PassT], frozen=True):
     shares: bool = False
     for_opcodes: tuple[str, ...] = ()
     number: int = 1
+    plugin: str = ""
 
     @property
     def pass_name(self) -> str:

@@ -11,7 +11,8 @@ from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.parallel import available_cores
 from hlo_run.tools.predicate import predicate_of
-from hlo_run.triage.bisect import Bisection, Bisector, Limits
+from hlo_run.triage.asking import Bisection, Limits
+from hlo_run.triage.bisect import Bisector
 from hlo_run.triage.predicates import INTERESTING, RunPredicate
 from hlo_run.triage.questions import MATCHES, SLOW, Question, SlowQuestion, TextQuestion
 from hlo_run.triage.trials import trial_folder
@@ -53,8 +54,8 @@ def command(
         raise UsageError("--test, --slower_than and --matches cannot be used together")
     if not os.path.isfile(file):
         raise UsageError(f"cannot read '{file}'")
-    predicate = predicate_of("" if test else run_ or "hlo-run", test)
-    run = predicate if isinstance(predicate, RunPredicate) else RunPredicate.of(run_ or "hlo-run")
+    predicate = predicate_of("" if test else run_ or "hlo-run", test, file)
+    run = predicate if isinstance(predicate, RunPredicate) else RunPredicate.of(run_ or "hlo-run", file)
     question: Question = predicate
     if slower_than:
         question = SlowQuestion(run, slower_than)

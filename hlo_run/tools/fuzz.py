@@ -25,6 +25,7 @@ from hlo_run.fuzz.subjects import Sources
 from hlo_run.whole_files import write_whole
 
 _REPORT_EVERY = 500
+_LIMIT_SECONDS = 120.0
 _SUFFIXES = frozenset((".hlo", ".txt", ".pb", ".mlir", ".hlox"))
 _MOST_INSTRUCTIONS = 250
 _HELP = f"""Check random modules, and group and reduce what fails.
@@ -54,7 +55,9 @@ extra, 130 Ctrl-C (with the summary)."""
 @click.option("--against", default="reference", show_default=True, help=f"The judges, with commas: {', '.join(JUDGES)}.")
 @click.option("--as_is", is_flag=True, help="Check MODULES as they are, with arguments of three kinds.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="The number of processes.")
-@click.option("--limit", type=click.FloatRange(0), default=120.0, show_default=True, help="The seconds that a module may take.")
+@click.option(
+    "--limit", type=click.FloatRange(0), default=_LIMIT_SECONDS, show_default=True, help="The seconds that a module may take."
+)
 @click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path), help="Reduce failures, and write them to this directory."
 )
@@ -112,6 +115,7 @@ def command(
         from hlo_run.triage.fuzzed import Keeper
 
         flags = [f"--verify={verify}", *([f"--host_engine={host_engine}"] if host_engine != "auto" else [])]
+        flags += [f"--limit={limit:g}"] if limit != _LIMIT_SECONDS else []
         given = [] if as_is else list(map(str, modules))
         reduce = Keeper(keep, verify, host_engine, judges, reduce_seconds, flags, given).reduce
     progress = Progress(console.err, shows_progress())

@@ -40,7 +40,7 @@ def command(
     console: Console, file: str, run_: str, test: str, output: str, jobs: int, seconds: float, trial_seconds: float
 ) -> int:
     """Reduce, and print what is left."""
-    predicate = predicate_of(run_, test)
+    predicate = predicate_of(run_, test, file)
     if min(jobs, seconds, trial_seconds) < 0:
         raise UsageError("--jobs, --seconds and --trial_seconds must be at least 0")
     output = output or default_output(file)
@@ -52,6 +52,8 @@ def command(
     if file.endswith(".mlir"):
         return _reduce_kernel(console, file, predicate, Plan(output, jobs or available_cores(), seconds, trial_seconds))
     module = read(file, verify=False)
+    # A trial has no supervisor, which would see to --timeout.
+    trial_seconds = trial_seconds or (predicate.timeout_seconds if isinstance(predicate, RunPredicate) else 0.0)
     plan = Plan(output, jobs or available_cores(), seconds, trial_seconds)
     with trial_folder() as folder, Progress(console.err, shows_progress()) as progress:
         reducer = Reducer(predicate, plan, folder, progress)
@@ -62,7 +64,8 @@ def command(
         if found != INTERESTING:
             progress.tell(f"the failure to keep: {found}")
         state = reducer.reduce()
-    _report(console, state, predicate.command(output), output, isinstance(predicate, RunPredicate))
+        other = reducer.again()
+    _report(console, state, predicate.command(output), output, isinstance(predicate, RunPredicate), other)
     return 0
 
 
@@ -86,14 +89,22 @@ def _reduce_kernel(console: Console, file: str, predicate: Predicate, plan: Plan
     console.out(
         f"{plan.output}: {state.size[0]} of {state.first[0]} operations; {state.trials} candidates, {state.seconds:.1f} s{end}"
     )
+    console.out(f"{_fails_again(isinstance(predicate, RunPredicate))}: {asked.command(plan.output)}")
     return 0
 
 
-def _report(console: Console, state: Reduction, command_line: str, output: str, is_run: bool) -> None:
+def _report(console: Console, state: Reduction, command_line: str, output: str, is_run: bool, other: str) -> None:
     before, after = state.first, state.size
     end = "" if state.finished else ", stopped by --seconds"
     console.out(
         f"{output}: {after[1]} of {before[1]} instructions, {after[3]} of {before[3]} elements;"
         f" {state.asked} of {state.trials} candidates were valid and smaller, {state.seconds:.1f} s{end}"
     )
-    console.out(f"{'It fails in the same way' if is_run else 'It is interesting'}: {command_line}")
+    if other:
+        console.out(f"The failure is flaky: asked again, {output} ends otherwise ({other}): {command_line}")
+        return
+    console.out(f"{_fails_again(is_run)}: {command_line}")
+
+
+def _fails_again(is_run: bool) -> str:
+    return "It fails in the same way" if is_run else "It is interesting"

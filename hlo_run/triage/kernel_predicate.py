@@ -38,4 +38,4 @@ class KernelPredicate(Struct, frozen=True):
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return what shows the failure."""
-        return self.run.command(f"--kernel_ir_file={path} FILE", extra)
+        return self.run.command(path, (*extra, "--stage=ptx"))

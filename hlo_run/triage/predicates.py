@@ -13,30 +13,52 @@ from pathlib import Path
 from msgspec import Struct
 
 from hlo_run.cli import parse_arguments, run
+from hlo_run.commands.target_choice import with_dumped_target
 from hlo_run.errors import UsageError
-from hlo_run.options.programs import FLAGS
+from hlo_run.options.command_line import flag_words
 
 INTERESTING = "the test ends with exit code 0"
 _PROGRAM = "hlo-run"
 # Flags that a trial sets itself unless the user does: without them trials would share a cache and compile in many processes.
 _OWN = {"cache": "off", "compile_processes": "1"}
+_NAN, _VALUES = "mismatch: NaN", "mismatch: wrong values"
+# Exit codes that say nothing about the file: of a shell that cannot run a command, of `timeout`, of `git bisect skip`.
+_SAYS_NOTHING = range(124, 128)
+_FIRST_OF_SIGNALS = 128
+
+
+def is_same_failure(bucket: str, wanted: str) -> bool:
+    """True for equal buckets. A wrong value and a NaN are equal: one becomes the other on its way through a module."""
+    return bucket.replace(_NAN, _VALUES) == wanted.replace(_NAN, _VALUES)
+
+
+def is_usage_error(bucket: str) -> bool:
+    """True if hlo-run refused the command line, so that the bucket says nothing about the file."""
+    return ": usage error: " in bucket or bucket == _refused(UsageError.exit_code)
+
+
+def _refused(code: int) -> str:
+    return f"hlo-run: exit code {code}"
 
 
 class RunPredicate(Struct, frozen=True):
-    """Asks hlo-run, in this process. `flags` are those of the user's `hlo-run flags..`."""
+    """Asks hlo-run, in this process. `flags` are those of the user's `hlo-run flags..` and of XLA_FLAGS, as `--name=value`."""
 
     flags: tuple[str, ...]
 
     @staticmethod
-    def of(command: str) -> RunPredicate:
-        """Return the predicate of `--run='hlo-run flags..'`; raises UsageError for bad flags and for files among them."""
+    def of(command: str, file: str = "") -> RunPredicate:
+        """Return the predicate of `--run='hlo-run flags..'`; raises UsageError for bad flags and for files among them.
+
+        `file` is the file that is asked about: a GPU that a dump names beside it is that of all files in its place.
+        """
         words = shlex.split(command)
         if words and Path(words[0]).name == _PROGRAM:
             words = words[1:]
-        _, files, _ = parse_arguments(words)
-        if [file for file in files if file != "{}"]:
+        options, files, _ = parse_arguments([word for word in words if word != "{}"])
+        if files:
             raise UsageError(f"--run takes hlo-run's flags without a file, got '{files[0]}'", hint="--run='hlo-run --flag'")
-        return RunPredicate(tuple(word for word in words if word != "{}"))
+        return RunPredicate(tuple(flag_words(with_dumped_target(options, file))))
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
         """Run the module of a file and return the bucket of its failure, or nothing if it passes.
@@ -44,15 +66,24 @@ class RunPredicate(Struct, frozen=True):
         To be called in a fork: it changes the working state of the process, which may crash or hang.
         """
         os.environ.update(environment or {})
+        return self._ask([*self.with_flags(extra), path])
+
+    def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
+        """Ask by the text of `command`, so that it is the text which is confirmed; to be called in a fork."""
+        return self._ask(shlex.split(self.command(path, extra))[1:])
+
+    @staticmethod
+    def _ask(words: Sequence[str]) -> str:
         report = own_file("report.json")
-        flags = self.with_flags(extra)
-        given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in flags if word.startswith("-")}
-        own = [f"--{name}={value}" for name, value in _OWN.items() if name in FLAGS.fields and name not in given]
-        code = run([*own, *flags, f"--report_json={report}", path])
+        given = {word.lstrip("-").partition("=")[0] for word in words}
+        own = [f"--{name}={value}" for name, value in _OWN.items() if name not in given]
+        # The reproducers of internal errors go where the other files of a trial go: the user's own must stay.
+        own += [] if "crash_dir" in given else [f"--crash_dir={own_file('crashes')}"]
+        code = run([*own, f"--report_json={report}", *words])
         try:
             record = json.loads(Path(report).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return f"hlo-run: exit code {code}" if code else ""
+            return _refused(code) if code else ""
         finally:
             Path(report).unlink(missing_ok=True)
         signature = record["files"][0]["signature"] if record["files"] else None
@@ -88,22 +119,36 @@ class TestPredicate(Struct, frozen=True):
         return TestPredicate(text)
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
-        """Run the command; return INTERESTING for exit code 0, else nothing. `extra` flags are added to XLA_FLAGS."""
+        """Run the command; return INTERESTING for exit code 0, nothing for others, and a text for those that say nothing.
+
+        `extra` flags are added to XLA_FLAGS.
+        """
+        return self._ask(self._words(path), _environment(extra, environment))
+
+    def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
+        """Ask by the text of `command`; to be called in a fork."""
+        return self._ask(self.command(path, extra), dict(os.environ))
+
+    @staticmethod
+    def _ask(text: str, environment: Mapping[str, str]) -> str:
         done = subprocess.run(
-            self._words(path),
+            text,
             shell=True,
-            env=_environment(extra, environment),
+            env=environment,
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        return INTERESTING if done.returncode == 0 else ""
+        code = done.returncode
+        if code < 0 or code in _SAYS_NOTHING or code >= _FIRST_OF_SIGNALS:
+            return f"the command: exit code {code}"
+        return "" if code else INTERESTING
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return the command line that shows the failure of a file."""
-        flags = _environment(extra, None)["XLA_FLAGS"] if extra else ""
-        return (f"XLA_FLAGS={shlex.quote(flags)} " if extra else "") + self._words(path)
+        flags = _environment(extra, None).get("XLA_FLAGS", "")
+        return (f"XLA_FLAGS={shlex.quote(flags)} " if flags else "") + self._words(path)
 
     def _words(self, path: str) -> str:
         return self.text.replace("{}", shlex.quote(path))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from hlo_run.cli import parse_arguments, run
 from hlo_run.commands.list_passes import check_names
 from hlo_run.errors import UsageError
 from hlo_run.options import RunOptions
-from hlo_run.triage.predicates import RunPredicate, own_file
+from hlo_run.triage.predicates import RunPredicate, is_usage_error, own_file
 
 SLOW = "slower than the bound"
 MATCHES = "the stage matches the pattern"
@@ -27,6 +28,10 @@ class Question(Protocol):
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
         """Return the answer; to be called in a fork."""
+        ...
+
+    def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
+        """Return the answer to the text of `command`; to be called in a fork."""
         ...
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
@@ -41,10 +46,18 @@ class SlowQuestion(Struct, frozen=True):
     seconds: float
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
-        """Return SLOW or nothing."""
+        """Return SLOW, the bucket of a run that is refused, or nothing."""
+        del environment
+        return self._timed(partial(self.run.ask, path, extra))
+
+    def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
+        """Return the answer to the text of the command."""
+        return self._timed(partial(self.run.ask_as_printed, path, extra))
+
+    def _timed(self, ask: Callable[[], str]) -> str:
         begin = sum(os.times()[:4])
-        self.run.ask(path, extra, environment)
-        return SLOW if sum(os.times()[:4]) - begin > self.seconds else ""
+        bucket = ask()
+        return SLOW if sum(os.times()[:4]) - begin > self.seconds else bucket if is_usage_error(bucket) else ""
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return the command line to time."""
@@ -73,9 +86,13 @@ class TextQuestion(Struct, frozen=True):
         return TextQuestion(run_, stage, pattern)
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
-        """Return MATCHES or nothing."""
-        text = stage_text(self.run, path, self.stage, extra, environment)
-        return MATCHES if re.search(self.pattern, text, re.MULTILINE) else ""
+        """Return MATCHES, nothing, or a text if there is no stage."""
+        text, code = stage_text(self.run, path, self.stage, extra, environment)
+        return MATCHES if re.search(self.pattern, text, re.MULTILINE) else f"hlo-run: exit code {code}" if code else ""
+
+    def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
+        """Return the answer again: the printed command has a grep behind hlo-run."""
+        return self.ask(path, extra)
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
         """Return the command line that prints the stage and searches it."""
@@ -85,15 +102,13 @@ class TextQuestion(Struct, frozen=True):
 
 def stage_text(
     run_: RunPredicate, path: str, stage: str, extra: Sequence[str], environment: Mapping[str, str] | None = None
-) -> str:
-    """Return the text of a stage, or nothing if the compilation fails before it. To be called in a fork."""
+) -> tuple[str, int]:
+    """Return the text of a stage, or nothing if the compilation fails before it, and the exit code. To be called in a fork."""
     os.environ.update(environment or {})
     output = Path(own_file("stage.txt"))
     try:
-        run(["--cache=off", *_of_compilation(run_.with_flags(extra)), f"--stage={stage}", f"--output_file={output}", path])
-        return output.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+        code = run(["--cache=off", *_of_compilation(run_.with_flags(extra)), f"--stage={stage}", f"--output_file={output}", path])
+        return (output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""), code
     finally:
         output.unlink(missing_ok=True)
 

@@ -20,13 +20,13 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
 from hlo_run.triage.edits import attributes, structure, texts, values
 from hlo_run.triage.edits.texts import PRINTED
+from hlo_run.triage.predicates import is_same_failure, is_usage_error
 from hlo_run.triage.steps import FIRST, STEPS, Edit, Step
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks
 from hlo_run.whole_files import write_whole
 
 # The parts of a long list of edits that a search asks about first.
 _FIRST_PARTS = (64, 16, 4)
-_NAN, _VALUES = "mismatch: NaN", "mismatch: wrong values"
 _REFUSED, _SEEN, _LARGER = "refused", "seen", "larger"
 # A trial may take this many times as long as the original, and at least so many seconds.
 _PATIENCE, _LEAST_SECONDS = 4.0, 10.0
@@ -108,6 +108,8 @@ class Reducer:
         path.write_text(text, encoding="utf-8")
         limit = self._plan.trial_seconds or 600.0
         first = self._ask_file(str(path), limit)
+        if is_usage_error(first.bucket):
+            raise UsageError(f"the command line is refused, so there is nothing to reduce: {first.bucket}")
         if not first.bucket:
             original = self._ask_file(file, limit) if file != "-" else first
             if original.bucket:
@@ -140,6 +142,12 @@ class Reducer:
             gc.unfreeze()
         self.state.seconds = time.monotonic() - self._begin
         return self.state
+
+    def again(self) -> str:
+        """Ask once more about the result on disk, as its command line is printed. Return how it ends if that is another end."""
+        ended = run_fork(lambda: self._predicate.ask(self._plan.output), self._limit_seconds, self._progress)
+        bucket = self._bucket(ended)
+        return "" if is_same_failure(bucket, self.state.wanted) else bucket or "it does not fail"
 
     # ---- steps
 
@@ -209,7 +217,7 @@ class Reducer:
         works = [partial(self._work, edit, path) for edit, path in zip(edits, paths, strict=True)]
 
         def keeps(ended: Ended) -> bool:
-            return _is_same(self._bucket(ended), self.state.wanted)
+            return is_same_failure(self._bucket(ended), self.state.wanted)
 
         limit_seconds = min(self._limit_seconds, left)
         stops = keeps if only_first else _never
@@ -288,11 +296,6 @@ def edited(edit: Edit, module: HloModule) -> str | None:
         return module.to_string(PRINTED)
     except (HloRunError, AssertionError, ArithmeticError, LookupError, ValueError, TypeError):
         return None
-
-
-def _is_same(bucket: str, wanted: str) -> bool:
-    """True for equal buckets. A wrong value and a NaN are equal: one becomes the other on its way through a module."""
-    return bucket.replace(_NAN, _VALUES) == wanted.replace(_NAN, _VALUES)
 
 
 def _digest(text: str) -> bytes:

@@ -26,7 +26,7 @@ from hlo_run.containment.progress import Progress
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError
-from hlo_run.triage.questions import Question
+from hlo_run.triage.reduce import Predicate
 from hlo_run.triage.trials import Ended, run_fork, run_forks
 from hlo_run.whole_files import write_whole
 
@@ -56,7 +56,7 @@ class KernelReduction(Struct):
 class KernelReducer:
     """Reduces one dump for one predicate with `jobs` trials at once, for `seconds` (0: until nothing helps)."""
 
-    def __init__(self, predicate: Question, output: str, folder: Path, jobs: int, seconds: float, progress: Progress) -> None:
+    def __init__(self, predicate: Predicate, output: str, folder: Path, jobs: int, seconds: float, progress: Progress) -> None:
         self._predicate, self._output, self._folder, self._jobs, self._progress = predicate, output, folder, jobs, progress
         self._begin, self._seconds, self._number = time.monotonic(), seconds, 0
         self._limit_seconds = 0.0

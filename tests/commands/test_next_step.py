@@ -6,7 +6,7 @@ import pytest
 
 from hlo_run.cli import parse_arguments
 from hlo_run.commands.next_step import next_step
-from hlo_run.errors import DeviceError, InternalError, Mismatch
+from hlo_run.errors import DeviceError, InternalError, Mismatch, PluginError
 
 
 def _next(error: Exception, *words: str) -> str:
@@ -29,9 +29,9 @@ def test_flags_that_are_false_keep_their_value() -> None:
 
 
 def test_a_smaller_module_does_not_get_the_inputs() -> None:
-    text = _next(InternalError("x"), "--inputs=a.npz", "--seed=3")
-    assert "hlo-tool bisect 'm m.hlo' --run='hlo-run --seed=3 --inputs=a.npz' names" in text
-    assert "reduce 'm m.hlo' --run='hlo-run --seed=3' shrinks" in text
+    text = _next(InternalError("x"), "--inputs=a.npz")
+    assert "hlo-tool bisect 'm m.hlo' --run='hlo-run --inputs=a.npz' names" in text
+    assert "reduce 'm m.hlo' --run=hlo-run shrinks the module, if it fails without --inputs" in text
 
 
 @pytest.mark.parametrize(
@@ -59,5 +59,43 @@ def test_the_command_fits_the_failure(error: Exception, words: list[str], start:
     assert _next(error, *words).startswith(start)
 
 
-def test_an_error_with_its_own_hint_has_no_next_command() -> None:
-    assert not _next(DeviceError("there is no device", hint="--platform=Host"))
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeviceError("there is no device", hint="--platform=Host"),
+        DeviceError("custom call f raised ValueError: no (%r)"),
+        DeviceError("the compilation or the run took longer than 1 s, in the reading of the file", hint=".."),
+        DeviceError("the compilation or the run took longer than 1 s, in the pass 'p'", hint=".."),
+        InternalError("the process died with SIGSEGV in the reading of the file"),
+    ],
+)
+def test_where_no_command_helps_there_is_none(error: Exception) -> None:
+    assert not _next(error)
+
+
+def test_a_plugin_that_raises_needs_no_command() -> None:
+    options, _, _ = parse_arguments([])
+    assert not next_step(PluginError("the pass 'p' raised ValueError"), options, "m.hlo")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["--platform=Interpreter", "--reference_platform=CPU"],
+            "hlo-tool reduce 'm m.hlo' --run='hlo-run --platform=Interpreter",
+        ),
+        (
+            ["--platform=Host", "--insert_passes=p:after:cse"],
+            "hlo-run --platform=Host --insert_passes=p:after:cse --check_each_pass",
+        ),
+        (["--expected_output=e.npz", "--check_each_pass"], "hlo-tool reduce 'm m.hlo' --run=hlo-run shrinks the module, if it"),
+    ],
+)
+def test_flags_that_would_be_refused_are_not_in_the_command(words: list[str], text: str) -> None:
+    assert _next(Mismatch("x"), *words).startswith(text)
+
+
+def test_a_replaced_kernel_is_left_out_next() -> None:
+    found = Mismatch("x", notes=("kernel 'k' is wrong; look at 'a.ptx', which replaces it",))
+    assert _next(found, "--check_each_pass", "--xla_gpu_ptx_file=a.ptx") == "hlo-run 'm m.hlo' runs without the replaced kernels"

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -21,20 +21,17 @@ from hlo_run.hlo.values.attribute_values import RawText
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.replacements import Replacements, file_name
-from hlo_run.options import CompileOptions, Options
+from hlo_run.options import Options
+from hlo_run.options.command_line import AROUND_A_RUN, OF_ARGUMENTS, OF_READING, REPLACING_FILES, acting, flag_words, without
+from hlo_run.options.effects import NOT_REPLAYED
 from hlo_run.reference.literal_files import write_values
 from hlo_run.runtime.buffers import BufferAssignment
 
 _MODULE_IN_HEADER = re.compile(r"; module: .*")
-# Options of compilation that the reproducer sets itself, or that have no meaning for it.
-_OWN = frozenset(
-    """kernel_ir_file xla_gpu_llvm_ir_file xla_gpu_ptx_file cache compile_processes check_each_pass output
-    output_machine_code""".split()
-)
-_OF_THE_RUN = (
-    *("abs_error_bound", "rel_error_bound", "relaxed_nans", "fewer_infs_ok", "low_precision_fp_error_spec"),
-    *("host_engine", "host_check", "xla_gpu_deterministic_ops", "timeout"),
-)
+# Options that the reproducer sets itself, or that have no meaning for a module of one instruction on one device.
+_NOT_OF_IT = frozenset(
+    (*AROUND_A_RUN, *OF_ARGUMENTS, *OF_READING, *NOT_REPLAYED, *REPLACING_FILES, "output", "output_machine_code")
+) - {"host_check"}
 
 
 class Reproducer(Struct, frozen=True):
@@ -153,24 +150,13 @@ def write_reproducer(folder: str, given: Reproducer, executable: Executable, opt
     for name in ran:
         write(name, executable.kernel(name.removesuffix(".ptx")).ptx)
     files = [f"--{flag}={name}" for flag, name in given.flags.items()]
-    words = ["hlo-run", "--platform=Host", *flags_of(options), f"--inputs={given.name}.npz", *files, f"{given.name}.hlo"]
-    command = shlex.join(words)
+    file = f"{given.name}.hlo"
+    own = acting(replace(without(options, _NOT_OF_IT), platform="Host"), [file])
+    command = shlex.join(["hlo-run", *flag_words(own, folder), f"--inputs={given.name}.npz", *files, file])
     kept = f"\nThe PTX that ran is in {', '.join(ran)}; --xla_gpu_ptx_file={','.join(ran)} runs it again.\n" if ran else ""
     write("README", f"{what}\nRun it in this folder (or run cmd):\n\n    {command}\n{kept}")
     write("cmd", f'#!/bin/sh\ncd "$(dirname "$0")" && exec {command}\n')
     return command
-
-
-def flags_of(options: Options) -> list[str]:
-    """Return the flags of compilation, comparison and the Host platform that differ from their defaults."""
-    default = Options()
-    names = [field.name for field in fields(CompileOptions) if field.name not in _OWN]
-    found: list[str] = []
-    for name in (*names, *_OF_THE_RUN):
-        value = getattr(options, name)
-        if value != getattr(default, name):
-            found.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
-    return found
 
 
 def smallest_that_differs(make: Callable[[bool], Reproducer], differs: Callable[[Reproducer], bool]) -> tuple[Reproducer, bool]:
