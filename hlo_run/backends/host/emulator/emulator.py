@@ -1,13 +1,17 @@
 """The emulator: run all threads of a chunk of blocks in lockstep, with one numpy operation per PTX instruction.
 
 No masks are needed while all lanes take the same path. Where lanes diverge, they split into groups with their own registers. The
-group with the lowest block in program order runs next, and groups that arrive at the same block merge. At barriers and warp-wide
-instructions a group waits until all concerned threads are in it; a deadlock is a fault.
+group with the lowest block in program order runs next, and groups that arrive at the same block merge. Inside a called function
+the order is that of the calls, then that of the blocks: as if the function were copied. At barriers and warp-wide instructions a
+group waits until all concerned threads are in it; a deadlock is a fault.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -15,8 +19,8 @@ from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Array, Chunk, Lanes, Launch, merge_lanes
 from hlo_run.backends.host.emulator.memory import Region
-from hlo_run.backends.host.emulator.program import CompiledBlock, Meeting, Program, Registers
-from hlo_run.backends.host.ptx.control_flow import Branch, Exit, Jump, KernelGraph, Switch
+from hlo_run.backends.host.emulator.program import CompiledBlock, Meeting, Program, Registers, set_to_zero
+from hlo_run.backends.host.ptx.control_flow import Branch, Exit, Invoke, Jump, KernelGraph, Return, Switch
 from hlo_run.errors import DeviceError
 from hlo_run.target import WARP_THREADS
 
@@ -27,13 +31,25 @@ CHUNK_LANES = 32768
 _CHUNK_MEMORY_BYTES = 16 * 2**20
 
 
-class _Group(Struct):
-    """Lanes at the start of block `place`, with their registers. `waits` is True while the group must wait for others."""
+_Calls: TypeAlias = "tuple[int, ...]"
 
-    place: int
+
+class _Group(Struct):
+    """Lanes at the start of block `block`, with their registers. `waits` is True while the group must wait for others.
+
+    `calls` are the blocks that end in the calls that are active, outermost first.
+    """
+
+    calls: _Calls
+    block: int
     lanes: Lanes
     registers: Registers
     waits: bool = False
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The place in program order. Groups with the same place can merge."""
+        return (*self.calls, self.block)
 
 
 def run_kernel(program: Program, launch: Launch, deadline: float | None = None, chosen: range | None = None) -> None:
@@ -63,12 +79,12 @@ class _ChunkRun:
         self._blocks = program.blocks
         self._chunk = chunk
         self._deadline = deadline
-        self._groups = [_Group(0, Lanes(chunk), program.initial_registers())]
+        self._groups = [_Group((), 0, Lanes(chunk), program.initial_registers())]
 
     def run(self) -> None:
         while self._groups:
             group = self._next_group()
-            block = self._blocks[group.place]
+            block = self._blocks[group.block]
             if block.meeting is not None and not self._all_here(group, block.meeting):
                 group.waits = True
                 continue
@@ -77,7 +93,7 @@ class _ChunkRun:
     def _next_group(self) -> _Group:
         """Return the group to run next: the one with the lowest place, merged with all others there."""
         if self._deadline is not None and time.monotonic() > self._deadline:
-            line = self._line(self._blocks[self._groups[0].place])
+            line = self._line(self._blocks[self._groups[0].block])
             self._chunk.launch.fail("the kernel ran out of time", line, self._groups[0].lanes.describe(0))
         if len(self._groups) == 1 and not self._groups[0].waits:
             return self._groups[0]
@@ -90,10 +106,10 @@ class _ChunkRun:
 
     def _join(self, together: list[_Group]) -> _Group:
         """Merge groups at the same place."""
-        place = together[0].place
+        calls, block = together[0].calls, together[0].block
         lanes, order = merge_lanes([group.lanes for group in together])
         registers: Registers = [None] * len(together[0].registers)
-        for slot in self._blocks[place].live_slots:
+        for slot in self._live_slots(calls, block):
             parts = [group.registers[slot] for group in together]
             known = next((part for part in parts if part is not None), None)
             if known is None:
@@ -103,7 +119,7 @@ class _ChunkRun:
                 for group, part in zip(together, parts, strict=True)
             ]
             registers[slot] = np.concatenate(flat)[order].reshape(lanes.shape)
-        joined = _Group(place, lanes, registers)
+        joined = _Group(calls, block, lanes, registers)
         self._groups = [group for group in self._groups if group not in together] + [joined]
         return joined
 
@@ -114,13 +130,20 @@ class _ChunkRun:
             group.lanes.observer.step(group.lanes, block.block, decision)
         match block.block.terminator:
             case Jump(target):
-                group.place = target
+                group.block = target
             case Branch(_, negated, taken, otherwise):
                 assert decision is not None, "a branch has a predicate"
                 self._branch(group, decision, (otherwise, taken) if negated else (taken, otherwise))
             case Switch(_, targets, line):
                 assert decision is not None, "a switch has an index"
                 self._switch(group, decision, targets, line)
+            case Invoke(_, entry):
+                group.calls, group.block = (*group.calls, group.block), entry
+                set_to_zero(group.registers, block.unset)
+            case Return():
+                call = self._blocks[group.calls[-1]].block.terminator
+                assert isinstance(call, Invoke), "a call is active where a function returns"
+                group.calls, group.block = group.calls[:-1], call.following
             case Exit():
                 self._chunk.retire(group.lanes)
                 self._groups.remove(group)
@@ -130,9 +153,9 @@ class _ChunkRun:
 
     def _branch(self, group: _Group, predicate: Array, places: tuple[int, int]) -> None:
         if predicate.all():
-            group.place = places[0]
+            group.block = places[0]
         elif not predicate.any():
-            group.place = places[1]
+            group.block = places[1]
         else:
             flat = group.lanes.flat(predicate)
             self._split(group, [(flat, places[0]), (~flat, places[1])])
@@ -145,19 +168,23 @@ class _ChunkRun:
             self._chunk.launch.fail("branch index out of range", line, group.lanes.describe(lane))
         numbers = np.unique(flat)
         if numbers.size == 1:
-            group.place = targets[int(numbers[0])]
+            group.block = targets[int(numbers[0])]
         else:
             self._split(group, [(flat == number, targets[int(number)]) for number in numbers])
 
+    def _live_slots(self, calls: _Calls, block: int) -> Iterator[int]:
+        """Return the registers that a group at a block and its callers may still read."""
+        return chain(self._blocks[block].live_slots, *(self._blocks[call].kept_slots for call in calls))
+
     def _split(self, group: _Group, parts: list[tuple[Bool, int]]) -> None:
-        """Split a group by the places to which its lanes go."""
+        """Split a group by the blocks to which its lanes go."""
         self._groups.remove(group)
-        for chosen, place in parts:
+        for chosen, block in parts:
             registers: Registers = [None] * len(group.registers)
-            for slot in self._blocks[place].live_slots:
+            for slot in self._live_slots(group.calls, block):
                 values = group.registers[slot]
                 registers[slot] = None if values is None else group.lanes.gather(values, chosen)
-            self._groups.append(_Group(place, group.lanes.subset(chosen), registers))
+            self._groups.append(_Group(group.calls, block, group.lanes.subset(chosen), registers))
 
     # ---- threads that meet --------------------------------------------------------------------------------------
 
@@ -200,27 +227,27 @@ class _ChunkRun:
         for place in places:
             together = [group for group in by_place if group.place == place]
             group = together[0] if len(together) == 1 else self._join(together)
-            meeting = self._blocks[place].meeting
+            meeting = self._blocks[group.block].meeting
             assert meeting is not None, "groups wait only where threads meet"
             complete = self._complete(group, meeting)
             if complete.all():
                 return group
             if complete.any():
-                self._split(group, [(complete, place), (~complete, place)])
+                self._split(group, [(complete, group.block), (~complete, group.block)])
                 self._groups[-1].waits = True
                 return self._groups[-2]
         self._deadlock(by_place[0])
         raise AssertionError("a deadlock raises")
 
     def _deadlock(self, group: _Group) -> None:
-        meeting = self._blocks[group.place].meeting
+        meeting = self._blocks[group.block].meeting
         assert meeting is not None, "groups wait only where threads meet"
         what = "barrier" if meeting.scope == "block" else "warp-wide instruction"
         whole = "block" if meeting.scope == "block" else "warp"
         others = [other for other in self._groups if other is not group]
         note = ""
         if others:
-            elsewhere = self._blocks[others[0].place]
+            elsewhere = self._blocks[others[0].block]
             note = f"{others[0].lanes.describe(0)} waits at PTX line {self._line(elsewhere)}"
         message = f"divergent {what}: not all threads of the {whole} reach it together"
         self._chunk.launch.fail(message, meeting.line, group.lanes.describe(0), *([note] if note else []))

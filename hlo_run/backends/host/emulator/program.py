@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias, assert_never
 
@@ -24,7 +24,16 @@ from hlo_run.backends.host.numerics import (
     float_numerics,
     integer_numerics,
 )
-from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
+from hlo_run.backends.host.ptx.control_flow import (
+    EFFECTS,
+    Block,
+    Branch,
+    Invoke,
+    KernelGraph,
+    Switch,
+    build_graph,
+    used_results,
+)
 from hlo_run.backends.host.ptx.instruction_set import CARRY, WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.syntax import (
     Address,
@@ -68,12 +77,18 @@ class Meeting(Struct, frozen=True):
 
 
 class CompiledBlock(Struct, frozen=True):
-    """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read."""
+    """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read.
+
+    If the block ends in a call, `kept_slots` are the registers that are read behind it, and `unset` those that the called function
+    may read before it sets them, with their types.
+    """
 
     function: BlockFunction
     block: Block
     meeting: Meeting | None
     live_slots: tuple[int, ...]
+    kept_slots: tuple[int, ...] = ()
+    unset: tuple[tuple[int, np.dtype[Any]], ...] = ()
 
 
 class Program(Struct, frozen=True):
@@ -84,15 +99,19 @@ class Program(Struct, frozen=True):
     slot_count: int
     variables: Mapping[int, Variable]
     source: str
-    entry_types: tuple[np.dtype[Any], ...]
+    unset: tuple[tuple[int, np.dtype[Any]], ...]
 
     def initial_registers(self) -> Registers:
         """Return the registers at the start. A register that is read before it is set is 0."""
         registers: Registers = [None] * self.slot_count
-        entry = self.blocks[0]
-        for slot, dtype in zip(entry.live_slots, self.entry_types, strict=True):
-            registers[slot] = np.zeros((1, 1), dtype)
+        set_to_zero(registers, self.unset)
         return registers
+
+
+def set_to_zero(registers: Registers, unset: Iterable[tuple[int, np.dtype[Any]]]) -> None:
+    """Give registers their initial value."""
+    for slot, dtype in unset:
+        registers[slot] = np.zeros((1, 1), dtype)
 
 
 def compile_program(module: Module, entry_name: str) -> Program:
@@ -130,13 +149,25 @@ class _Compiler:
         source = "\n".join(sources)
         namespace: dict[str, Any] = {**_NAMESPACE, **self._constants.arrays}
         exec(compile(source, f"<{self._graph.entry.name}>", "exec"), namespace)
-        blocks = tuple(
-            CompiledBlock(namespace[f"block_{block.index}"], block, self._meeting(block), self._live_slots(block))
-            for block in self._graph.blocks
-        )
-        entry_names = (name for name in self._graph.blocks[0].live_in if name not in self._fixed)
-        entry_types = tuple(NUMPY_OF_FORM[bits_form(self._registers[name])] for name in entry_names)
-        return Program(self._graph, blocks, len(self._slots), self._variables, source, entry_types)
+        blocks = tuple(self._compiled(block, namespace[f"block_{block.index}"]) for block in self._graph.blocks)
+        return Program(self._graph, blocks, len(self._slots), self._variables, source, self._unset(0))
+
+    def _compiled(self, block: Block, function: BlockFunction) -> CompiledBlock:
+        kept, unset = (), ()
+        match block.terminator:
+            case Invoke(name, entry, following):
+                called = self._graph.functions[name]
+                outputs = {self._slots[name] for name in called.outputs}
+                kept = tuple(slot for slot in self._live_slots(following) if slot not in outputs)
+                unset = self._unset(entry, called.inputs)
+            case _:
+                pass
+        return CompiledBlock(function, block, self._meeting(block), self._live_slots(block.index), kept, unset)
+
+    def _unset(self, entry: int, inputs: frozenset[str] = frozenset()) -> tuple[tuple[int, np.dtype[Any]], ...]:
+        """Return the registers that code may read before it sets them, with their types."""
+        names = (name for name in self._graph.blocks[entry].live_in if name not in self._fixed and name not in inputs)
+        return tuple((self._slots[name], NUMPY_OF_FORM[bits_form(self._registers[name])]) for name in names)
 
     def _symbol_addresses(self) -> dict[str, tuple[str, int]]:
         """Return (space, address) of every variable and parameter."""
@@ -220,8 +251,8 @@ class _Compiler:
             case _:
                 assert_never(members)
 
-    def _live_slots(self, block: Block) -> tuple[int, ...]:
-        return tuple(self._slots[name] for name in block.live_in if name not in self._fixed)
+    def _live_slots(self, block: int) -> tuple[int, ...]:
+        return tuple(self._slots[name] for name in self._graph.blocks[block].live_in if name not in self._fixed)
 
 
 def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:

@@ -10,7 +10,17 @@ from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
 from hlo_run.backends.host.jit.registers import Registers, place_of
-from hlo_run.backends.host.ptx.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
+from hlo_run.backends.host.ptx.control_flow import (
+    EFFECTS,
+    Branch,
+    Exit,
+    FunctionBlocks,
+    Invoke,
+    Jump,
+    Return,
+    Switch,
+    used_results,
+)
 from hlo_run.backends.host.ptx.instruction_set import WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.syntax import Register
 
@@ -39,9 +49,14 @@ class Body(Registers):
         *,
         jumps: bool = False,
         way: tuple[str, Mapping[int, int]] = ("", {}),
+        called: FunctionBlocks | None = None,
     ) -> None:
-        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided."""
+        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided.
+
+        With `called`, the blocks are those of a function that the kernel calls, which is code of a thread like any other.
+        """
         super().__init__(plan, module, phase)
+        self._called = called
         self._ending, self._decided = way
         self.jumps = jumps
         """Scalar code branches around loads that must not execute."""
@@ -123,26 +138,45 @@ class Body(Registers):
         for number in self.phase.successors:
             self._arrive(number)
         self.b.label("leave")
-        self._store_place(-1)
-        self.b.do("ret void")
-        head = [
-            f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{",
-            "start:",
-        ]
+        self._leave()
+        head = [self._head(), "start:"]
         kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
         loads = self._load_slots()  # also writes to the prologue
         body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
         return "\n".join([*head, *kept, *self._prologue, *loads, *body])
 
+    def _head(self) -> str:
+        if self._called is None:
+            return f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{"
+        inputs = "".join(f", i{width} %{argument_of(name)}" for name, width in self.plan.inputs(self._called))
+        result, name = self.plan.result_type(self._called), function_name(self._called)
+        return f"define internal {result} {name}(ptr %st, ptr %fault, {PARAMETERS}{inputs}) noinline #0 {{"
+
+    def _leave(self) -> None:
+        """End the function; a called one returns its results."""
+        if self._called is None:
+            self._store_place(-1)
+            self.b.do("ret void")
+            return
+        self._values.clear()
+        result_type, result = self.plan.result_type(self._called), "undef"
+        for number, (name, width) in enumerate(self.plan.outputs(self._called)):
+            bits = self.form(self.value(name), f"i{width}")
+            result = self.b.op(f"insertvalue {result_type} {result}, i{width} {bits}, {number}")
+        self.b.do(f"ret {result_type} {result}" if self.plan.outputs(self._called) else "ret void")
+
     def _load_slots(self) -> list[str]:
         """Load the registers that are live into the phase. At the kernel's start, unset registers are 0."""
+        inputs = dict(self.plan.inputs(self._called)) if self._called else {}
         here, self.b.lines = self.b.lines, []
         for name in self.plan.graph.blocks[self.phase.entry].live_in:
             if name not in self._stored:
                 continue
             type_name = self._stored[name]
             value = "0"
-            if self.phase.number:
+            if name in inputs:
+                value = f"%{argument_of(name)}"
+            elif self.phase.number and self._called is None:
                 value = self.load_slot(name, self.thread(), self.plan.width(name))
             self.b.do(f"store {type_name} {value}, ptr %{place_of(name)}")
         lines, self.b.lines = self.b.lines, here
@@ -218,9 +252,27 @@ class Body(Registers):
                 self.b.branch(condition, yes, no)
             case Switch(register, targets, line):
                 self._switch(index, register, targets, line)
-            case Exit():
+            case Invoke(function, _, following):
+                self._invoke(self.plan.graph.functions[function])
+                self.b.jump(self._way(index, following))
+            case Exit() | Return():
                 self.b.jump("leave")
         self._write_detours()
+
+    def _invoke(self, function: FunctionBlocks) -> None:
+        """Call a function with its inputs, and keep its outputs."""
+        self.is_parallel = False
+        plan, b = self.plan, self.b
+        inputs = [f"i{width} {self.form(self.value(name), f'i{width}')}" for name, width in plan.inputs(function)]
+        arguments = ", ".join(("ptr %st", "ptr %fault", PARAMETERS, *inputs))
+        call = f"call {plan.result_type(function)} {function_name(function)}({arguments})"
+        if not plan.outputs(function):
+            b.do(call)
+            return
+        result = b.op(call)
+        for number, (name, width) in enumerate(plan.outputs(function)):
+            if name in self._stored:
+                b.do(f"store i{width} {b.op(f'extractvalue {plan.result_type(function)} {result}, {number}')}, ptr %{place_of(name)}")
 
     def _switch(self, index: int, register: str, targets: tuple[int, ...], line: int) -> None:
         bits = self.read(Register(register), "i32")
@@ -279,3 +331,13 @@ class Body(Registers):
                 self.state(PLACES), self.b.op(f"mul nuw nsw i64 {self.b.resize(self.thread(), 'i32', 'i64')}, 4")
             )
             self.b.do(f"store i32 {number}, ptr {place}, align 4, !llvm.access.group !1")
+
+
+def function_name(function: FunctionBlocks) -> str:
+    """Return the name of a called function in LLVM IR."""
+    return f'@"f {function.name}"'
+
+
+def argument_of(name: str) -> str:
+    """Return the name of the argument for a register."""
+    return f'"a {name}"'
