@@ -31,13 +31,32 @@ CHUNK_LANES = 32768
 _CHUNK_MEMORY_BYTES = 16 * 2**20
 
 
-_Calls: TypeAlias = "tuple[int, ...]"
+_Values: TypeAlias = "list[Array | None]"
+
+
+class _ActiveCall(Struct, frozen=True):
+    """A call: the block that ends in it, the lanes that made it, and what they passed to a pure function."""
+
+    block: int
+    lanes: Lanes
+    passed: _Values
+    memory_version: int
+
+
+class _Kept(Struct, frozen=True):
+    """The last results of a pure function, what was passed, and by which lanes."""
+
+    call: _ActiveCall
+    results: _Values
+
+
+_Calls: TypeAlias = "tuple[_ActiveCall, ...]"
 
 
 class _Group(Struct):
     """Lanes at the start of block `block`, with their registers. `waits` is True while the group must wait for others.
 
-    `calls` are the blocks that end in the calls that are active, outermost first.
+    `calls` are the calls that are active, outermost first.
     """
 
     calls: _Calls
@@ -49,7 +68,7 @@ class _Group(Struct):
     @property
     def place(self) -> tuple[int, ...]:
         """The place in program order. Groups with the same place can merge."""
-        return (*self.calls, self.block)
+        return (*(call.block for call in self.calls), self.block)
 
 
 def run_kernel(program: Program, launch: Launch, deadline: float | None = None, chosen: range | None = None) -> None:
@@ -79,6 +98,8 @@ class _ChunkRun:
         self._blocks = program.blocks
         self._chunk = chunk
         self._deadline = deadline
+        self._kept: dict[str, _Kept] = {}
+        self._memory_version = 0
         self._groups = [_Group((), 0, Lanes(chunk), program.initial_registers())]
 
     def run(self) -> None:
@@ -126,6 +147,9 @@ class _ChunkRun:
     def _step(self, group: _Group, block: CompiledBlock) -> None:
         """Run one block and move the group to the next one."""
         decision = block.function(group.lanes, group.registers)
+        if block.changes_memory:
+            self._memory_version += 1
+            self._kept.clear()
         if group.lanes.observer is not None:
             group.lanes.observer.step(group.lanes, block.block, decision)
         match block.block.terminator:
@@ -137,19 +161,41 @@ class _ChunkRun:
             case Switch(_, targets, line):
                 assert decision is not None, "a switch has an index"
                 self._switch(group, decision, targets, line)
-            case Invoke(_, entry):
-                group.calls, group.block = (*group.calls, group.block), entry
-                set_to_zero(group.registers, block.unset)
+            case Invoke(_, entry, following):
+                self._invoke(group, block, entry, following)
             case Return():
-                call = self._blocks[group.calls[-1]].block.terminator
-                assert isinstance(call, Invoke), "a call is active where a function returns"
-                group.calls, group.block = group.calls[:-1], call.following
+                self._return(group)
             case Exit():
                 self._chunk.retire(group.lanes)
                 self._groups.remove(group)
                 for other in self._groups:
                     other.waits = False
         group.waits = False
+
+    # ---- calls --------------------------------------------------------------------------------------------------
+
+    def _invoke(self, group: _Group, block: CompiledBlock, entry: int, following: int) -> None:
+        """Go to a function; or behind the call, if the same lanes passed the same to a pure function before."""
+        call, registers = block.call, group.registers
+        passed = [registers[slot] for slot in call.inputs] if call else []
+        kept = self._kept.get(call.function) if call else None
+        # Observers see all instructions.
+        if call and kept and group.lanes.observer is None and _is_same(kept.call, group.lanes, passed):
+            for slot, result in zip(call.outputs, kept.results, strict=True):
+                registers[slot] = result
+            group.block = following
+            return
+        group.calls = (*group.calls, _ActiveCall(group.block, group.lanes, passed, self._memory_version))
+        group.block = entry
+        set_to_zero(registers, block.unset)
+
+    def _return(self, group: _Group) -> None:
+        active = group.calls[-1]
+        block = self._blocks[active.block]
+        if block.call and active.memory_version == self._memory_version and _are_same(active.lanes, group.lanes):
+            self._kept[block.call.function] = _Kept(active, [group.registers[slot] for slot in block.call.outputs])
+        assert isinstance(block.block.terminator, Invoke), "a call is active where a function returns"
+        group.calls, group.block = group.calls[:-1], block.block.terminator.following
 
     def _branch(self, group: _Group, predicate: Array, places: tuple[int, int]) -> None:
         if predicate.all():
@@ -174,7 +220,7 @@ class _ChunkRun:
 
     def _live_slots(self, calls: _Calls, block: int) -> Iterator[int]:
         """Return the registers that a group at a block and its callers may still read."""
-        return chain(self._blocks[block].live_slots, *(self._blocks[call].kept_slots for call in calls))
+        return chain(self._blocks[block].live_slots, *(self._blocks[call.block].kept_slots for call in calls))
 
     def _split(self, group: _Group, parts: list[tuple[Bool, int]]) -> None:
         """Split a group by the blocks to which its lanes go."""
@@ -255,6 +301,21 @@ class _ChunkRun:
     @staticmethod
     def _line(block: CompiledBlock) -> int:
         return block.block.operations[0].line if block.block.operations else 0
+
+
+def _are_same(some: Lanes, others: Lanes) -> bool:
+    return some is others or (some.shape == others.shape and np.array_equal(some.flat_ids, others.flat_ids))
+
+
+def _is_same(call: _ActiveCall, lanes: Lanes, passed: _Values) -> bool:
+    """True if a call had the same lanes and the same arguments, bit by bit."""
+    return _are_same(call.lanes, lanes) and all(map(_are_equal, call.passed, passed))
+
+
+def _are_equal(some: Array | None, others: Array | None) -> bool:
+    if some is None or others is None or some is others:
+        return some is others
+    return some.dtype == others.dtype and np.array_equal(some, others)
 
 
 def check_launch(graph: KernelGraph, launch: Launch) -> None:

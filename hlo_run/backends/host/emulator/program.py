@@ -35,6 +35,7 @@ from hlo_run.backends.host.ptx.control_flow import (
     used_results,
 )
 from hlo_run.backends.host.ptx.instruction_set import CARRY, WRONG_OPERANDS, Operation
+from hlo_run.backends.host.ptx.purity import block_changes_memory, pure_functions
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -76,11 +77,20 @@ class Meeting(Struct, frozen=True):
     line: int
 
 
+class PureCall(Struct, frozen=True):
+    """The call of a pure function: the slots of the registers that it gets and sets."""
+
+    function: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 class CompiledBlock(Struct, frozen=True):
     """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read.
 
     If the block ends in a call, `kept_slots` are the registers that are read behind it, and `unset` those that the called function
-    may read before it sets them, with their types.
+    may read before it sets them, with their types. If the function is pure, `call` has its name, arguments and results.
+    `changes_memory` is True if the results of pure functions may change.
     """
 
     function: BlockFunction
@@ -89,6 +99,8 @@ class CompiledBlock(Struct, frozen=True):
     live_slots: tuple[int, ...]
     kept_slots: tuple[int, ...] = ()
     unset: tuple[tuple[int, np.dtype[Any]], ...] = ()
+    call: PureCall | None = None
+    changes_memory: bool = False
 
 
 class Program(Struct, frozen=True):
@@ -143,6 +155,7 @@ class _Compiler:
         self._variables = numbered_variables(graph)
         self._symbols = self._symbol_addresses()
         self._fixed = self._fixed_registers()
+        self._pure = pure_functions(graph)
 
     def compile(self) -> Program:
         sources = [self._function_source(block) for block in self._graph.blocks]
@@ -153,16 +166,21 @@ class _Compiler:
         return Program(self._graph, blocks, len(self._slots), self._variables, source, self._unset(0))
 
     def _compiled(self, block: Block, function: BlockFunction) -> CompiledBlock:
-        kept, unset = (), ()
+        kept, unset, call = (), (), None
         match block.terminator:
             case Invoke(name, entry, following):
                 called = self._graph.functions[name]
                 outputs = {self._slots[name] for name in called.outputs}
                 kept = tuple(slot for slot in self._live_slots(following) if slot not in outputs)
                 unset = self._unset(entry, called.inputs)
+                if name in self._pure:
+                    live = self._graph.blocks[entry].live_in
+                    inputs = tuple(self._slots[each] for each in live if each in called.inputs and each not in self._fixed)
+                    call = PureCall(name, inputs, tuple(sorted(outputs)))
             case _:
                 pass
-        return CompiledBlock(function, block, self._meeting(block), self._live_slots(block.index), kept, unset)
+        changes = block_changes_memory(block)
+        return CompiledBlock(function, block, self._meeting(block), self._live_slots(block.index), kept, unset, call, changes)
 
     def _unset(self, entry: int, inputs: frozenset[str] = frozenset()) -> tuple[tuple[int, np.dtype[Any]], ...]:
         """Return the registers that code may read before it sets them, with their types."""

@@ -10,6 +10,7 @@ from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
 from hlo_run.backends.host.jit.registers import Registers, place_of
+from hlo_run.backends.host.jit.results import KeptResults
 from hlo_run.backends.host.ptx.control_flow import (
     EFFECTS,
     Branch,
@@ -22,6 +23,7 @@ from hlo_run.backends.host.ptx.control_flow import (
     used_results,
 )
 from hlo_run.backends.host.ptx.instruction_set import WRONG_OPERANDS, Operation
+from hlo_run.backends.host.ptx.purity import changes_memory
 from hlo_run.backends.host.ptx.syntax import Register
 
 Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
@@ -57,6 +59,9 @@ class Body(Registers):
         """
         super().__init__(plan, module, phase)
         self._called = called
+        self._kept_results = KeptResults(plan, self.b)
+        calls = any(isinstance(plan.graph.blocks[index].terminator, Invoke) for index in phase.blocks)
+        self._has_record = calls or called is not None
         self._ending, self._decided = way
         self.jumps = jumps
         """Scalar code branches around loads that must not execute."""
@@ -142,13 +147,30 @@ class Body(Registers):
         head = [self._head(), "start:"]
         kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
         loads = self._load_slots()  # also writes to the prologue
-        body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
-        return "\n".join([*head, *kept, *self._prologue, *loads, *body])
+        begin = self._begin()
+        return "\n".join([*head, *kept, *self._prologue, *loads, *begin, *self.b.lines, "}"])
+
+    def _begin(self) -> list[str]:
+        """Return the lines that lead to the first block. A called function may return what it did at its last call."""
+        here, self.b.lines = self.b.lines, []
+        first = f"block{self.phase.entry}"
+        if self._called is not None:
+            self._kept_results.look_up(self._called, self._arguments(self._called), first)
+        else:
+            if self._has_record:
+                self._kept_results.reserve()
+            self.b.jump(first)
+        lines, self.b.lines = self.b.lines, here
+        return lines
+
+    def _arguments(self, function: FunctionBlocks) -> list[str]:
+        return [f"%{argument_of(name)}" for name, _ in self.plan.inputs(function)]
 
     def _head(self) -> str:
         if self._called is None:
             return f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{"
         inputs = "".join(f", i{width} %{argument_of(name)}" for name, width in self.plan.inputs(self._called))
+        inputs = self._kept_results.parameter + inputs
         result, name = self.plan.result_type(self._called), function_name(self._called)
         return f"define internal {result} {name}(ptr %st, ptr %fault, {PARAMETERS}{inputs}) noinline #0 {{"
 
@@ -159,11 +181,9 @@ class Body(Registers):
             self.b.do("ret void")
             return
         self._values.clear()
-        result_type, result = self.plan.result_type(self._called), "undef"
-        for number, (name, width) in enumerate(self.plan.outputs(self._called)):
-            bits = self.form(self.value(name), f"i{width}")
-            result = self.b.op(f"insertvalue {result_type} {result}, i{width} {bits}, {number}")
-        self.b.do(f"ret {result_type} {result}" if self.plan.outputs(self._called) else "ret void")
+        results = [self.form(self.value(name), f"i{width}") for name, width in self.plan.outputs(self._called)]
+        self._kept_results.keep(self._called, self._arguments(self._called), results)
+        self._kept_results.give(self._called, results)
 
     def _load_slots(self) -> list[str]:
         """Load the registers that are live into the phase. At the kernel's start, unset registers are 0."""
@@ -228,6 +248,8 @@ class Body(Registers):
             raise operation.unsupported()
         try:
             emit(self, operation)
+            if self._has_record and changes_memory(operation):
+                self._kept_results.forget()
         except WRONG_OPERANDS as error:
             raise operation.unsupported() from error
 
@@ -264,7 +286,7 @@ class Body(Registers):
         self.is_parallel = False
         plan, b = self.plan, self.b
         inputs = [f"i{width} {self.form(self.value(name), f'i{width}')}" for name, width in plan.inputs(function)]
-        arguments = ", ".join(("ptr %st", "ptr %fault", PARAMETERS, *inputs))
+        arguments = ", ".join((f"ptr %st, ptr %fault, {PARAMETERS}{self._kept_results.parameter}", *inputs))
         call = f"call {plan.result_type(function)} {function_name(function)}({arguments})"
         if not plan.outputs(function):
             b.do(call)

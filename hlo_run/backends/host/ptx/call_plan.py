@@ -20,9 +20,10 @@ _STAYS_IN_THE_KERNEL = MEETING_OPCODES | {"activemask", "exit"}
 
 MOST_COPIED = 5000
 """A kernel of at most so many instructions, with all functions copied, has no calls."""
-_SMALL = 100
+SMALL = 100
 """In longer kernels, functions of at most so many instructions are copied."""
-_MOST_WITH_MEETINGS = 100_000
+MOST_WITH_MEETINGS = 100_000
+"""Functions at which threads meet are copied into kernels of at most so many instructions."""
 _DEEPEST = 100
 
 
@@ -55,14 +56,20 @@ def plan_calls(module: Module, entry: Function) -> CallPlan:
     whole = _sizes(outlines, lambda _: True)[entry.name]
     if whole.instructions <= MOST_COPIED and whole.depth <= _DEEPEST:
         return CallPlan(frozenset(), recursive)
-    sizes = _sizes(outlines, lambda size: size.meets or _is_small(size))
-    chosen = _is_small if sizes[entry.name].instructions > _MOST_WITH_MEETINGS else lambda size: size.meets or _is_small(size)
+    chosen = _is_small_or_meets
     sizes = _sizes(outlines, chosen)
+    if sizes[entry.name].instructions > MOST_WITH_MEETINGS:
+        chosen = _is_small
+        sizes = _sizes(outlines, chosen)
     return CallPlan(frozenset(name for name, size in sizes.items() if name != entry.name and not chosen(size)), recursive)
 
 
+def _is_small_or_meets(size: _Size) -> bool:
+    return size.meets or _is_small(size)
+
+
 def _is_small(size: _Size) -> bool:
-    return size.instructions <= _SMALL and size.depth <= _DEEPEST
+    return size.instructions <= SMALL and size.depth <= _DEEPEST
 
 
 def _callees_first(module: Module, entry: str) -> tuple[dict[str, _Outline], frozenset[str]]:
