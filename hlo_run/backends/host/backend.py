@@ -53,8 +53,9 @@ class HostBackend:
     `checks` names the checks besides bounds and alignment, which are always on: names of `CHECKS`, or `all`.
     A run stops after `timeout_seconds` (0: never). With the check `statistics`, the attribute of that name describes the launches
     of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs executables that carry machine code, long
-    launches, and kernels that all devices together have launched so often that compiling pays, from the next run on; the emulator
-    runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
+    launches, long code (which it compiles sooner than the emulator), and kernels that all devices together have launched so often
+    that compiling pays, from the next run on; the emulator runs kernels that the JIT does not support, and all kernels if a check
+    needs it. With `in_order`,
     float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk. `watch`
     is told of every thunk that ran. Devices wait `wait_seconds` for each other, as `Patience` counts them.
     Raises UsageError for an unknown check or engine.

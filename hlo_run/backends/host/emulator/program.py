@@ -88,8 +88,8 @@ class PureCall(Struct, frozen=True):
 class CompiledBlock(Struct, frozen=True):
     """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read.
 
-    If the block ends in a call, `kept_slots` are the registers that are read behind it, and `unset` those that the called function
-    may read before it sets them, with their types. If the function is pure, `call` has its name, arguments and results.
+    If the block ends in a call, `kept_slots` are the registers that are read behind it, and `unset` those that the function may
+    read before it sets them, with their types. If the function is pure, `call` has its name, arguments and results.
     `changes_memory` is True if the results of pure functions may change.
     """
 

@@ -294,7 +294,8 @@ class Body(Registers):
         result = b.op(call)
         for number, (name, width) in enumerate(plan.outputs(function)):
             if name in self._stored:
-                b.do(f"store i{width} {b.op(f'extractvalue {plan.result_type(function)} {result}, {number}')}, ptr %{place_of(name)}")
+                bits = b.op(f"extractvalue {plan.result_type(function)} {result}, {number}")
+                b.do(f"store i{width} {bits}, ptr %{place_of(name)}")
 
     def _switch(self, index: int, register: str, targets: tuple[int, ...], line: int) -> None:
         bits = self.read(Register(register), "i32")

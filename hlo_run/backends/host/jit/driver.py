@@ -33,7 +33,10 @@ _ENDED = -1
 
 
 def write_module(graph: KernelGraph, shape: LaunchShape, *, vectors: bool = True) -> tuple[str, Plan]:
-    """Return the LLVM IR of a kernel launched with a shape, and its plan. Without `vectors` all code is scalar. Raises Unsupported."""
+    """Return the LLVM IR of a kernel launched with a shape, and its plan. Raises Unsupported.
+
+    Without `vectors` all code is scalar.
+    """
     vectors = vectors and shape.threads >= _WORTH_VECTORS
     plan = Plan(unroll(graph) if vectors else graph, shape)
     module = ModuleText()

@@ -30,7 +30,7 @@ GUESSED_TURNS = 32
 # Fewer instructions take about a millisecond: less than a second worker needs to start on a busy machine.
 _WORTH_SPREADING = 20_000_000
 LONG_CODE = 5000
-"""LLVM needs half a second for 1000 instructions, and more for each in longer code. It compiles kernels from this size quickly."""
+"""LLVM needs half a second for 1000 instructions, and more for each in longer code. From this size on it shall be quick."""
 _WORTH_OPTIMISING = 500_000
 """Threads, times turns of loops, that run an instruction in the time that optimising it takes."""
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")

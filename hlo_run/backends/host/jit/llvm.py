@@ -76,9 +76,7 @@ def _machine(level: int = OPTIMIZATION_LEVEL) -> Any:
     name, features = host_processor()
     target = binding.Target.from_default_triple()
     # Code and data may be anywhere in memory, so calls and constants must reach beyond 2 GiB.
-    return target.create_target_machine(
-        cpu=name, features=features, opt=level, reloc="pic", codemodel="jitdefault", jit=True
-    )
+    return target.create_target_machine(cpu=name, features=features, opt=level, reloc="pic", codemodel="jitdefault", jit=True)
 
 
 @functools.cache

@@ -228,7 +228,12 @@ class _Blocks:
         used = {name for names in self._flat.branch_targets.values() for name in names}
         for items in (self._flat.items, *(function.items for function in self._flat.called.values())):
             for item in items:
-                if isinstance(item, Operation) and item.opcode == "bra" and item.operands and isinstance(item.operands[0], Symbol):
+                if (
+                    isinstance(item, Operation)
+                    and item.opcode == "bra"
+                    and item.operands
+                    and isinstance(item.operands[0], Symbol)
+                ):
                     used.add(item.operands[0].name)
         return used
 
@@ -292,7 +297,7 @@ class _Blocks:
 
 def add_liveness(blocks: list[Block], functions: Mapping[str, FunctionBlocks]) -> None:
     """Set live_in and live_out of every block, function by function."""
-    ends = sorted(function.entry for function in functions.values()) + [len(blocks)]
+    ends = [*sorted(function.entry for function in functions.values()), len(blocks)]
     for start, end in pairwise([0, *ends]):
         _Liveness(blocks[start:end], functions).solve()
 

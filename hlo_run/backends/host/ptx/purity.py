@@ -15,7 +15,7 @@ _ORDERED = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
 
 def pure_functions(graph: KernelGraph) -> frozenset[str]:
-    """Return the called functions that may be skipped if their arguments and memory are those of an earlier call of the thread."""
+    """Return the called functions that a thread may skip if its arguments and memory are those of an earlier call."""
     if _passes_local_memory(graph):
         return frozenset()
     impure = {name for name, function in graph.functions.items() if not function.outputs}
