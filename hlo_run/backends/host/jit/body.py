@@ -370,8 +370,8 @@ def argument_of(name: str) -> str:
 class KeptResults:
     """Writes the code that keeps the last results of each pure function, so that a thread does not compute equal calls again.
 
-    The record of a thread's calls lies in the frame of its phase, in `%known`, which is a parameter of every called function. It has
-    a word per function, which is not 0 if its record is valid, then per function its arguments and results, a word each.
+    The record of a thread's calls lies in the frame of its phase, in `%known`, which is a parameter of every called function. It
+    has a word per function, which is not 0 if its record is valid, then per function its arguments and results, a word each.
     """
 
     def __init__(self, plan: Plan, b: Builder) -> None:
