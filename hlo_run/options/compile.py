@@ -89,7 +89,8 @@ class CompileOptions(XlaFlags):
     )
     ptxas_opt_level: str = flag(
         "",
-        "Run ptxas at this level (default: its own). It checks the PTX; the driver compiles PTX for the device by itself.",
+        "Run ptxas at this level (default: its own, and not on PTX of more than 300,000 characters). It checks the PTX; the "
+        "driver compiles PTX for the device by itself.",
         "N",
         ("", "0", "1", "2", "3"),
     )

@@ -290,7 +290,8 @@ class RunOptions:
     )
     host_engine: str = flag(
         "auto",
-        "Run kernels on Host in the emulator or in native code (jit). auto: jit for long or many launches, else the emulator.",
+        "Run kernels on Host in the emulator or in native code (jit). auto: jit for long or many launches and for "
+        "long code, else the emulator.",
         "NAME",
         ("auto", "emulator", "jit"),
         acts="host",

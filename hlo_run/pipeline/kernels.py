@@ -34,6 +34,8 @@ from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
 
+LONG_PTX = 300_000
+"""ptxas needs two seconds for PTX of so many characters, minutes for long functions. It only checks: the driver assembles PTX."""
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
 
@@ -187,16 +189,23 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
 
 
 def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str, user_file: str = "") -> None:
-    """Assemble the PTX if a ptxas is found, and pass its report to the observers; raises InternalError if ptxas rejects it."""
+    """Assemble the PTX if a ptxas is found, and pass its report to the observers; raises InternalError if ptxas rejects it.
+
+    Long PTX of ours is only checked if flags ask for ptxas.
+    """
     cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
     if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
+    level, refuses_spills = ctx.options.ptxas_opt_level, ctx.options.xla_gpu_fail_ptx_compilation_on_register_spilling
+    flags = (*ctx.options.ptxas_flags, *((f"-O{level}",) if level else ()))
+    if len(ptx) > LONG_PTX and not (flags or refuses_spills or user_file):
+        for observer in ctx.observers:
+            observer.note(kernel, "ptxas", lambda: f"not run, as the PTX has {len(ptx)} characters; --ptxas_opt_level=3 runs it")
+        return
     with _native("ptxas", kernel, user_file, "ptx", ptx):
-        level = ctx.options.ptxas_opt_level
-        flags = (*ctx.options.ptxas_flags, *((f"-O{level}",) if level else ()))
         reports = assemble(ptx, cuda_data_dir=cuda_data_dir, flags=flags)
     spilling = [report for report in reports if report.spill_store_bytes or report.spill_load_bytes]
-    if spilling and ctx.options.xla_gpu_fail_ptx_compilation_on_register_spilling:
+    if spilling and refuses_spills:
         raise UsageError(f"{spilling[0]}", hint="leave out --xla_gpu_fail_ptx_compilation_on_register_spilling")
     for observer in ctx.observers:
         observer.note(kernel, "ptxas", lambda: "\n".join(map(str, reports)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from hlo_run.cli import run
+from hlo_run.pipeline import kernels
 
 DOTS = """HloModule dots
 ENTRY e { a = f32[64,32] parameter(0)
@@ -123,6 +125,22 @@ def test_flags_of_ptxas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["--xla_gpu_ptx_compiler_extra_flags=--maxrregcount=32", "--xla_gpu_disable_gpuasm_optimizations", *dump]) == 0
     assert run(["--xla_gpu_ptx_compiler_extra_flags=--no-such-flag", *dump]) != 0
     assert "no-such-flag" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the ptxas of this test is a shell script")
+def test_ptxas_checks_long_ptx_only_if_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "bin" / "ptxas"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nexit 255\n", encoding="utf-8")
+    tool.chmod(0o755)
+    file = tmp_path / "m.hlo"
+    file.write_text(EXP)
+    arguments = ["--cache=off", f"--xla_gpu_cuda_data_dir={tmp_path}", f"--output={tmp_path}/m.hlox", str(file)]
+    assert run(arguments) != 0
+    monkeypatch.setattr(kernels, "LONG_PTX", 1000)
+    assert run(arguments) == 0
+    assert run(["--ptxas_opt_level=1", *arguments]) != 0
+    assert run(["--xla_gpu_fail_ptx_compilation_on_register_spilling", *arguments]) != 0
 
 
 def test_statistics_of_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

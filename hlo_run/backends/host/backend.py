@@ -21,7 +21,7 @@ from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.emulator.program import Program, compile_graph
 from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.jit import llvm
-from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, LONG_CODE, JitEngine, ReadyLaunch, has_loops
 from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.prepared import Prepared, kernel_launches
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, build_graph
@@ -53,8 +53,9 @@ class HostBackend:
     `checks` names the checks besides bounds and alignment, which are always on: names of `CHECKS`, or `all`.
     A run stops after `timeout_seconds` (0: never). With the check `statistics`, the attribute of that name describes the launches
     of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs executables that carry machine code, long
-    launches, and kernels that all devices together have launched so often that compiling pays, from the next run on; the emulator
-    runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
+    launches, long code (which it compiles sooner than the emulator), and kernels that all devices together have launched so often
+    that compiling pays, from the next run on; the emulator runs kernels that the JIT does not support, and all kernels if a check
+    needs it. With `in_order`,
     float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk. `watch`
     is told of every thunk that ran. Devices wait `wait_seconds` for each other, as `Patience` counts them.
     Raises UsageError for an unknown check or engine.
@@ -254,7 +255,7 @@ class HostBackend:
         if self._has_code:
             return True
         kernel = launch.kernel
-        return (kernel.ptx, kernel.name) in self._native or _work_of(graph, kernel) >= _WORTH_COMPILING
+        return (kernel.ptx, kernel.name) in self._native or _work_of(graph, kernel) >= _work_to_compile_at_once(graph)
 
     @property
     def native_kernels(self) -> int:
@@ -294,7 +295,17 @@ def _work_of(graph: KernelGraph, kernel: Kernel) -> int:
 
 
 def _work_to_compile(graph: KernelGraph) -> int:
-    return min(_WORTH_COMPILING, _COMPILING + _COMPILING_EACH * _instructions(graph))
+    """Return the work of all launches from which native code pays."""
+    return min(_work_to_compile_at_once(graph), _COMPILING + _COMPILING_EACH * _instructions(graph))
+
+
+def _work_to_compile_at_once(graph: KernelGraph) -> int:
+    """Return the work of one launch from which native code pays.
+
+    LLVM takes long for much code. It compiles very long code quickly, in less time than the emulator takes to get ready.
+    """
+    instructions = _instructions(graph)
+    return 0 if instructions >= LONG_CODE else max(_WORTH_COMPILING, _COMPILING_EACH * instructions)
 
 
 def _instructions(graph: KernelGraph) -> int:

@@ -1,14 +1,33 @@
-"""Device functions: calls of them are expanded, and what is passed may be read in other widths than it was written."""
+"""Device functions: they are copied or called, and what is passed may be read in other widths than it was written."""
 
 from __future__ import annotations
 
+import host_kernels
 import numpy as np
 import pytest
 from host_kernels import kernel, run_text
 
+from hlo_run.backends.host.jit.engine import JitEngine
+from hlo_run.backends.host.ptx import call_plan
 from hlo_run.errors import Unsupported
 
 
+@pytest.fixture
+def always_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels call all functions at which threads do not meet."""
+    monkeypatch.setattr(call_plan, "MOST_COPIED", 0)
+    monkeypatch.setattr(call_plan, "SMALL", 0)
+    monkeypatch.setattr(host_kernels, "JIT", JitEngine(in_order=True))  # the other one may know the same text with copies
+
+
+@pytest.fixture(params=["copied", "called"])
+def both_ways(request: pytest.FixtureRequest) -> None:
+    """Run a test with functions that are copied and with functions that are called."""
+    if request.param == "called":
+        request.getfixturevalue("always_called")
+
+
+@pytest.mark.usefixtures("both_ways")
 def test_device_functions() -> None:
     functions = """
 .func (.param .b32 func_retval0) square_or_zero(.param .b32 x, .param .b32 limit)
@@ -61,6 +80,7 @@ ld.param.{type} %{register}, [x]; st.param.{type} [result], %{register}; ret;
 """
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(
     ("store", "type_and_register", "load", "expected"),
     [
@@ -100,10 +120,127 @@ def test_device_functions_read_parameters_in_other_widths(store: str, type_and_r
     assert [hex(value) for value in out.tolist()] == [hex(expected)] * 32
 
 
-def test_calls_that_cannot_be_inlined_are_refused() -> None:
+_STEPS = """
+.func (.reg .b32 %out) steps(.reg .b32 %in)
+{
+.reg .pred %p; .reg .b32 %n;
+mov.u32 %out, 0; mov.u32 %n, %in;
+MORE:
+setp.le.u32 %p, %n, 1;
+@%p ret;
+add.u32 %out, %out, 1; shr.u32 %n, %n, 1;
+bra MORE;
+}
+.func (.reg .b32 %out) odd_steps(.reg .b32 %in)
+{
+.reg .pred %p; .reg .b32 %a; .reg .b32 %b;
+and.b32 %a, %in, 1; setp.eq.u32 %p, %a, 0;
+@%p bra EVEN;
+call (%a), steps, (%in); add.u32 %b, %in, 5; call (%b), steps, (%b);
+mad.lo.u32 %out, %a, 100, %b;
+ret;
+EVEN:
+mov.u32 %out, 7;
+}
+"""
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_threads_diverge_around_calls_and_in_functions() -> None:
+    body = """
+    setp.lt.u32 %q1, %i, 20;
+    @%q1 bra LOW;
+    call (%r1), odd_steps, (%i); add.u32 %r2, %r1, 1000;
+    bra BOTH;
+    LOW:
+    call (%r1), steps, (%i); call (%r3), odd_steps, (%r1); mad.lo.u32 %r2, %r3, 1000, %r1;
+    BOTH:
+    call (%r4), steps, (%r2);
+    add.s64 %d1, %p0, %w8; st.global.v2.u32 [%d1], {%r2, %r4};"""
+
+    def steps(n: int) -> int:
+        return max(0, n.bit_length() - 1)
+
+    def odd_steps(n: int) -> int:
+        return 100 * steps(n) + steps(n + 5) if n % 2 else 7
+
+    out = np.zeros((64, 2), np.uint32)
+    run_text(kernel(body, 1, _STEPS), [out], grid=2)
+    first = [odd_steps(steps(i)) * 1000 + steps(i) if i < 20 else odd_steps(i) + 1000 for i in range(64)]
+    assert out.tolist() == [[value, steps(value)] for value in first]
+
+
+@pytest.mark.usefixtures("always_called")
+def test_functions_that_call_the_next_one_twice_run_once() -> None:
+    """Copied, or computed at each call, the 48 functions would take 2^48 turns."""
+    functions = [".func (.reg .b32 %out) f0(.reg .b32 %in) { add.u32 %out, %in, 1; ret; }"]
+    for number in range(1, 48):
+        functions.append(f"""
+        .func (.reg .b32 %out) f{number}(.reg .b32 %in)
+        {{
+        .reg .b32 %a; .reg .b32 %b;
+        call (%a), f{number - 1}, (%in); call (%b), f{number - 1}, (%in);
+        add.u32 %out, %a, %b; ret;
+        }}""")
+    body = """
+    call (%r1), f20, (%i); call (%r2), f47, (%i); add.u32 %r1, %r1, %r2;
+    add.s64 %d1, %p0, %w4; st.global.u32 [%d1], %r1;"""
+    out = np.zeros(32, np.uint32)
+    run_text(kernel(body, 1, "\n".join(functions)), [out])
+    assert out.tolist() == [(i + 1) << 20 for i in range(32)]
+
+
+@pytest.mark.usefixtures("always_called")
+def test_results_are_not_kept_when_memory_changes() -> None:
+    functions = """
+    .func (.reg .b32 %out) read(.reg .b64 %place) { ld.global.u32 %out, [%place]; ret; }
+    .func (.reg .b32 %out) count(.reg .b64 %place)
+    {
+    .reg .b32 %a;
+    ld.global.u32 %a, [%place]; add.u32 %out, %a, 1; st.global.u32 [%place], %out; ret;
+    }
+    """
+    body = """
+    add.s64 %d1, %p0, %w4;
+    call (%r1), read, (%d1); call (%r2), read, (%d1);
+    st.global.u32 [%d1], 50; call (%r3), read, (%d1);
+    call (%r4), count, (%d1); call (%r4), count, (%d1); call (%r5), read, (%d1);
+    mad.lo.u32 %r6, %r1, 10, %r2; mad.lo.u32 %r6, %r6, 100, %r3; mad.lo.u32 %r6, %r6, 100, %r5;
+    st.global.u32 [%d1], %r6;"""
+    out = np.arange(32, dtype=np.uint32)
+    run_text(kernel(body, 1, functions), [out])
+    assert out.tolist() == [(11 * i * 100 + 50) * 100 + 52 for i in range(32)]
+
+
+_SHUFFLED = """
+.func (.reg .b32 %out) next(.reg .b32 %in) { shfl.sync.down.b32 %out, %in, 1, 31, -1; ret; }
+"""
+
+
+def test_threads_meet_in_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "call (%r1), next, (%i); add.s64 %d1, %p0, %w4; st.global.u32 [%d1], %r1;"
+    expected = [*range(1, 32), 31]
+    monkeypatch.setattr(call_plan, "MOST_COPIED", 0)
+    out = np.zeros(32, np.uint32)
+    run_text(kernel(body, 1, _SHUFFLED), [out])
+    assert out.tolist() == expected
+    # Too many copies of a function at which threads meet: the emulator calls it.
+    monkeypatch.setattr(host_kernels, "JIT", JitEngine())
+    monkeypatch.setattr(call_plan, "SMALL", 0)
+    monkeypatch.setattr(call_plan, "MOST_WITH_MEETINGS", 0)
+    out[:] = 0
+    with pytest.raises(Unsupported, match="threads meet in function 'next'") as caught:
+        run_text(kernel(body, 1, _SHUFFLED), [out])
+    assert out.tolist() == expected
+    assert "--host_engine=emulator" in caught.value.hint
+
+
+def test_calls_that_host_cannot_run_are_refused() -> None:
     for functions, call in (
         (".func f() { call.uni f; ret; }", "call.uni f;"),
+        (".func g(); .func f() { call.uni g; ret; } .func g() { call.uni f; ret; }", "call.uni f;"),
         (".extern .func g();", "call.uni g;"),
     ):
-        with pytest.raises(Unsupported, match=r"line \d+ of the PTX"):
+        with pytest.raises(Unsupported, match=r"line \d+ of the PTX") as caught:
             run_text(kernel(call, 0, functions), [])
+        assert "--platform=Interpreter" in caught.value.hint

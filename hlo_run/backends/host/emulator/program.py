@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias, assert_never
 
@@ -24,8 +24,18 @@ from hlo_run.backends.host.numerics import (
     float_numerics,
     integer_numerics,
 )
-from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
+from hlo_run.backends.host.ptx.control_flow import (
+    EFFECTS,
+    Block,
+    Branch,
+    Invoke,
+    KernelGraph,
+    Switch,
+    build_graph,
+    used_results,
+)
 from hlo_run.backends.host.ptx.instruction_set import CARRY, WRONG_OPERANDS, Operation
+from hlo_run.backends.host.ptx.purity import block_changes_memory, pure_functions
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -67,13 +77,30 @@ class Meeting(Struct, frozen=True):
     line: int
 
 
+class PureCall(Struct, frozen=True):
+    """The call of a pure function: the slots of the registers that it gets and sets."""
+
+    function: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 class CompiledBlock(Struct, frozen=True):
-    """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read."""
+    """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read.
+
+    If the block ends in a call, `kept_slots` are the registers that are read behind it, and `unset` those that the function may
+    read before it sets them, with their types. If the function is pure, `call` has its name, arguments and results.
+    `changes_memory` is True if the results of pure functions may change.
+    """
 
     function: BlockFunction
     block: Block
     meeting: Meeting | None
     live_slots: tuple[int, ...]
+    kept_slots: tuple[int, ...] = ()
+    unset: tuple[tuple[int, np.dtype[Any]], ...] = ()
+    call: PureCall | None = None
+    changes_memory: bool = False
 
 
 class Program(Struct, frozen=True):
@@ -84,15 +111,19 @@ class Program(Struct, frozen=True):
     slot_count: int
     variables: Mapping[int, Variable]
     source: str
-    entry_types: tuple[np.dtype[Any], ...]
+    unset: tuple[tuple[int, np.dtype[Any]], ...]
 
     def initial_registers(self) -> Registers:
         """Return the registers at the start. A register that is read before it is set is 0."""
         registers: Registers = [None] * self.slot_count
-        entry = self.blocks[0]
-        for slot, dtype in zip(entry.live_slots, self.entry_types, strict=True):
-            registers[slot] = np.zeros((1, 1), dtype)
+        set_to_zero(registers, self.unset)
         return registers
+
+
+def set_to_zero(registers: Registers, unset: Iterable[tuple[int, np.dtype[Any]]]) -> None:
+    """Give registers their initial value."""
+    for slot, dtype in unset:
+        registers[slot] = np.zeros((1, 1), dtype)
 
 
 def compile_program(module: Module, entry_name: str) -> Program:
@@ -124,19 +155,37 @@ class _Compiler:
         self._variables = numbered_variables(graph)
         self._symbols = self._symbol_addresses()
         self._fixed = self._fixed_registers()
+        self._pure = pure_functions(graph)
 
     def compile(self) -> Program:
         sources = [self._function_source(block) for block in self._graph.blocks]
         source = "\n".join(sources)
         namespace: dict[str, Any] = {**_NAMESPACE, **self._constants.arrays}
         exec(compile(source, f"<{self._graph.entry.name}>", "exec"), namespace)
-        blocks = tuple(
-            CompiledBlock(namespace[f"block_{block.index}"], block, self._meeting(block), self._live_slots(block))
-            for block in self._graph.blocks
-        )
-        entry_names = (name for name in self._graph.blocks[0].live_in if name not in self._fixed)
-        entry_types = tuple(NUMPY_OF_FORM[bits_form(self._registers[name])] for name in entry_names)
-        return Program(self._graph, blocks, len(self._slots), self._variables, source, entry_types)
+        blocks = tuple(self._compiled(block, namespace[f"block_{block.index}"]) for block in self._graph.blocks)
+        return Program(self._graph, blocks, len(self._slots), self._variables, source, self._unset(0))
+
+    def _compiled(self, block: Block, function: BlockFunction) -> CompiledBlock:
+        kept, unset, call = (), (), None
+        match block.terminator:
+            case Invoke(name, entry, following):
+                called = self._graph.functions[name]
+                outputs = {self._slots[name] for name in called.outputs}
+                kept = tuple(slot for slot in self._live_slots(following) if slot not in outputs)
+                unset = self._unset(entry, called.inputs)
+                if name in self._pure:
+                    live = self._graph.blocks[entry].live_in
+                    inputs = tuple(self._slots[each] for each in live if each in called.inputs and each not in self._fixed)
+                    call = PureCall(name, inputs, tuple(sorted(outputs)))
+            case _:
+                pass
+        changes = block_changes_memory(block)
+        return CompiledBlock(function, block, self._meeting(block), self._live_slots(block.index), kept, unset, call, changes)
+
+    def _unset(self, entry: int, inputs: frozenset[str] = frozenset()) -> tuple[tuple[int, np.dtype[Any]], ...]:
+        """Return the registers that code may read before it sets them, with their types."""
+        names = (name for name in self._graph.blocks[entry].live_in if name not in self._fixed and name not in inputs)
+        return tuple((self._slots[name], NUMPY_OF_FORM[bits_form(self._registers[name])]) for name in names)
 
     def _symbol_addresses(self) -> dict[str, tuple[str, int]]:
         """Return (space, address) of every variable and parameter."""
@@ -220,8 +269,8 @@ class _Compiler:
             case _:
                 assert_never(members)
 
-    def _live_slots(self, block: Block) -> tuple[int, ...]:
-        return tuple(self._slots[name] for name in block.live_in if name not in self._fixed)
+    def _live_slots(self, block: int) -> tuple[int, ...]:
+        return tuple(self._slots[name] for name in self._graph.blocks[block].live_in if name not in self._fixed)
 
 
 def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Access, Lanes
-from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Jump, Switch
+from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Invoke, Jump, Return, Switch
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.target import WARP_THREADS
 
@@ -185,7 +185,7 @@ def _instructions(block: Block) -> Counter[str]:
             kinds["branch"] += 1
         case Jump(target) if target != block.index + 1:
             kinds["branch"] += 1
-        case Exit():
+        case Exit() | Invoke() | Return():
             kinds["branch"] += 1
         case Branch() | Jump():
             pass  # A guarded instruction and a fall-through do not jump.

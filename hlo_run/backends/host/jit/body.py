@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from hlo_run.backends.host.jit.affine_sum import Affine
-from hlo_run.backends.host.jit.builder import ModuleText
+from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
 from hlo_run.backends.host.jit.registers import Registers, place_of
-from hlo_run.backends.host.ptx.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
+from hlo_run.backends.host.ptx.control_flow import (
+    EFFECTS,
+    Branch,
+    Exit,
+    FunctionBlocks,
+    Invoke,
+    Jump,
+    Return,
+    Switch,
+    used_results,
+)
 from hlo_run.backends.host.ptx.instruction_set import WRONG_OPERANDS, Operation
+from hlo_run.backends.host.ptx.purity import changes_memory
 from hlo_run.backends.host.ptx.syntax import Register
 
 Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
@@ -26,6 +37,8 @@ _LINES_PER_GATHER = 18
 # Vector code runs all blocks, scalar code only those on a thread's path.
 _MOST_BLOCKS = 16
 
+_WORD = 8
+
 
 class Body(Registers):
     """The function of one phase."""
@@ -39,9 +52,17 @@ class Body(Registers):
         *,
         jumps: bool = False,
         way: tuple[str, Mapping[int, int]] = ("", {}),
+        called: FunctionBlocks | None = None,
     ) -> None:
-        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided."""
+        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided.
+
+        With `called`, the blocks are those of a function that the kernel calls, which is code of a thread like any other.
+        """
         super().__init__(plan, module, phase)
+        self._called = called
+        self._kept_results = KeptResults(plan, self.b)
+        calls = any(isinstance(plan.graph.blocks[index].terminator, Invoke) for index in phase.blocks)
+        self._has_record = calls or called is not None
         self._ending, self._decided = way
         self.jumps = jumps
         """Scalar code branches around loads that must not execute."""
@@ -123,26 +144,60 @@ class Body(Registers):
         for number in self.phase.successors:
             self._arrive(number)
         self.b.label("leave")
-        self._store_place(-1)
-        self.b.do("ret void")
-        head = [
-            f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{",
-            "start:",
-        ]
+        self._leave()
+        head = [self._head(), "start:"]
         kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
         loads = self._load_slots()  # also writes to the prologue
-        body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
-        return "\n".join([*head, *kept, *self._prologue, *loads, *body])
+        begin = self._begin()
+        return "\n".join([*head, *kept, *self._prologue, *loads, *begin, *self.b.lines, "}"])
+
+    def _begin(self) -> list[str]:
+        """Return the lines that lead to the first block. A called function may return what it did at its last call."""
+        here, self.b.lines = self.b.lines, []
+        first = f"block{self.phase.entry}"
+        if self._called is not None:
+            self._kept_results.look_up(self._called, self._arguments(self._called), first)
+        else:
+            if self._has_record:
+                self._kept_results.reserve()
+            self.b.jump(first)
+        lines, self.b.lines = self.b.lines, here
+        return lines
+
+    def _arguments(self, function: FunctionBlocks) -> list[str]:
+        return [f"%{argument_of(name)}" for name, _ in self.plan.inputs(function)]
+
+    def _head(self) -> str:
+        if self._called is None:
+            return f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{"
+        inputs = "".join(f", i{width} %{argument_of(name)}" for name, width in self.plan.inputs(self._called))
+        inputs = self._kept_results.parameter + inputs
+        result, name = self.plan.result_type(self._called), function_name(self._called)
+        return f"define internal {result} {name}(ptr %st, ptr %fault, {PARAMETERS}{inputs}) noinline #0 {{"
+
+    def _leave(self) -> None:
+        """End the function; a called one returns its results."""
+        if self._called is None:
+            self._store_place(-1)
+            self.b.do("ret void")
+            return
+        self._values.clear()
+        results = [self.form(self.value(name), f"i{width}") for name, width in self.plan.outputs(self._called)]
+        self._kept_results.keep(self._called, self._arguments(self._called), results)
+        self._kept_results.give(self._called, results)
 
     def _load_slots(self) -> list[str]:
         """Load the registers that are live into the phase. At the kernel's start, unset registers are 0."""
+        inputs = dict(self.plan.inputs(self._called)) if self._called else {}
         here, self.b.lines = self.b.lines, []
         for name in self.plan.graph.blocks[self.phase.entry].live_in:
             if name not in self._stored:
                 continue
             type_name = self._stored[name]
             value = "0"
-            if self.phase.number:
+            if name in inputs:
+                value = f"%{argument_of(name)}"
+            elif self.phase.number and self._called is None:
                 value = self.load_slot(name, self.thread(), self.plan.width(name))
             self.b.do(f"store {type_name} {value}, ptr %{place_of(name)}")
         lines, self.b.lines = self.b.lines, here
@@ -194,6 +249,8 @@ class Body(Registers):
             raise operation.unsupported()
         try:
             emit(self, operation)
+            if self._has_record and changes_memory(operation):
+                self._kept_results.forget()
         except WRONG_OPERANDS as error:
             raise operation.unsupported() from error
 
@@ -218,9 +275,28 @@ class Body(Registers):
                 self.b.branch(condition, yes, no)
             case Switch(register, targets, line):
                 self._switch(index, register, targets, line)
-            case Exit():
+            case Invoke(function, _, following):
+                self._invoke(self.plan.graph.functions[function])
+                self.b.jump(self._way(index, following))
+            case Exit() | Return():
                 self.b.jump("leave")
         self._write_detours()
+
+    def _invoke(self, function: FunctionBlocks) -> None:
+        """Call a function with its inputs, and keep its outputs."""
+        self.is_parallel = False
+        plan, b = self.plan, self.b
+        inputs = [f"i{width} {self.form(self.value(name), f'i{width}')}" for name, width in plan.inputs(function)]
+        arguments = ", ".join((f"ptr %st, ptr %fault, {PARAMETERS}{self._kept_results.parameter}", *inputs))
+        call = f"call {plan.result_type(function)} {function_name(function)}({arguments})"
+        if not plan.outputs(function):
+            b.do(call)
+            return
+        result = b.op(call)
+        for number, (name, width) in enumerate(plan.outputs(function)):
+            if name in self._stored:
+                bits = b.op(f"extractvalue {plan.result_type(function)} {result}, {number}")
+                b.do(f"store i{width} {bits}, ptr %{place_of(name)}")
 
     def _switch(self, index: int, register: str, targets: tuple[int, ...], line: int) -> None:
         bits = self.read(Register(register), "i32")
@@ -279,3 +355,87 @@ class Body(Registers):
                 self.state(PLACES), self.b.op(f"mul nuw nsw i64 {self.b.resize(self.thread(), 'i32', 'i64')}, 4")
             )
             self.b.do(f"store i32 {number}, ptr {place}, align 4, !llvm.access.group !1")
+
+
+def function_name(function: FunctionBlocks) -> str:
+    """Return the name of a called function in LLVM IR."""
+    return f'@"f {function.name}"'
+
+
+def argument_of(name: str) -> str:
+    """Return the name of the argument for a register."""
+    return f'"a {name}"'
+
+
+class KeptResults:
+    """Writes the code that keeps the last results of each pure function, so that a thread does not compute equal calls again.
+
+    The record of a thread's calls lies in the frame of its phase, in `%known`, which is a parameter of every called function. It
+    has a word per function, which is not 0 if its record is valid, then per function its arguments and results, a word each.
+    """
+
+    def __init__(self, plan: Plan, b: Builder) -> None:
+        self._plan = plan
+        self._b = b
+        self._count = len(plan.remembered)
+
+    @property
+    def parameter(self) -> str:
+        """The parameter or argument that passes the record on; empty if no function is pure."""
+        return ", ptr %known" if self._count else ""
+
+    def reserve(self) -> None:
+        """Reserve the record in a phase's frame."""
+        if self._count:
+            words = self._count * (1 + self._plan.record_words)
+            self._b.do(f"%known = alloca [{words} x i64], align {_WORD}")
+            self.forget()
+
+    def forget(self) -> None:
+        """Make all records invalid, as memory may have changed."""
+        if self._count:
+            name = "llvm.memset.p0.i64"
+            self._b.module.declarations[name] = f"declare void @{name}(ptr, i8, i64, i1)"
+            self._b.do(f"call void @{name}(ptr %known, i8 0, i64 {_WORD * self._count}, i1 false)")
+
+    def look_up(self, function: FunctionBlocks, arguments: Sequence[str], unknown: str) -> None:
+        """Return the kept results if the arguments are those of the record, else go to the block `unknown`."""
+        number = self._plan.remembered.get(function.name)
+        if number is None:
+            self._b.jump(unknown)
+            return
+        b, plan = self._b, self._plan
+        valid = b.op(f"load i64, ptr {b.pointer('%known', str(_WORD * number))}")
+        same = b.compare("ne", "i64", valid, "0")
+        for place, ((_, width), argument) in enumerate(zip(plan.inputs(function), arguments, strict=True)):
+            kept = b.op(f"load i{width}, ptr {self._place(number, place)}")
+            same = b.binary("and", "i1", same, b.compare("eq", f"i{width}", kept, argument))
+        known = b.fresh("known")
+        b.branch(same, known, unknown)
+        b.label(known)
+        first = len(plan.inputs(function))
+        outputs = enumerate(plan.outputs(function), first)
+        results = [b.op(f"load i{width}, ptr {self._place(number, place)}") for place, (_, width) in outputs]
+        self.give(function, results)
+
+    def keep(self, function: FunctionBlocks, arguments: Sequence[str], results: Sequence[str]) -> None:
+        """Store arguments and results in the record."""
+        number = self._plan.remembered.get(function.name)
+        if number is None:
+            return
+        b, plan = self._b, self._plan
+        widths = [width for _, width in (*plan.inputs(function), *plan.outputs(function))]
+        for place, (width, value) in enumerate(zip(widths, (*arguments, *results), strict=True)):
+            b.do(f"store i{width} {value}, ptr {self._place(number, place)}")
+        b.do(f"store i64 1, ptr {b.pointer('%known', str(_WORD * number))}")
+
+    def give(self, function: FunctionBlocks, results: Sequence[str]) -> None:
+        """Return from a function."""
+        kind, result = self._plan.result_type(function), "undef"
+        for number, ((_, width), bits) in enumerate(zip(self._plan.outputs(function), results, strict=True)):
+            result = self._b.op(f"insertvalue {kind} {result}, i{width} {bits}, {number}")
+        self._b.do(f"ret {kind} {result}" if results else "ret void")
+
+    def _place(self, number: int, word: int) -> str:
+        offset = self._count + number * self._plan.record_words + word
+        return self._b.pointer("%known", str(_WORD * offset))

@@ -15,11 +15,11 @@ from hlo_run.backends.host.jit.body import CANCELLED, Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.emitters import EMITTERS
 from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
-from hlo_run.backends.host.jit.phases import Phase
+from hlo_run.backends.host.jit.phases import Phase, function_phase
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
 from hlo_run.backends.host.jit.threads import write_exchange
 from hlo_run.backends.host.jit.ways import find_ways
-from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.control_flow import Invoke, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Register
 from hlo_run.backends.host.ptx.unroll import unroll
@@ -32,16 +32,23 @@ _WORTH_VECTORS = 8
 _ENDED = -1
 
 
-def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
-    """Return the LLVM IR of a kernel launched with a shape, and its plan. Raises Unsupported."""
-    plan = Plan(unroll(graph) if shape.threads >= _WORTH_VECTORS else graph, shape)
+def write_module(graph: KernelGraph, shape: LaunchShape, *, vectors: bool = True) -> tuple[str, Plan]:
+    """Return the LLVM IR of a kernel launched with a shape, and its plan. Raises Unsupported.
+
+    Without `vectors` all code is scalar.
+    """
+    vectors = vectors and shape.threads >= _WORTH_VECTORS
+    plan = Plan(unroll(graph) if vectors else graph, shape)
     module = ModuleText()
     versions: dict[int, list[_Version]] = {}
     exchanges: set[int] = set()
     for phase in plan.phases:
-        versions[phase.number] = _write_phase(plan, module, phase)
+        versions[phase.number] = _write_phase(plan, module, phase, vectors=vectors)
         if write_exchange(plan, module, phase):
             exchanges.add(phase.number)
+    for function in plan.graph.functions.values():
+        phase = function_phase(plan.graph, function)
+        module.functions.append(Body(plan, module, phase, EMITTERS, jumps=True, called=function).write())
     _Driver(plan, module, versions, exchanges).write()
     name, features = host_processor()
     width = vector_bits()
@@ -56,17 +63,22 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
 
 
 class _Version(Struct, frozen=True):
-    """One function of a phase: name suffix, whether its threads are independent, and whether vectors pay."""
+    """One function of a phase: name suffix, whether its threads are independent, whether vectors pay, whether to inline it."""
 
     ending: str
     is_parallel: bool
     pays: bool
+    inline: bool = True
 
 
-def _write_phase(plan: Plan, module: ModuleText, phase: Phase) -> list[_Version]:
+def _write_phase(plan: Plan, module: ModuleText, phase: Phase, *, vectors: bool) -> list[_Version]:
     """Write a phase. If only its ways pay as vectors, also write each of them. The last version is the whole phase."""
+    has_calls = any(isinstance(plan.graph.blocks[index].terminator, Invoke) for index in phase.blocks)
+    if has_calls or (not vectors and plan.threads >= _WORTH_VECTORS):
+        module.functions.append(Body(plan, module, phase, EMITTERS, jumps=True).write())
+        return [_Version("", False, False, inline=False)]
     whole = _write_version(plan, module, phase, "", {})
-    if whole.pays or not whole.is_parallel or plan.threads < _WORTH_VECTORS:
+    if whole.pays or not whole.is_parallel or not vectors:
         return [whole]
     ways = find_ways(plan, phase)
     if ways is None:
@@ -214,7 +226,7 @@ class _Driver:
     def _all_threads(self, phase: Phase, version: _Version) -> None:
         threads = self._plan.threads
         if threads == 1:
-            self._call(phase, "0", "0", "alwaysinline")
+            self._call(phase, "0", "0", "alwaysinline" if version.inline else "noinline")
             return
         if self._plan.is_one_loop:
             self._one_loop(phase, version)
@@ -244,7 +256,7 @@ class _Driver:
 
     def _lanes(self, phase: Phase, warp: str, count: str, version: _Version) -> None:
         with self.b.loop(count, "lane") as lane:
-            self._call(phase, warp, lane.index, "alwaysinline", ending=version.ending)
+            self._call(phase, warp, lane.index, "alwaysinline" if version.inline else "noinline", ending=version.ending)
             lane.metadata = self._module.parallel_loop(vectors=version.pays) if version.is_parallel else ""
 
     def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault", ending: str = "") -> None:

@@ -29,6 +29,10 @@ GUESSED_TURNS = 32
 """The assumed trip count of loops when the work of a launch is estimated."""
 # Fewer instructions take about a millisecond: less than a second worker needs to start on a busy machine.
 _WORTH_SPREADING = 20_000_000
+LONG_CODE = 5000
+"""LLVM needs half a second for 1000 instructions, and more for each in longer code. From this size on it shall be quick."""
+_WORTH_OPTIMISING = 500_000
+"""Threads, times turns of loops, that run an instruction in the time that optimising it takes."""
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 
@@ -147,7 +151,9 @@ class JitEngine:
     def _request(self, graph: KernelGraph, launch: Launch, workers: int, deadline: float | None) -> _Request:
         begin = time.perf_counter()
         shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
-        text, plan = write_module(graph, shape)
+        is_quick = self._is_quick(graph, launch)
+        text, plan = write_module(graph, shape, vectors=not is_quick)
+        text = llvm.QUICK + text if is_quick else text
         self.compile_seconds += time.perf_counter() - begin
         return _Request(launch.kernel.name, self._key(launch, workers, deadline), text, plan)
 
@@ -170,6 +176,12 @@ class JitEngine:
     def _weight(self, graph: KernelGraph, launch: Launch) -> int:
         traits = self._traits_of(graph, launch)
         return traits.operations * (GUESSED_TURNS if traits.loops else 1) * launch.block_threads * launch.grid_blocks
+
+    def _is_quick(self, graph: KernelGraph, launch: Launch) -> bool:
+        """True if optimising the code would take longer than it saves."""
+        traits = self._traits_of(graph, launch)
+        runs = launch.block_threads * launch.grid_blocks * (GUESSED_TURNS if traits.loops else 1)
+        return traits.operations >= LONG_CODE and runs < _WORTH_OPTIMISING
 
     def _traits_of(self, graph: KernelGraph, launch: Launch) -> _Traits:
         key = (launch.kernel.ptx, launch.kernel.name)

@@ -26,6 +26,9 @@ _WORTH_PROCESSES = 4
 # ELF's machine numbers of processors.
 _ELF_MACHINES = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 
+QUICK = "; compile quickly\n"
+"""The first line of a module that LLVM shall hardly optimise."""
+
 OFFERED: dict[str, bytes] = {}
 """Object code that an executable carries, by the digest of its text. It takes precedence over the cache."""
 
@@ -68,14 +71,12 @@ def version() -> str:
 
 
 @functools.cache
-def _machine() -> Any:
+def _machine(level: int = OPTIMIZATION_LEVEL) -> Any:
     binding = _binding()
     name, features = host_processor()
     target = binding.Target.from_default_triple()
     # Code and data may be anywhere in memory, so calls and constants must reach beyond 2 GiB.
-    return target.create_target_machine(
-        cpu=name, features=features, opt=OPTIMIZATION_LEVEL, reloc="pic", codemodel="jitdefault", jit=True
-    )
+    return target.create_target_machine(cpu=name, features=features, opt=level, reloc="pic", codemodel="jitdefault", jit=True)
 
 
 @functools.cache
@@ -98,6 +99,8 @@ def compile_object(text: str, kernel: str = "") -> bytes:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise InternalError("LLVM rejects the JIT's IR", notes=tuple(lines[:12])) from error
         module.triple = binding.get_default_triple()
+        if text.startswith(QUICK):
+            return _quick_object(module)
         tuning = binding.create_pipeline_tuning_options(speed_level=OPTIMIZATION_LEVEL)
         tuning.slp_vectorization = False
         tuning.loop_vectorization = True
@@ -106,6 +109,19 @@ def compile_object(text: str, kernel: str = "") -> bytes:
         builder = binding.create_pass_builder(_machine(), tuning)
         builder.getModulePassManager().run(module, builder)
         return bytes(_machine().emit_object(module))
+
+
+def _quick_object(module: Any) -> bytes:
+    """Return object code after the passes that make code short: registers instead of memory, and no empty blocks."""
+    binding, machine = _binding(), _machine(0)
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=0))
+    passes = binding.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
+    return bytes(machine.emit_object(module))
 
 
 def digest_of(text: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hlo_run.backends.host.ptx.control_flow import Block, Exit, KernelGraph
+from hlo_run.backends.host.ptx.control_flow import Block, Exit, FunctionBlocks, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.errors import Unsupported
 
 
 class Phase(Struct, frozen=True):
@@ -48,6 +49,18 @@ def cut_phases(graph: KernelGraph) -> tuple[Phase, ...]:
                 entries.append(end)
     numbers = {entry: number for number, entry in enumerate([0, *sorted(seen - {0})])}
     return tuple(_phase(blocks, entry, bodies[entry], numbers) for entry in numbers)
+
+
+def function_phase(graph: KernelGraph, function: FunctionBlocks) -> Phase:
+    """Return the code of a called function as a phase. Raises Unsupported if threads meet in it."""
+    blocks = graph.blocks
+    inside, ends = _reach(blocks, function.entry)
+    if ends or blocks[function.entry].cut is not None:
+        raise Unsupported(
+            f"threads meet in function '{function.name}', which kernel '{graph.entry.name}' calls",
+            hint="the emulator runs it: --host_engine=emulator",
+        )
+    return _phase(blocks, function.entry, (inside, []), {function.entry: 0})
 
 
 def _phase(blocks: list[Block], entry: int, body: tuple[list[int], list[int]], numbers: dict[int, int]) -> Phase:

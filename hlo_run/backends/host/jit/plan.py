@@ -11,8 +11,9 @@ from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SH
 from hlo_run.backends.host.jit.affine import PureValues
 from hlo_run.backends.host.jit.guard import Guard, choose_loops
 from hlo_run.backends.host.jit.phases import cut_phases
-from hlo_run.backends.host.ptx.control_flow import KernelGraph, single_definitions
+from hlo_run.backends.host.ptx.control_flow import FunctionBlocks, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
+from hlo_run.backends.host.ptx.purity import pure_functions
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -115,6 +116,9 @@ class Plan:
         self.provenance = _provenance(graph, self.addresses)
         self.dirty = _dirty_registers(graph)
         self.slots, self.slot_bytes = self._place_slots()
+        self.remembered = {name: number for number, name in enumerate(sorted(pure_functions(graph)))}
+        """The number of each called function whose last results are kept."""
+        self.record_words = max((self._record_words(graph.functions[name]) for name in self.remembered), default=0)
 
     @property
     def has_cuts(self) -> bool:
@@ -135,6 +139,23 @@ class Plan:
         """Return the bits of a register; 1 for a predicate."""
         type_name = self.registers[name]
         return 1 if type_name == "pred" else max(16, int(type_name.lstrip("bsuf")))
+
+    def inputs(self, function: FunctionBlocks) -> list[tuple[str, int]]:
+        """Return the registers that a called function gets, with their bits."""
+        live = self.graph.blocks[function.entry].live_in
+        return [(name, self.width(name)) for name in live if name in function.inputs and self.is_stored(name)]
+
+    def outputs(self, function: FunctionBlocks) -> list[tuple[str, int]]:
+        """Return the registers that a called function returns, with their bits."""
+        return [(name, self.width(name)) for name in sorted(function.outputs) if self.is_stored(name)]
+
+    def _record_words(self, function: FunctionBlocks) -> int:
+        return len(self.inputs(function)) + len(self.outputs(function))
+
+    def result_type(self, function: FunctionBlocks) -> str:
+        """Return the type in LLVM IR of what a called function returns."""
+        outputs = self.outputs(function)
+        return f"{{ {', '.join(f'i{width}' for _, width in outputs)} }}" if outputs else "void"
 
     def is_stored(self, name: str) -> bool:
         """True if the register must be kept between blocks, because it cannot be computed again."""

@@ -3,23 +3,25 @@
 A block ends at a branch, at a guarded instruction, and before every instruction that synchronises threads (barriers, shuffles,
 votes). A guarded instruction becomes a branch around a block of its own, so engines need no predication. Since threads meet only
 at the start of a block, an engine makes them wait between blocks, never inside one.
+
+Functions that the kernel calls follow its own blocks. A call ends a block, and so does a return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from hlo_run.backends.host.ptx.inline_calls import FlatFunction, flatten
+from hlo_run.backends.host.ptx.call_plan import MEETING_OPCODES
+from hlo_run.backends.host.ptx.calls import Call, FlatFunction, Item, flatten
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Function, Instruction, Label, Module, Register, Symbol, Variable
 from hlo_run.errors import ParseError, Unsupported, Where
 
 _JUMPS = frozenset(("bra", "brx", "ret", "exit"))
-MEETING_OPCODES = frozenset(("bar", "barrier", "shfl", "vote", "match", "redux", "elect"))
-"""Instructions that the threads of a warp or block execute together."""
 EFFECTS = frozenset(("ld", "ldu", "st", "atom", "red", "trap")) | MEETING_OPCODES
 """Instructions that have effects besides their result registers, or may fault."""
 _CUT_OPCODES = MEETING_OPCODES | {"activemask"}
@@ -56,7 +58,21 @@ class Exit(Struct, frozen=True):
     """The thread ends."""
 
 
-Terminator: TypeAlias = Jump | Branch | Switch | Exit
+class Invoke(Struct, frozen=True):
+    """Call `function`, whose code begins at block `entry`, then go to block `following`."""
+
+    function: str
+    entry: int
+    following: int
+
+
+class Return(Struct, frozen=True):
+    """Go on behind the call of `function`."""
+
+    function: str
+
+
+Terminator: TypeAlias = Jump | Branch | Switch | Exit | Invoke | Return
 
 
 class Block(Struct):
@@ -81,7 +97,7 @@ class Block(Struct):
         return first if first and first.opcode in _CUT_OPCODES else None
 
     def successors(self) -> tuple[int, ...]:
-        """Return the indices of the blocks that may follow; none after an exit."""
+        """Return the indices of the blocks of the same function that may follow; none after an exit or a return."""
         match self.terminator:
             case Jump(target):
                 return (target,)
@@ -89,8 +105,25 @@ class Block(Struct):
                 return (taken, otherwise)
             case Switch(_, targets):
                 return targets
-            case Exit():
+            case Invoke(_, _, following):
+                return (following,)
+            case Exit() | Return():
                 return ()
+
+
+class FunctionBlocks(Struct, frozen=True):
+    """A function that the kernel calls: its blocks from `entry` up to `end`, and the registers that calls set and read."""
+
+    name: str
+    entry: int
+    end: int
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+
+    @property
+    def blocks(self) -> range:
+        """The indices of its blocks."""
+        return range(self.entry, self.end)
 
 
 class Storage(Struct, frozen=True):
@@ -101,7 +134,7 @@ class Storage(Struct, frozen=True):
 
 
 class KernelGraph(Struct):
-    """One kernel, ready for an engine.
+    """One kernel, ready for an engine. `functions` are those that it calls.
 
     `variables` has the variables in `.global` and `.const`. `shared` and `local` have the offsets of the others. Unsized
     `.extern .shared` arrays all have the offset behind the sized ones.
@@ -110,6 +143,7 @@ class KernelGraph(Struct):
     entry: Function
     blocks: list[Block]
     registers: Mapping[str, str]
+    functions: Mapping[str, FunctionBlocks] = field(default_factory=dict[str, FunctionBlocks])
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     shared: Storage = field(default_factory=lambda: Storage({}, 0))
     local: Storage = field(default_factory=lambda: Storage({}, 0))
@@ -124,9 +158,10 @@ def build_graph(module: Module, entry_name: str) -> KernelGraph:
         flat = flatten(module, entry_name)
     except Unsupported as error:
         raise Unsupported(error.message, error.where, error.hint, (*error.notes, f"in kernel '{entry_name}'")) from error
-    blocks = _Blocks(flat).build()
-    _add_liveness(blocks)
-    graph = KernelGraph(flat.entry, blocks, flat.registers)
+    writer = _Blocks(flat)
+    blocks = writer.build()
+    add_liveness(blocks, writer.functions)
+    graph = KernelGraph(flat.entry, blocks, flat.registers, writer.functions)
     graph.variables = {name: item for name, item in flat.variables.items() if item.space in ("global", "const")}
     graph.shared = _place(flat, "shared")
     graph.local = _place(flat, "local")
@@ -148,7 +183,7 @@ class _Draft(Struct):
     """A block whose jumps still name labels. Without `jump` the block falls through."""
 
     operations: list[Operation] = field(default_factory=list[Operation])
-    jump: Operation | None = None
+    jump: Operation | Call | Terminator | None = None
     skips_next: Operation | None = None
 
 
@@ -157,18 +192,33 @@ class _Blocks:
         self._flat = flat
         self._drafts: list[_Draft] = [_Draft()]
         self._labels: dict[str, int] = {}
+        self.functions: dict[str, FunctionBlocks] = {}
 
     def build(self) -> list[Block]:
         used = self._used_labels()
-        for item in self._flat.items:
-            if isinstance(item, Label):
-                self._label(item, item.name in used)
-            else:
-                self._operation(item)
-        blocks = [Block(index, draft.operations, self._terminator(index, draft)) for index, draft in enumerate(self._drafts)]
+        self._add(self._flat.items, used)
         # A kernel that runs past its end exits.
-        blocks.append(Block(len(blocks), [], Exit()))
-        return blocks
+        self._exit = len(self._drafts)
+        self._drafts.append(_Draft(jump=Exit()))
+        for name, function in self._flat.called.items():
+            entry = len(self._drafts)
+            self._drafts.append(_Draft())
+            self._add(function.items, used)
+            self._drafts[-1].jump = Return(name)
+            end = len(self._drafts)
+            self.functions[name] = FunctionBlocks(name, entry, end, frozenset(function.inputs), frozenset(function.outputs))
+        return [Block(index, draft.operations, self._terminator(index, draft)) for index, draft in enumerate(self._drafts)]
+
+    def _add(self, items: Iterable[Item], used: set[str]) -> None:
+        for item in items:
+            match item:
+                case Label():
+                    self._label(item, item.name in used)
+                case Call():
+                    self._drafts[-1].jump = item
+                    self._drafts.append(_Draft())
+                case Operation():
+                    self._operation(item)
 
     def _where(self, line: int) -> Where:
         return Where(f"{self._flat.entry.name}.ptx", line, 1)
@@ -176,9 +226,15 @@ class _Blocks:
     def _used_labels(self) -> set[str]:
         """Return the labels that are jump targets. Other labels need not end a block."""
         used = {name for names in self._flat.branch_targets.values() for name in names}
-        for item in self._flat.items:
-            if isinstance(item, Operation) and item.opcode == "bra" and item.operands and isinstance(item.operands[0], Symbol):
-                used.add(item.operands[0].name)
+        for items in (self._flat.items, *(function.items for function in self._flat.called.values())):
+            for item in items:
+                if (
+                    isinstance(item, Operation)
+                    and item.opcode == "bra"
+                    and item.operands
+                    and isinstance(item.operands[0], Symbol)
+                ):
+                    used.add(item.operands[0].name)
         return used
 
     def _label(self, label: Label, is_used: bool) -> None:
@@ -209,11 +265,15 @@ class _Blocks:
         jump = draft.jump
         if jump is None:
             return Jump(index + 1)
+        if isinstance(jump, Call):
+            return Invoke(jump.function, self.functions[jump.function].entry, index + 1)
+        if not isinstance(jump, Operation):
+            return jump
         if jump.opcode == "brx":
             return self._switch(jump)
         if jump.opcode == "bra" and not jump.operands:
             raise jump.unsupported()
-        target = len(self._drafts) if jump.opcode != "bra" else self._target(jump.operands[0], jump.instruction)
+        target = self._exit if jump.opcode != "bra" else self._target(jump.operands[0], jump.instruction)
         guard = jump.instruction.guard
         if guard is not None:
             return Branch(guard.register.name, guard.negated, target, index + 1)
@@ -235,44 +295,92 @@ class _Blocks:
         return self._labels[operand.name]
 
 
-def _add_liveness(blocks: list[Block]) -> None:
-    """Set live_in and live_out of every block: backward data-flow iteration with sets as bits of integers."""
-    numbers: dict[str, int] = {}
-    names: list[str] = []
+def add_liveness(blocks: list[Block], functions: Mapping[str, FunctionBlocks]) -> None:
+    """Set live_in and live_out of every block, function by function."""
+    ends = [*sorted(function.entry for function in functions.values()), len(blocks)]
+    for start, end in pairwise([0, *ends]):
+        _Liveness(blocks[start:end], functions).solve()
 
-    def bit(name: str) -> int:
-        if name not in numbers:
-            numbers[name] = len(names)
-            names.append(name)
-        return 1 << numbers[name]
 
-    uses = [0] * len(blocks)
-    kills = [0] * len(blocks)
-    for block in blocks:
-        used = killed = 0
-        for name, is_write in _accesses(block):
-            if is_write:
-                killed |= bit(name)
-            elif not killed & bit(name):
-                used |= bit(name)
-        uses[block.index], kills[block.index] = used, killed
-    live_in = list(uses)
-    live_out = [0] * len(blocks)
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(blocks):
-            index = block.index
-            out = 0
-            for successor in block.successors():
-                out |= live_in[successor]
-            live_out[index] = out
-            new = uses[index] | (out & ~kills[index])
-            changed = changed or new != live_in[index]
-            live_in[index] = new
-    for block in blocks:
-        block.live_in = tuple(sorted(_members(live_in[block.index], names)))
-        block.live_out = tuple(sorted(_members(live_out[block.index], names)))
+class _Liveness:
+    """Backward data-flow iteration with sets as bits of integers. Only registers that a block may read from another have bits."""
+
+    def __init__(self, blocks: list[Block], functions: Mapping[str, FunctionBlocks]) -> None:
+        self._blocks = blocks
+        self._functions = functions
+        self._first = blocks[0].index
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._members: dict[int, tuple[str, ...]] = {}
+
+    def solve(self) -> None:
+        blocks, first = self._blocks, self._first
+        accesses = [_used_and_killed(block) for block in blocks]
+        at_end = [self._read_behind(block) for block in blocks]
+        self._names = sorted(set[str]().union(*(used for used, _ in accesses), *at_end))
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        uses = [self._bits(used) for used, _ in accesses]
+        keeps = [~self._bits(killed) for _, killed in accesses]
+        ends = [self._bits(names) for names in at_end]
+        passes = [~self._bits(self._set_by_call(block)) for block in blocks]
+        live_in = list(uses)
+        live_out = [0] * len(blocks)
+        changed = True
+        while changed:
+            changed = False
+            for number in range(len(blocks) - 1, -1, -1):
+                out = 0
+                for successor in blocks[number].successors():
+                    out |= live_in[successor - first]
+                live_out[number] = out = out & passes[number] | ends[number]
+                new = uses[number] | (out & keeps[number])
+                changed = changed or new != live_in[number]
+                live_in[number] = new
+        for block, before, after in zip(blocks, live_in, live_out, strict=True):
+            block.live_in, block.live_out = self._members_of(before), self._members_of(after)
+
+    def _read_behind(self, block: Block) -> frozenset[str]:
+        """Return the registers that a called function or the caller reads."""
+        match block.terminator:
+            case Invoke(function):
+                return self._functions[function].inputs
+            case Return(function):
+                return self._functions[function].outputs
+            case Jump() | Branch() | Switch() | Exit():
+                return frozenset()
+
+    def _set_by_call(self, block: Block) -> frozenset[str]:
+        return self._functions[block.terminator.function].outputs if isinstance(block.terminator, Invoke) else frozenset()
+
+    def _bits(self, names: Iterable[str]) -> int:
+        bits = 0
+        for name in names:
+            if name in self._numbers:
+                bits |= 1 << self._numbers[name]
+        return bits
+
+    def _members_of(self, bits: int) -> tuple[str, ...]:
+        found = self._members.get(bits)
+        if found is None:
+            digits = f"{bits:b}"[::-1]
+            places: list[int] = []
+            place = digits.find("1")
+            while place >= 0:
+                places.append(place)
+                place = digits.find("1", place + 1)
+            found = self._members[bits] = tuple(self._names[place] for place in places)
+        return found
+
+
+def _used_and_killed(block: Block) -> tuple[set[str], set[str]]:
+    """Return the registers that the block reads before it sets them, and those that it sets."""
+    used, killed = set[str](), set[str]()
+    for name, is_write in _accesses(block):
+        if is_write:
+            killed.add(name)
+        elif name not in killed:
+            used.add(name)
+    return used, killed
 
 
 def _accesses(block: Block) -> Iterator[tuple[str, bool]]:
@@ -284,13 +392,6 @@ def _accesses(block: Block) -> Iterator[tuple[str, bool]]:
             yield name, True
     if isinstance(block.terminator, Branch | Switch):
         yield block.terminator.register, False
-
-
-def _members(bits: int, names: list[str]) -> Iterator[str]:
-    while bits:
-        low = bits & -bits
-        yield names[low.bit_length() - 1]
-        bits ^= low
 
 
 def used_results(block: Block) -> list[bool]:

@@ -111,8 +111,9 @@ def _constant_move(operation: Operation) -> tuple[str, int] | None:
 
 
 def _avoids(graph: KernelGraph, block: int, loop: Block) -> bool:
-    """True if a path from the kernel's start or from the loop itself leads to the loop without passing `block`."""
-    starts = {0, *loop.successors()} - {loop.index, block}
+    """True if a path from a function's start or from the loop itself leads to the loop without passing `block`."""
+    entries = (function.entry for function in graph.functions.values())
+    starts = {0, *entries, *loop.successors()} - {loop.index, block}
     seen, pending = set(starts), list(starts)
     while pending:
         for target in graph.blocks[pending.pop()].successors():

@@ -1,6 +1,7 @@
-"""Inline all device functions of an entry: the result is one flat list of operations and labels.
+"""Copy device functions into an entry, or attach them: the result is one list of operations, labels and calls per function.
 
-Names of an inlined function get the number of its call as a prefix. Parameters that calls pass through `.param` space become
+Names of a copied function get the number of its call as a prefix, those of a called function its name. All names are unique, so
+one set of registers serves a thread: no function is active twice. Parameters that calls pass through `.param` space become
 registers, one per offset and width: `param0+8:b32`. Recursion, indirect calls and calls of functions without a body (printf,
 assertions) are Unsupported.
 """
@@ -8,12 +9,14 @@ assertions) are Unsupported.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TypeAlias, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hlo_run.backends.host.ptx.call_plan import CallPlan, plan_calls
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.operands import OperandRules
 from hlo_run.backends.host.ptx.syntax import (
@@ -39,24 +42,44 @@ from hlo_run.backends.host.ptx.syntax import (
 )
 from hlo_run.errors import DeviceError, Unsupported
 
-Item: TypeAlias = Label | Operation
-_MAX_ITEMS = 500_000
+_Widths: TypeAlias = "dict[str, dict[int, int]]"
+"""The widths in bits of the parts of parameters in `.param` space, by name and offset in bytes."""
+_WAY_OUT = "run on CUDA, or on the Interpreter: --platform=Interpreter"
+
+
+class Call(Struct, frozen=True):
+    """A call of a function that is not copied. Moves before and after it pass the arguments and results in its registers."""
+
+    function: str
+    line: int
+
+
+Item: TypeAlias = Label | Operation | Call
+
+
+class CalledFunction(Struct):
+    """A function that is called: its items, and the registers that its callers set and read."""
+
+    items: list[Item] = field(default_factory=list[Item])
+    inputs: set[str] = field(default_factory=set[str])
+    outputs: set[str] = field(default_factory=set[str])
 
 
 class FlatFunction(Struct):
-    """An entry without calls: its items, the types of all registers, its variables and jump tables."""
+    """An entry with the functions that it calls: their items, the types of all registers, variables and jump tables."""
 
     entry: Function
     items: list[Item] = field(default_factory=list[Item])
+    called: dict[str, CalledFunction] = field(default_factory=dict[str, CalledFunction])
     registers: dict[str, str] = field(default_factory=dict[str, str])
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 def flatten(module: Module, entry_name: str) -> FlatFunction:
-    """Return the entry `entry_name` with calls inlined.
+    """Return the entry `entry_name` with its functions, copied or called as `plan_calls` decides.
 
-    Raises DeviceError if the module lacks the entry, ParseError for a wrong call, Unsupported for one that cannot be inlined.
+    Raises DeviceError if the module lacks the entry, ParseError for a wrong call, Unsupported for one that Host cannot run.
     """
     entry = module.functions.get(entry_name)
     if entry is None or entry.body is None or not entry.is_entry:
@@ -65,10 +88,18 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
     flat = FlatFunction(entry)
     for variable in module.variables.values():
         flat.variables[variable.name] = variable
-    inliner = _Inliner(module, flat)
+    inliner = _Inliner(module, flat, plan_calls(module, entry))
     inliner.expand(entry, _Frame(entry, ""))
+    inliner.expand_called()
     inliner.check_parameters()
     return flat
+
+
+class _Signature(Struct, frozen=True):
+    """What the calls of a function pass, and what it returns (None: in no fixed widths)."""
+
+    inputs: _Widths
+    outputs: _Widths | None
 
 
 class _Frame(Struct):
@@ -79,7 +110,6 @@ class _Frame(Struct):
     bindings: dict[str, str] = field(default_factory=dict[str, str])
     locals: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
-    callers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.locals = frozenset(variable.name for variable in self.function.variables if variable.space != "param")
@@ -87,20 +117,32 @@ class _Frame(Struct):
 
 
 class _Inliner:
-    def __init__(self, module: Module, flat: FlatFunction) -> None:
+    def __init__(self, module: Module, flat: FlatFunction, plan: CallPlan) -> None:
         self._module = module
         self._flat = flat
+        self._plan = plan
+        self._items = flat.items
+        self._waiting: list[Function] = []
         self._calls = 0
         self._stored: set[str] = set()
-        # The width in bits of the last store to each (parameter, offset).
-        self._widths: dict[tuple[str, int], int] = {}
+        # The width in bits of the last store to each parameter, by name and offset.
+        self._widths: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Operation] = {}
+        self._signatures: dict[str, _Signature] = {}
 
     def check_parameters(self) -> None:
         """Raise Unsupported for a parameter whose loads do not match its stores in offset and width."""
         for name, operation in self._loaded.items():
             if name not in self._stored:
                 raise operation.unsupported()
+
+    def expand_called(self) -> None:
+        """Write the items of all called functions."""
+        while self._waiting:
+            function = self._waiting.pop()
+            self._items = self._flat.called[function.name].items
+            own = {formal.name: f"{function.name}:{formal.name}" for formal in (*function.parameters, *function.returns)}
+            self.expand(function, _Frame(function, f"{function.name}:", own))
 
     def expand(self, function: Function, frame: _Frame) -> None:
         """Append the body of `function` with the names of `frame`."""
@@ -117,15 +159,13 @@ class _Inliner:
         rules = self._rules_of(function)
         for statement in function.body:
             if isinstance(statement, Label):
-                flat.items.append(Label(prefix + statement.name, statement.line))
+                self._items.append(Label(prefix + statement.name, statement.line))
                 continue
             operation = decode(statement)
             rules.check(operation)
             self._instruction(operation, frame)
         if prefix:
-            flat.items.append(Label(prefix + "return", function.line))
-        if len(flat.items) > _MAX_ITEMS:
-            raise Unsupported(f"kernel '{flat.entry.name}' has more than {_MAX_ITEMS} instructions after inlining its calls")
+            self._items.append(Label(prefix + "return", function.line))
 
     def _rules_of(self, function: Function) -> OperandRules:
         own = (*function.variables, *function.parameters, *function.returns)
@@ -137,6 +177,8 @@ class _Inliner:
         if operation.opcode == "call":
             self._call(operation, frame)
             return
+        if operation.opcode == "exit" and self._items is not self._flat.items:
+            raise _refused("end of a thread in a function of much code", operation.line)
         if operation.opcode == "ret" and frame.prefix:
             guard = self._guard(instruction.guard, frame)
             target = Symbol(frame.prefix + "return")
@@ -149,7 +191,7 @@ class _Inliner:
         self._append(replace(instruction, operands=operands, guard=self._guard(instruction.guard, frame)))
 
     def _append(self, instruction: Instruction) -> None:
-        self._flat.items.append(decode(instruction))
+        self._items.append(decode(instruction))
 
     def _guard(self, guard: Guard | None, frame: _Frame) -> Guard | None:
         return guard and Guard(Register(frame.prefix + guard.register.name), guard.negated)
@@ -196,27 +238,81 @@ class _Inliner:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     def _call(self, operation: Operation, frame: _Frame) -> None:
-        """Inline `call (results), name, (arguments);`. Both lists are optional."""
+        """Copy or call the callee of `call (results), name, (arguments);`. Both lists are optional."""
         results, name, arguments = _call_parts(operation)
         callee = self._module.functions.get(name)
         line = operation.line
         if callee is None or callee.body is None:
-            raise Unsupported(f"call of '{name}', which has no body (line {line} of the PTX)")
-        if callee.is_entry or name == frame.function.name or name in frame.callers:
-            raise Unsupported(f"recursive call of '{name}' (line {line} of the PTX)")
+            raise _refused(f"call of '{name}', which has no body", line)
+        if callee.is_entry or name in self._plan.recursive:
+            raise _refused(f"recursive call of '{name}'", line)
         if operation.instruction.guard:
-            raise Unsupported(f"predicated call of '{name}' (line {line} of the PTX)")
-        formals = (*callee.returns, *callee.parameters)
+            raise _refused(f"predicated call of '{name}'", line)
         if len(results) != len(callee.returns) or len(arguments) != len(callee.parameters):
-            raise Unsupported(f"call of '{name}' with another number of arguments (line {line} of the PTX)")
-        self._calls += 1
-        inner = _Frame(callee, f"{self._calls}:{name}:", callers=(*frame.callers, frame.function.name))
-        for formal, actual in zip(formals, (*results, *arguments), strict=True):
-            if formal.space == "param" and isinstance(actual, Symbol):
-                inner.bindings[formal.name] = frame.bindings.get(actual.name, frame.prefix + actual.name)
+            raise _refused(f"call of '{name}' with another number of arguments", line)
+        passed = {
+            formal.name: frame.bindings.get(actual.name, frame.prefix + actual.name)
+            for formal, actual in zip((*callee.returns, *callee.parameters), (*results, *arguments), strict=True)
+            if formal.space == "param" and isinstance(actual, Symbol)
+        }
+        if name in self._plan.called and self._takes(callee, passed):
+            prefix, bindings = f"{name}:", dict[str, str]()
+        else:
+            self._calls += 1
+            prefix, bindings = f"{self._calls}:{name}:", passed
+        inner = _Frame(callee, prefix, bindings)
         self._copy_registers(callee.parameters, arguments, frame, inner, line, inward=True)
-        self.expand(callee, inner)
+        if bindings is passed:
+            self.expand(callee, inner)
+        else:
+            signature = self._signatures[name]
+            assert signature.outputs is not None, "a function that is called has clear results"
+            self._pass(signature.inputs, passed, callee, line, inward=True)
+            self._items.append(Call(name, line))
+            self._pass(signature.outputs, passed, callee, line, inward=False)
         self._copy_registers(callee.returns, results, frame, inner, line, inward=False)
+
+    def _takes(self, callee: Function, passed: Mapping[str, str]) -> bool:
+        """True if a function that is called can take what is passed: every call must store the same offsets in the same widths.
+
+        The first call decides, and reserves the function's registers.
+        """
+        given = {name: dict(sorted(self._widths.get(outer, {}).items())) for name, outer in passed.items()}
+        inputs = {formal.name: given.get(formal.name, {}) for formal in callee.parameters}
+        known = self._signatures.get(callee.name)
+        if known is not None:
+            return known.inputs == inputs and known.outputs is not None
+        self._signatures[callee.name] = signature = _Signature(inputs, _returned_widths(callee))
+        if signature.outputs is None:
+            return False
+        self._waiting.append(callee)
+        self._flat.called[callee.name] = called = CalledFunction()
+        sides = ((callee.parameters, inputs, called.inputs), (callee.returns, signature.outputs, called.outputs))
+        for formals, widths, names in sides:
+            names.update(f"{callee.name}:{formal.name}" for formal in formals if formal.space == "reg")
+            for formal, offset, width in _pieces(widths):
+                names.add(self._parameter(f"{callee.name}:{formal}", offset, width))
+        return True
+
+    def _parameter(self, name: str, offset: int, width: int) -> str:
+        """Return the register for a part of a passed parameter that is stored."""
+        widths = self._widths.setdefault(name, {})
+        for other in [other for other in widths if offset < other < offset + _bytes(width)]:
+            del widths[other]
+        widths[offset] = width
+        register = f"{name}+{offset}:b{width}"
+        self._flat.registers[register] = f"b{width}"
+        self._stored.add(register)
+        return register
+
+    def _pass(self, widths: _Widths, passed: Mapping[str, str], callee: Function, line: int, *, inward: bool) -> None:
+        """Move arguments or results that are passed in `.param` space, between the registers of caller and callee."""
+        for formal, offset, width in _pieces(widths):
+            if formal in passed:
+                outer = Register(self._parameter(passed[formal], offset, width))
+                inner = Register(self._parameter(f"{callee.name}:{formal}", offset, width))
+                operands = (inner, outer) if inward else (outer, inner)
+                self._append(Instruction("mov", (f"b{width}",), operands, None, line))
 
     def _copy_registers(
         self, formals: Iterable[Variable], actuals: Iterable[Operand], frame: _Frame, inner: _Frame, line: int, *, inward: bool
@@ -258,15 +354,14 @@ class _Inliner:
                 operands = (self._rename(element, frame), Vector(parts))
                 self._append(Instruction("mov", (f"b{bits}",), operands, guard, operation.line))
                 continue
-            stored_bits = self._widths.get((bound, offset), bits) if is_load else bits
+            stored_bits = self._widths.get(bound, {}).get(offset, bits) if is_load else bits
             move = f"b{max(bits, stored_bits)}"
             register = Register(f"{bound}+{offset}:{move}")
             self._flat.registers[register.name] = move
             if is_load:
                 self._loaded.setdefault(register.name, operation)
             else:
-                self._stored.add(register.name)
-                self._widths[bound, offset] = bits
+                self._parameter(bound, offset, bits)
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
             spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
@@ -277,11 +372,12 @@ class _Inliner:
 
     def _parts(self, bound: str, offset: int, bits: int) -> tuple[Register, ...]:
         """Return the registers of the two or four narrower stores that a load of `bits` bits joins; empty if there are none."""
-        width = self._widths.get((bound, offset), bits)
+        stored = self._widths.get(bound, {})
+        width = stored.get(offset, bits)
         if width not in (bits // 2, bits // 4):
             return ()
         places = range(offset, offset + bits // 8, width // 8)
-        if any(self._widths.get((bound, place)) != width for place in places):
+        if any(stored.get(place) != width for place in places):
             return ()
         return tuple(Register(f"{bound}+{place}:b{width}") for place in places)
 
@@ -296,6 +392,42 @@ class _Inliner:
         if not isinstance(operand, Register):
             return default
         return 8 * TYPE_BYTES[self._flat.registers[operand.name]]
+
+
+def _pieces(widths: _Widths) -> list[tuple[str, int, int]]:
+    """Return (parameter, offset, width) of all parts."""
+    return [(name, offset, width) for name, parts in widths.items() for offset, width in parts.items()]
+
+
+def _returned_widths(function: Function) -> _Widths | None:
+    """Return the widths in bits that a function stores to its results; None if two stores to a result overlap in part."""
+    widths: _Widths = {formal.name: {} for formal in function.returns}
+    for statement in function.body or ():
+        if not isinstance(statement, Instruction) or statement.opcode != "st" or len(statement.operands) != 2:
+            continue
+        address, value = statement.operands
+        if not isinstance(address, Address) or not isinstance(address.base, Symbol) or address.base.name not in widths:
+            continue
+        size = TYPE_BYTES.get(statement.modifiers[-1], 4)
+        for number in range(len(value.elements) if isinstance(value, Vector) else 1):
+            offset, width = address.offset + number * size, max(16, 8 * size)
+            if widths[address.base.name].setdefault(offset, width) != width:
+                return None
+    return None if any(_overlap(parts) for parts in widths.values()) else widths
+
+
+def _overlap(parts: Mapping[int, int]) -> bool:
+    ordered = sorted(parts.items())
+    return any(first + _bytes(width) > second for (first, width), (second, _) in pairwise(ordered))
+
+
+def _bytes(width: int) -> int:
+    """Return the least size of a part. A single byte also has a register of 16 bits."""
+    return width // 8 if width > 16 else 1
+
+
+def _refused(what: str, line: int) -> Unsupported:
+    return Unsupported(f"{what} (line {line} of the PTX)", hint=_WAY_OUT)
 
 
 def _call_parts(operation: Operation) -> tuple[tuple[Operand, ...], str, tuple[Operand, ...]]:
