@@ -40,7 +40,6 @@ from hlo_run.options.flag import names
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
-from hlo_run.pipeline.ptxas_check import check_together, checks_together
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, UP_TO_LAYOUTS
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
@@ -215,6 +214,8 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     ctx = replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits))
     wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
     workers = 1 if is_limited else min(wanted, len(requests))
+    from hlo_run.pipeline.ptxas_check import check_together, checks_together  # imports the code generator
+
     if checks_together(ctx, requests):
         kernels = _compile_all(replace(ctx, assembles=False), requests, workers)
         check_together(ctx, requests, kernels, workers)
