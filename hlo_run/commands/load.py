@@ -71,11 +71,14 @@ def load(task: Task) -> HloModule:
 
 
 def _through_stablehlo(module: HloModule, file: str) -> HloModule:
-    """Return the module as StableHLO describes it. Raises Unsupported if XLA cannot convert it."""
-    from hlo_run.formats import xla  # needs jaxlib
+    """Return the module as StableHLO describes it. Raises Unsupported if XLA cannot convert it, or loses a part of it."""
+    from hlo_run.execution.survival import check_survival  # needs jaxlib
+    from hlo_run.formats import xla
     from hlo_run.formats.write import module_to_bytes
 
-    return parse(xla.mlir_to_text(module_to_bytes(module, "stablehlo"), file), file)
+    data = module_to_bytes(module, "stablehlo")
+    check_survival(module, data, "stablehlo")
+    return parse(xla.mlir_to_text(data, file), file)
 
 
 def _mark_as_partitioned(module: HloModule) -> None:
