@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.formats import protos, xla
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -96,7 +97,10 @@ def _compare(instruction: HloInstruction, others: Sequence[HloInstruction], form
     """Refuse an instruction if no other has an attribute of it, or if all others lost a dynamic dimension."""
     if not others:
         return
-    for name in instruction.attrs:
+    defaults = OPCODES[instruction.opcode].defaults
+    for name, value in instruction.attrs.items():
+        if value is False or (name in defaults and value == defaults[name]):
+            continue  # XLA does not print it
         # Elsewhere it is a hint of passes, such as the trip count of a loop.
         is_hint = name == "backend_config" and instruction.opcode not in ("custom-call", "fusion")
         if name not in _NOTES and not is_hint and all(name not in other.attrs for other in others):

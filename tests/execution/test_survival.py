@@ -67,6 +67,15 @@ def test_a_failed_conversion_writes_nothing(tmp_path: Path, capsys: pytest.Captu
     assert not target.exists()
 
 
+def test_a_default_may_be_left_out() -> None:
+    text = (
+        "HloModule m\nENTRY e { a = f32[4] parameter(0)\n  ROOT s = f32[4] sort(a), dimensions={0}, is_stable=false, to_apply=f }"
+    )
+    order = "f { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = pred[] compare(a, b), direction=LT }\n"
+    text = text.replace("ENTRY", order + "ENTRY")
+    check_survival(hlo_run.parse(text), text.replace(", is_stable=false", "").encode(), "hlo")
+
+
 def test_text_is_compared_with_the_module() -> None:
     module = hlo_run.parse(_CALL)
     text = module_to_string(module, FULL)
