@@ -28,6 +28,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions, Options
+from hlo_run.options.module_parts import split_name
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.pipeline.partition import partition
 from hlo_run.pipeline.pass_pipeline import HloPassPipeline as HloPassPipeline
@@ -45,7 +46,7 @@ def load(path: str, input_format: str = "") -> HloModule:
     `input_format` is a name of `--input_format`; empty: the format of the file's extension. Raises UsageError for a file that
     cannot be read, ParseError for an invalid module.
     """
-    return parse(read_module(path, input_format).text, path)
+    return parse(read_module(path, input_format).text, split_name(path)[0])
 
 
 def evaluate(

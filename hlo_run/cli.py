@@ -19,6 +19,7 @@ from hlo_run.colours import difference_text, error_text, has_colours, verdict_te
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.options import Options
 from hlo_run.options.input_files import expand
+from hlo_run.options.module_parts import with_parts
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
@@ -34,7 +35,8 @@ _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT,
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
-StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it.
+StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it. HLO
+text may hold several modules with a line '// -----' or '---' between them: FILE#2 is the second.
 
 A row is a place in the pipeline: one run of a pass, named after the pass. If a pass runs several times, its second row is
 called cse-2, and so on. --list_passes lists the rows. Flags that take ROWS take these names; --v prints what each row changed.
@@ -216,7 +218,7 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
 def parse_arguments(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...], tuple[str, ...]]:
     """Return (options, files, warnings) of hlo-run's command line; see `_parse`."""
     values, files, warnings = _parse(_HLO_RUN, arguments)
-    return Options(**values), expand(files), warnings
+    return Options(**values), with_parts(expand(files), values["input_format"]), warnings
 
 
 def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tuple[str, ...], tuple[str, ...]]:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from hlo_run.analysis.sharding.partition_count import needed_partitions
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
@@ -247,6 +248,7 @@ def _run_mode(task: Task) -> None:
         module = isolate(task, module)
     options = task.options
     task.result.module = module.name
+    _note_shardings(task, module)
     if options.xla_diff:
         from hlo_run.commands.xla_diff import show_xla_diff
 
@@ -269,6 +271,19 @@ def _run_mode(task: Task) -> None:
         check_golden(task, module)
     else:
         _compile_or_run(task, module)
+
+
+def _note_shardings(task: Task, module: HloModule) -> None:
+    """Say in one line that shardings of several devices have no effect, and which flag runs the module on them."""
+    options = task.options
+    if task.executable is not None or launch_of_flags(options).number:
+        return
+    if (options.num_partitions or module.attrs.get("num_partitions", 1)) != 1:
+        return
+    needed = needed_partitions(module)
+    if needed > 1:
+        words = f"shardings over {needed} partitions divide nothing on one; --num_partitions={needed} divides the work"
+        task.console.err(f"note: {words}")
 
 
 def _compile_or_run(task: Task, module: HloModule) -> None:

@@ -22,6 +22,7 @@ from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kerne
 from hlo_run.hlo_passes.xla_kernel_dumps import optimized_module
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
+from hlo_run.options.module_parts import split_name
 from hlo_run.pipeline.observers.stage import StageObserver
 
 
@@ -48,7 +49,8 @@ def load(task: Task) -> HloModule:
             raise UsageError(f"'{task.file}' is compiled already: --{flag} comes too late", hint="give the HLO file")
         return _load_executable(task)
     source = read_module(task.file, options.input_format)
-    module = parse(source.text, task.file, options.verify != "off")
+    # Errors name the file, whichever of its modules is read.
+    module = parse(source.text, split_name(task.file)[0], options.verify != "off")
     if options.stage == HLO_INPUT:
         task.stage_output.show_module(module)
         if options.print_sharding:
@@ -69,11 +71,14 @@ def load(task: Task) -> HloModule:
 
 
 def _through_stablehlo(module: HloModule, file: str) -> HloModule:
-    """Return the module as StableHLO describes it. Raises Unsupported if XLA cannot convert it."""
-    from hlo_run.formats import xla  # needs jaxlib
+    """Return the module as StableHLO describes it. Raises Unsupported if XLA cannot convert it, or loses a part of it."""
+    from hlo_run.execution.survival import check_survival  # needs jaxlib
+    from hlo_run.formats import xla
     from hlo_run.formats.write import module_to_bytes
 
-    return parse(xla.mlir_to_text(module_to_bytes(module, "stablehlo"), file), file)
+    data = module_to_bytes(module, "stablehlo")
+    check_survival(module, data, "stablehlo")
+    return parse(xla.mlir_to_text(data, file), file)
 
 
 def _mark_as_partitioned(module: HloModule) -> None:

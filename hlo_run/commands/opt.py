@@ -93,7 +93,7 @@ def _write(texts: Sequence[str], options: Options, console: Console) -> None:
 
 def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
     """Yield the modules of a file, each after empty lines that keep its line numbers."""
-    text = read_module(file, input_format).text
+    text = read_module(file, input_format, whole=True).text
     lines = text.split("\n")
     if not flags.split_input_file:
         found = [0, len(lines) + 1]

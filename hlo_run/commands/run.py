@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hlo_run.analysis.sharding.partition_count import needed_partitions
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
@@ -47,9 +46,6 @@ def run(task: Task, module: HloModule, reference: str) -> None:
     if not (options.use_spmd_partitioning or options.is_spmd_partitioned_module) and arguments.grid.partitions > 1:
         reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
         raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
-    if arguments.grid.partitions == 1 and (needed := needed_partitions(module)) > 1:
-        words = f"shardings over {needed} partitions divide nothing on one; --num_partitions={needed} divides the work"
-        task.console.err(f"note: {words}")
     launch = launch_of_flags(options)
     if launch.count == 1:
         _run_module(task, module, arguments, reference)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from hlo_run.containment.board import keep_input
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.literal import Literal
+from hlo_run.options.module_parts import module_of, split_name
 from hlo_run.options.text_files import read_bytes, read_stream
 
 _HLO, _PROTO, _TEXT_PROTO, _MLIR = "HLO text", "binary proto", "text proto", "MLIR"
@@ -42,15 +43,20 @@ class ModuleInput(Struct, frozen=True):
     arguments: tuple[Literal, ...] | None = None
 
 
-def read_module(path: str, input_format: str = "") -> ModuleInput:
-    """Read the module in file `path` (`-`: stdin); the default of `input_format` is the extension.
+def read_module(path: str, input_format: str = "", *, whole: bool = False) -> ModuleInput:
+    """Read the module in file `path` (`-`: stdin; `FILE#2`: the second module of an HLO text of several).
 
-    Raises UsageError for a file that cannot be read or has another format, ParseError for one that XLA refuses.
+    The default of `input_format` is the extension. `whole`: return the text with all modules. Raises UsageError for a file that
+    cannot be read, has another format or several modules, ParseError for one that XLA refuses.
     """
+    path, number = split_name(path)
     known = _format(path, input_format)
     data = _read(path)
     if known == _HLO:
-        return ModuleInput(_LOG_PREFIX.sub("", _hlo_text(data, path)))
+        text = _LOG_PREFIX.sub("", _hlo_text(data, path))
+        return ModuleInput(text if whole and not number else module_of(text, path, number))
+    if number:
+        raise UsageError(f"'{path}' is {known}, which holds one module", hint=f"give {path}")
     if data.lstrip().startswith(b"HloModule"):
         raise UsageError(f"'{path}' is HLO text, not {known}", hint="pass --input_format=hlo")
     # Imported late, because HLO text, the most common format, does not need it.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.printer import instruction_to_string
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
@@ -77,13 +78,30 @@ def _part(shape: Shape, index: tuple[int, ...]) -> Shape | None:
 def _while(instruction: HloInstruction) -> Shape:
     state = operand(instruction, 0)
     condition, body = instruction.while_condition, instruction.while_body
-    check_parameters(condition, [state], "condition")
-    check_parameters(body, [state], "body")
+    for computation, what in ((body, "body"), (condition, "condition")):
+        check_parameters(computation, [state], what)
+        _check_dynamic_state(instruction, computation, state)
     if not condition.root.shape.compatible(Shape.array("pred", ())):
         raise refuse(f"condition '{condition.name}': expected pred[], found {brief(condition.root.shape)}")
     if not body.root.shape.compatible(state):
         raise refuse(f"body '{body.name}': expected {brief(state)}, found {brief(body.root.shape)}")
+    for shape in (body.root.shape, instruction.shape):
+        if not is_open(shape) and not state.same_dynamic_dims(shape):
+            raise refuse(
+                f"Expected instruction to have shape equal to {brief(state)}, actual shape is {brief(shape)}", _KEEP_DYNAMIC
+            )
     return state
+
+
+_KEEP_DYNAMIC = "give the operand, the parameters, the body's root and the result the same dynamic dimensions, such as s32[<=4]"
+
+
+def _check_dynamic_state(loop: HloInstruction, computation: HloComputation, state: Shape) -> None:
+    """Refuse a parameter whose dynamic dimensions are not those of the state, with the message of XLA's verifier."""
+    parameter = computation.parameters[0]
+    if not state.same_dynamic_dims(parameter.shape):
+        given, taken, user = (instruction_to_string(i) for i in (loop.operands[0], parameter, loop))
+        raise refuse(f"Operand {given} shape does not match parameter's {taken} in {user}", _KEEP_DYNAMIC)
 
 
 def _conditional(instruction: HloInstruction) -> Shape:

@@ -214,6 +214,16 @@ def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     ctx = replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits))
     wanted = ctx.options.compile_processes or ctx.options.xla_gpu_force_compilation_parallelism or available_cores()
     workers = 1 if is_limited else min(wanted, len(requests))
+    from hlo_run.pipeline.ptxas_check import check_together, checks_together  # imports the code generator
+
+    if checks_together(ctx, requests):
+        kernels = _compile_all(replace(ctx, assembles=False), requests, workers)
+        check_together(ctx, requests, kernels, workers)
+        return kernels
+    return _compile_all(ctx, requests, workers)
+
+
+def _compile_all(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
         return _compile_in_processes(ctx, requests, workers)
     from hlo_run.pipeline.llvm_ahead import llvm_ahead

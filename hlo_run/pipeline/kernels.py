@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
@@ -16,12 +16,10 @@ from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_ker
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
 from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
-from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
-from hlo_run.containment.board import Blame, native
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
-from hlo_run.errors import HloRunError, InternalError, ParseError, UsageError, Where
+from hlo_run.errors import HloRunError, InternalError, ParseError, Where
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -30,12 +28,11 @@ from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.options.show import ShowOptions
 from hlo_run.pipeline.kernel_table import EMITTED_ROWS, KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
 from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, load_llvm, settings_of
+from hlo_run.pipeline.ptxas_check import check_with_ptxas, native_work
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
 
-LONG_PTX = 300_000
-"""ptxas needs two seconds for PTX of so many characters, minutes for long functions. It only checks: the driver assembles PTX."""
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
 
@@ -109,21 +106,21 @@ def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKerne
     if given is not None:
         ptx = run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: given.text)
         with _blaming(given.file):
-            _check_with_ptxas(ctx, kernel, ptx, given.file)
+            check_with_ptxas(ctx, kernel, ptx, given.file)
         return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
     given = ctx.replacements.llvm.get(kernel)
     if given is not None:
         _llvm_crossing(ctx, kernel, lambda: given.text)
         with _blaming(given.file):
             ptx = _compile_llvm(ctx, kernel, given.text, given.file)
-            _check_with_ptxas(ctx, kernel, ptx, given.file)
+            check_with_ptxas(ctx, kernel, ptx, given.file)
     else:
         _lower(ctx, run, kernel, emitted, done)
         ir_text = _llvm_crossing(
             ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
         )
         ptx = _compile_llvm(ctx, kernel, ir_text)
-        _check_with_ptxas(ctx, kernel, ptx)
+        check_with_ptxas(ctx, kernel, ptx)
     return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
 
 
@@ -166,12 +163,6 @@ def _entry_arguments(request: KernelRequest) -> list[EntryArgument]:
     ]
 
 
-def _native(stage: str, kernel: str, user_file: str, ending: str, text: str) -> AbstractContextManager[None]:
-    """Mark native code that works on a kernel. `user_file` is the file that replaces the kernel, or ""."""
-    blame = Blame.FILE if user_file else Blame.US
-    return native(stage, f"kernel '{kernel}'", blame=blame, user_file=user_file, input_name=f"{kernel}.{ending}", text=text)
-
-
 def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = "") -> str:
     compiled: list[CompiledPtx] = []
 
@@ -179,36 +170,13 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str, user_file: str = 
         options = ctx.options
         if options.llvm_opt_bisect_limit >= 0:
             limit_passes(options.llvm_opt_bisect_limit)
-        with _native("LLVM", kernel, user_file, "ll", ir_text):
+        with native_work("LLVM", kernel, user_file, "ll", ir_text):
             settings = settings_of(ctx)
             compiled.append(compiled_ahead(ir_text, settings) or compile_text(ir_text, settings))
         return compiled[0].llvm_optimized
 
     run_crossing(Step(Level.LLVM, "kernel", LLVM, text=str, kernel=kernel), ctx, optimize)
     return run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: compiled[0].ptx)
-
-
-def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str, user_file: str = "") -> None:
-    """Assemble the PTX if a ptxas is found, and pass its report to the observers; raises InternalError if ptxas rejects it.
-
-    Long PTX of ours is only checked if flags ask for ptxas.
-    """
-    cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
-    if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
-        return
-    level, refuses_spills = ctx.options.ptxas_opt_level, ctx.options.xla_gpu_fail_ptx_compilation_on_register_spilling
-    flags = (*ctx.options.ptxas_flags, *((f"-O{level}",) if level else ()))
-    if len(ptx) > LONG_PTX and not (flags or refuses_spills or user_file):
-        for observer in ctx.observers:
-            observer.note(kernel, "ptxas", lambda: f"not run, as the PTX has {len(ptx)} characters; --ptxas_opt_level=3 runs it")
-        return
-    with _native("ptxas", kernel, user_file, "ptx", ptx):
-        reports = assemble(ptx, cuda_data_dir=cuda_data_dir, flags=flags)
-    spilling = [report for report in reports if report.spill_store_bytes or report.spill_load_bytes]
-    if spilling and refuses_spills:
-        raise UsageError(f"{spilling[0]}", hint="leave out --xla_gpu_fail_ptx_compilation_on_register_spilling")
-    for observer in ctx.observers:
-        observer.note(kernel, "ptxas", lambda: "\n".join(map(str, reports)))
 
 
 def _shared_bytes(ptx: str) -> int:

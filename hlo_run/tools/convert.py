@@ -41,7 +41,7 @@ def write_module(console: Console, module: HloModule, output: str, form: str) ->
     form = form or _format_of(output)
     if form == "pb" and not output:
         raise UsageError("a proto is not text", hint="--output=FILE.pb")
-    data = module_to_string(module, FULL).encode() if form == "hlo" else _converted(module, form)
+    data = _converted(module, form)
     if output:
         write_output(output, data)
     else:
@@ -58,6 +58,12 @@ def _format_of(output: str) -> str:
 
 
 def _converted(module: HloModule, form: str) -> bytes:
-    from hlo_run.formats.write import module_to_bytes  # needs jaxlib
+    """Return the module in a format that keeps every instruction. Raises Unsupported if it does not survive being read back."""
+    if form == "hlo":
+        return module_to_string(module, FULL).encode()
+    from hlo_run.execution.survival import check_survival  # needs jaxlib
+    from hlo_run.formats.write import module_to_bytes
 
-    return module_to_bytes(module, form)
+    data = module_to_bytes(module, form)
+    check_survival(module, data, form)
+    return data

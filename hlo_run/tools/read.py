@@ -8,6 +8,7 @@ from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.parse import parse
+from hlo_run.options.module_parts import split_name
 
 
 def read(path: str, *, verify: bool = True) -> HloModule:
@@ -16,4 +17,4 @@ def read(path: str, *, verify: bool = True) -> HloModule:
     A `.hlox` file gives the module from which it was compiled. Raises errors of the HloRunError family.
     """
     text = read_executable(path).source_text if is_executable_file(path) else read_module(path).text
-    return wrap_bare_module(parse(text, path, verify))
+    return wrap_bare_module(parse(text, split_name(path)[0], verify))

@@ -114,3 +114,17 @@ def test_tiles_of_other_dimensions_are_an_error(tmp_path: Path, capsys: pytest.C
     out, err = capsys.readouterr()
     assert "tiles of 1 dimensions, which do not fit" in out
     assert "the sharding {devices=[2]<=[2]} has 1 dimensions, the array f32[4,6] 2" in err
+
+
+@pytest.mark.parametrize("flags", [["--compile_only"], ["--stage=hlo"], ["--platform=Interpreter"]])
+@pytest.mark.parametrize(
+    "header", ['frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2, "y"=3]>}}', 'frontend_attributes={other="1"}']
+)
+def test_every_mode_says_that_shardings_have_no_effect(
+    flags: list[str], header: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.hlo"
+    divided = "" if "sdy" in header else ", sharding={devices=[6,1]<=[6]}"
+    file.write_text(f"HloModule m, {header}\nENTRY e {{ p = f32[6,6] parameter(0){divided}\n  ROOT n = f32[6,6] negate(p) }}\n")
+    assert run([*flags, str(file)]) == 0
+    assert capsys.readouterr().err.count("note: shardings over 6 partitions divide nothing on one; --num_partitions=6") == 1

@@ -282,3 +282,29 @@ def test_every_rule_belongs_to_an_opcode() -> None:
     assert set(INFER) <= set(OPCODES)
     # Text may leave these shapes out, so something must know them.
     assert {name for name, opcode in OPCODES.items() if opcode.can_infer_shape} <= set(INFER)
+
+
+@pytest.mark.parametrize(
+    ("state", "result", "root", "read", "message"),
+    [
+        ("4", "4", "<=4", "<=4", r"Operand %x = s32\[4\]\{0\} parameter\(0\) shape does not match parameter's %p"),
+        ("<=4", "<=4", "<=4", "4", r"Operand %x = s32\[<=4\]\{0\} parameter\(0\) shape does not match parameter's %q"),
+        ("<=4", "4", "<=4", "<=4", r"to have shape equal to s32\[<=4\], actual shape is s32\[4\]"),
+        ("<=4", "<=4", "4", "<=4", r"to have shape equal to s32\[<=4\], actual shape is s32\[4\]"),
+        ("<=4", "<=4", "<=4", "<=4", ""),
+    ],
+)
+def test_a_loop_keeps_the_dynamic_dimensions_of_its_state(state: str, result: str, root: str, read: str, message: str) -> None:
+    taken = "<=4" if state == "4" else state
+    text = f"""HloModule m
+    step {{ p = s32[{taken}] parameter(0)
+      ROOT r = s32[{root}] negate(p) }}
+    done {{ q = s32[{read}] parameter(0)
+      ROOT c = pred[] constant(false) }}
+    ENTRY e {{ x = s32[{state}] parameter(0)
+      ROOT w = s32[{result}] while(x), condition=done, body=step }}"""
+    if not message:
+        hlo_run.parse(text)
+        return
+    with pytest.raises(ParseError, match=message):
+        hlo_run.parse(text)

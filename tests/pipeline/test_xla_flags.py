@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hlo_run.cli import run
-from hlo_run.pipeline import kernels
+from hlo_run.pipeline import ptxas_check
 
 DOTS = """HloModule dots
 ENTRY e { a = f32[64,32] parameter(0)
@@ -137,7 +137,7 @@ def test_ptxas_checks_long_ptx_only_if_it_is_asked_for(tmp_path: Path, monkeypat
     file.write_text(EXP)
     arguments = ["--cache=off", f"--xla_gpu_cuda_data_dir={tmp_path}", f"--output={tmp_path}/m.hlox", str(file)]
     assert run(arguments) != 0
-    monkeypatch.setattr(kernels, "LONG_PTX", 1000)
+    monkeypatch.setattr(ptxas_check, "LONG_PTX", 1000)
     assert run(arguments) == 0
     assert run(["--ptxas_opt_level=1", *arguments]) != 0
     assert run(["--xla_gpu_fail_ptx_compilation_on_register_spilling", *arguments]) != 0

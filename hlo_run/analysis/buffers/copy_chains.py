@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cmp_to_key
-from itertools import product
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, analyze_aliases
 from hlo_run.analysis.buffers.dataflow import Dataflow
@@ -28,6 +27,8 @@ class _Link:
 
     value: HloValue
     uses: list[HloUse]
+    # The outermost conditional around the value, and the number of the branch.
+    branch: tuple[HloInstruction, int] | None
     chain: list[_Link] = field(default_factory=list["_Link"], repr=False)
 
     @property
@@ -44,14 +45,17 @@ class CopyChains:
         links: dict[HloValue, _Link] = {}
         for values in self._in_turn(analyze_aliases(dataflow)):
             chain: list[_Link] = []
-            chain += (_Link(value, list(value.uses), chain) for value in values)
+            chain += (_Link(value, list(value.uses), self._order.branch(value.instruction), chain) for value in values)
             links.update({link.value: link for link in chain})
+        self._readers: dict[_Link, list[HloInstruction]] = {}
         self._copies: dict[HloInstruction, tuple[_Link, _Link]] = {
             copy: (links[dataflow.value(copy.operands[0])], links[dataflow.value(copy)])
             for computation in self._module.computations
             for copy in computation.instructions
             if copy.opcode == "copy" and copy.shape == copy.operands[0].shape and self._order.has(copy)
         }
+        for copy, (source, _) in self._copies.items():
+            self._readers.setdefault(source, []).append(copy)
 
     def removable_copies(self) -> Iterator[HloInstruction]:
         """Yield copies that can go, in the order of computations and instructions, until none is left.
@@ -115,12 +119,13 @@ class CopyChains:
         made.chain.remove(made)
         source.uses = [*(use for use in source.uses if use.instruction is not copy), *made.uses]
         source.value.positions.extend(made.value.positions)
-        for other, (other_source, other_made) in self._copies.items():
-            if other_source is made:
-                self._copies[other] = source, other_made
+        for other in self._readers.pop(made, ()):
+            if other in self._copies:
+                self._copies[other] = source, self._copies[other][1]
+            self._readers.setdefault(source, []).append(other)
 
     def _end_before(self, earlier: Sequence[_Link], later: Sequence[_Link]) -> bool:
-        return all(self._ends_before(one, two.value) for one, two in product(earlier, later))
+        return all(self._ends_before(one, two.value) for one in earlier for two in _not_in_other_branches(one, later))
 
     def _ends_before(self, one: _Link, later: HloValue) -> bool:
         if not one.uses:
@@ -129,6 +134,21 @@ class CopyChains:
         if computation is not None and any(position.instruction is computation.root for position in one.value.positions):
             return False
         return self._order.are_read_before(one.uses, later)
+
+
+def _not_in_other_branches(one: _Link, later: Sequence[_Link]) -> Sequence[_Link]:
+    """Return the links that may be written while `one` is read: not those in other branches, of which there may be thousands."""
+    home = one.value.instruction.parent
+    if one.branch is None or any(use.instruction.parent is not home for use in one.uses):
+        return later
+    conditional, number = one.branch
+    # A value without uses ends where it begins, and later branches begin after it.
+    least = -1 if one.uses else number
+    return [
+        two
+        for two in later
+        if (place := two.branch) is None or place[0] is not conditional or place[1] == number or place[1] < least
+    ]
 
 
 def _is_read_by_scatter(source: _Link, theirs: Sequence[_Link]) -> bool:

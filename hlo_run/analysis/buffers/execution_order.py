@@ -79,6 +79,9 @@ class ExecutionOrder:
         self._sharing = BufferSharing()
         # The callers of a computation from the entry on, the innermost one last.
         self._callers: dict[HloComputation, tuple[HloInstruction, ...]] = {module.entry: ()}
+        # The number of each of these computations among those of its innermost caller.
+        self._turns: dict[HloComputation, int] = {}
+        self._branches: dict[HloComputation, tuple[HloInstruction, int] | None] = {module.entry: None}
         self._runs_before: dict[HloComputation, RunsBefore] = {}
         for computation in executed_computations(module):
             known = schedule.get(computation)
@@ -88,8 +91,11 @@ class ExecutionOrder:
                 runs_before = by_dependencies(computation) if known is None else by_schedule(known)
             self._runs_before[computation] = runs_before
             for caller in computation.instructions:
-                for inner in nested_computations(caller):
+                for turn, inner in enumerate(nested_computations(caller)):
                     self._callers[inner] = (*self._callers[computation], caller)
+                    self._turns.setdefault(inner, turn)
+                    own = (caller, self._turns[inner]) if caller.opcode == "conditional" else None
+                    self._branches[inner] = self._branches[computation] or own
 
     def has(self, instruction: HloInstruction) -> bool:
         """Return True if the instruction is executed, rather than part of a kernel."""
@@ -103,7 +109,12 @@ class ExecutionOrder:
         place = next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a is not b), min(len(first), len(second)))
         if place < min(len(first), len(second)) and first[place].parent is second[place].parent:
             return self._compare_neighbours(first[place], second[place])
-        return _compare_inside(first[place - 1], first[place:], second[place:])
+        return self._compare_inside(first[place - 1], first[place:], second[place:])
+
+    def branch(self, instruction: HloInstruction) -> tuple[HloInstruction, int] | None:
+        """Return the outermost conditional around an instruction and the number of the branch, or None."""
+        assert instruction.parent is not None, "an executed instruction is in a computation"
+        return self._branches[instruction.parent]
 
     def is_defined_before(self, one: HloValue, two: HloValue) -> bool:
         """Return True if the value `one` begins before `two`, wherever phis begin."""
@@ -173,6 +184,19 @@ class ExecutionOrder:
         is_forwarded = self._dataflow.value(operand).instruction is not operand
         return is_forwarded and any(inner.instruction.is_root for inner in value.uses)
 
+    def _compare_inside(self, caller: HloInstruction, one: Sequence[HloInstruction], two: Sequence[HloInstruction]) -> Order:
+        """Compare two places in one caller. An empty sequence is the caller itself."""
+        first, second = (self._turns[part[0].parent] if part and part[0].parent is not None else None for part in (one, two))
+        if caller.opcode == "while":
+            return Order.BEFORE_END if first == 0 and second == 1 else Order.UNKNOWN
+        if caller.opcode != "conditional":
+            return Order.UNKNOWN
+        if second is None:
+            return Order.BEFORE_END
+        if first is None:
+            return Order.AFTER
+        return Order.EARLIER_BRANCH if first < second else Order.LATER_BRANCH
+
     def _compare_neighbours(self, one: HloInstruction, two: HloInstruction) -> Order:
         assert one.parent is not None, "an executed instruction is in a computation"
         runs_before = self._runs_before[one.parent]
@@ -199,19 +223,3 @@ def _is_wrapped(start: HloInstruction, inner: HloInstruction) -> bool:
 def _is_state(value: HloValue) -> bool:
     """Return True for the phi of a loop's body or condition."""
     return value.is_phi and value.instruction.opcode == "parameter"
-
-
-def _compare_inside(caller: HloInstruction, one: Sequence[HloInstruction], two: Sequence[HloInstruction]) -> Order:
-    """Compare two places in one caller. An empty sequence is the caller itself."""
-    computations = list(nested_computations(caller))
-    numbers = [computations.index(part[0].parent) if part and part[0].parent is not None else None for part in (one, two)]
-    first, second = numbers
-    if caller.opcode == "while":
-        return Order.BEFORE_END if first == 0 and second == 1 else Order.UNKNOWN
-    if caller.opcode != "conditional":
-        return Order.UNKNOWN
-    if second is None:
-        return Order.BEFORE_END
-    if first is None:
-        return Order.AFTER
-    return Order.EARLIER_BRANCH if first < second else Order.LATER_BRANCH

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,12 @@ _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 _VERSION = re.compile(r"\bV(\d+(?:\.\d+)*)")
+# A module of one kernel without functions and variables of its own, whose names another module may have too.
+_ONLY_ENTRY = re.compile(
+    r"(?P<header>(?:\s*\.(?:version|target|address_size)\b[^\n]*\n)+)"
+    r"(?P<entry>(?:\s|//[^\n]*\n)*\.visible \.entry \w+\((?:(?!\n\}).)*\n\}\s*)",
+    re.DOTALL,
+)
 _TIMEOUT_SECONDS = 300
 # ptxas needs some hundredths of a second for less text.
 _SHORT_TEXT = 50_000
@@ -77,6 +83,20 @@ def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) 
         raise InternalError("the PTX has no .target line")
     output, cubin = _run(tool, target[1], ptx, flags)
     return tuple(_reports(output, sass_instructions(cubin)))
+
+
+def join_entries(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    """Return one PTX module with the kernels of those modules that declare nothing else, and the numbers of the others.
+
+    The text is empty if fewer than two modules can be joined. All have the version and target of the first.
+    """
+    matches = [_ONLY_ENTRY.fullmatch(text) for text in texts]
+    header = next((found["header"] for found in matches if found), "")
+    joined = [number for number, found in enumerate(matches) if found and found["header"] == header]
+    if len(joined) < 2:
+        return "", tuple(range(len(texts)))
+    bodies = [found["entry"] for found in matches if found and found["header"] == header]
+    return header + "".join(bodies), tuple(number for number in range(len(texts)) if number not in set(joined))
 
 
 @contextmanager

@@ -181,6 +181,21 @@ class Shape(Struct, frozen=True):
                 waiting += zip(one.tuple_shapes, two.tuple_shapes, strict=True)
         return True
 
+    def same_dynamic_dims(self, other: Shape) -> bool:
+        """True if this shape and a compatible one have the same dynamic dimensions."""
+        pairs = zip(self.leaves(), other.leaves(), strict=True)
+        return all(one is two or one._dynamic_numbers() == two._dynamic_numbers() for (_, one), (_, two) in pairs)
+
+    def covers_dynamic_dims(self, other: Shape) -> bool:
+        """True if this shape is dynamic wherever a compatible one is."""
+        if self is other:
+            return True
+        pairs = zip(self.leaves(), other.leaves(), strict=True)
+        return all(one is two or one._dynamic_numbers() >= two._dynamic_numbers() for (_, one), (_, two) in pairs)
+
+    def _dynamic_numbers(self) -> set[int]:
+        return {number for number, is_dynamic in enumerate(self.dynamic_dims) if is_dynamic}
+
     def to_string(self, layout: bool = True) -> str:
         """Return HLO text: `f32[2,3]{1,0}`, `(f32[], s32[4]{0})`; without `layout`, XLA's human string.
 

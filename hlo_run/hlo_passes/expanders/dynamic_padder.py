@@ -162,10 +162,7 @@ class _Padder(SizedValues):
         dim = _dimension(instruction)
         made = Editor(instruction).add("copy", fixed_shape(value.shape), [value])
         old = self.sizes_by_dim(value)
-        # A size set on a static result type is not propagated.
-        whole = not any(instruction.shape.dynamic_dims) or (
-            size.opcode == "constant" and int(size.constant_array) == value.shape.dims[dim]
-        )
+        whole = size.opcode == "constant" and int(size.constant_array) == value.shape.dims[dim]
         self.keep(made, (*old[:dim], None if whole else size, *old[dim + 1 :]))
         self._replace(instruction, made)
 

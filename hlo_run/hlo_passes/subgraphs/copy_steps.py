@@ -94,15 +94,21 @@ def _mark_shared_values(module: HloModule, analysis: AliasAnalysis, marks: _Mark
     sharing = BufferSharing()
     aliased = {(number, place) for _, number, place, _ in aliases(module)}
     executed = set(executed_computations(module))
+    made_by: dict[HloBuffer, dict[HloInstruction, list[HloValue]]] = {}
     for value in analysis.dataflow.values:
-        others = analysis.buffer_of[value].values
+        buffer = analysis.buffer_of[value]
+        others = buffer.values
         if len(others) < 2 or value.instruction.parent not in executed:
             continue
         if _is_read_only(module, value, aliased):
             _mark(marks, value.instruction, value.index)
-        for other in others:
-            for use in value.uses if other is not value else ():
-                if use.instruction is other.instruction and not _may_overwrite(sharing, use, other):
+        if buffer not in made_by:
+            made_by[buffer] = {}
+            for other in others:
+                made_by[buffer].setdefault(other.instruction, []).append(other)
+        for use in value.uses:
+            for other in made_by[buffer].get(use.instruction, ()):
+                if other is not value and not _may_overwrite(sharing, use, other):
                     _mark(marks, use.instruction.operands[use.operand_number], use.operand_index)
 
 

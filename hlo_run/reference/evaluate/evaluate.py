@@ -15,6 +15,7 @@ from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
+from hlo_run.reference.evaluate.dynamic_drops import drops_sizes, guarded
 from hlo_run.reference.evaluate.plan import Chooser, find_effects, make_plan
 from hlo_run.reference.numerics import (
     batch_norm,
@@ -177,12 +178,12 @@ class Reference:
 def choose(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
     """Return how an instruction is evaluated: by the first, by the second, or (both None) not at all."""
     program = PROGRAM.get(instruction.opcode)
-    if program is not None:
-        return None, program
-    evaluator = EVALUATE.get(instruction.opcode)
-    if dynamic.is_dynamic(instruction):
+    evaluator = None if program is not None else EVALUATE.get(instruction.opcode)
+    if drops_sizes(instruction):
+        return guarded(evaluator, program)
+    if program is None and dynamic.is_dynamic(instruction):
         evaluator = dynamic.evaluator(instruction, evaluator)
-    return evaluator, None
+    return evaluator, program
 
 
 def _choose_lifted(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:

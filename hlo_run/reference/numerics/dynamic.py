@@ -158,9 +158,19 @@ def _settle(instruction: HloInstruction, array: Array, shape: Shape, operands: S
         if whole_sizes is not None:
             return _bounded(array, whole_sizes(instruction, operands))
         return _put(array, shape)
-    if array.shape != shape.dims:
-        raise unsupported(instruction, f"'{instruction.opcode}' of dynamic dimensions to {shape.to_string(layout=False)}")
+    whole_sizes = _WHOLE_RESULT_SIZES.get(instruction.opcode)
+    if (array.shape if whole_sizes is None else whole_sizes(instruction, operands)) != shape.dims:
+        raise dropped(instruction, shape)
     return array
+
+
+def dropped(instruction: HloInstruction, shape: Shape) -> HloRunError:
+    """Return the error for a value with fewer elements than `shape`, whose dimensions are static."""
+    return unsupported(
+        instruction,
+        f"'{instruction.opcode}' of dynamic dimensions to {shape.to_string(layout=False)}",
+        hint="give the shape the dynamic dimensions of its source, such as s32[<=4]: elements beyond the size are undefined",
+    )
 
 
 def _broadcast_sizes(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
@@ -253,8 +263,9 @@ def _set_dimension_size(instruction: HloInstruction, operands: Sequence[Value], 
     array, (dim,) = as_array(operands[0]), instruction.dimensions
     sizes = list(sizes_of(array))
     sizes[dim] = min(max(int(as_array(operands[1])), 0), array.shape[dim])
-    dynamic = instruction.shape.dynamic_dims
-    if not any(dynamic):
+    if not any(instruction.shape.dynamic_dims):
+        if tuple(sizes) != array.shape:
+            raise dropped(instruction, instruction.shape)
         return np.asarray(array)
     return _bounded(array, tuple(sizes))
 

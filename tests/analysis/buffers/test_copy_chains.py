@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import hlo_run
 from hlo_run.analysis.buffers.copy_chains import CopyChains
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
-from hlo_run.hlo.graph import HloModule
+from hlo_run.analysis.buffers.execution_order import ExecutionOrder, Order
+from hlo_run.hlo.graph import HloInstruction, HloModule
 
 _UPDATED = """
 HloModule updated
@@ -59,3 +62,31 @@ def test_a_schedule_may_give_the_order() -> None:
 def test_a_branch_may_overwrite_an_operand_that_is_not_read_later() -> None:
     assert _removable(hlo_run.parse(_BRANCHES.replace("OTHER", "r"))) == ["c", "k"]
     assert _removable(hlo_run.parse(_BRANCHES.replace("OTHER", "x"))) == ["c"]
+
+
+def _switch(count: int) -> str:
+    branches = "".join(
+        f"b{n} {{ x = f32[4] parameter(0)  m = f32[4] add(x, x)  i{n} = f32[4] negate(m)  ROOT c{n} = f32[4] copy(i{n}) }}\n"
+        for n in range(count)
+    )
+    operands, names = ", ".join(["x"] * count), ", ".join(f"b{n}" for n in range(count))
+    return (
+        f"HloModule switch\n{branches}ENTRY e {{\n  s = s32[] parameter(0)\n  x = f32[4] parameter(1)\n"
+        f"  ROOT r = f32[4] conditional(s, {operands}), branch_computations={{{names}}}\n}}"
+    )
+
+
+def test_values_of_other_branches_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare, compared = ExecutionOrder.compare, [0]
+
+    def counting(order: ExecutionOrder, one: HloInstruction, two: HloInstruction) -> Order:
+        compared[0] += 1
+        return compare(order, one, two)
+
+    monkeypatch.setattr(ExecutionOrder, "compare", counting)
+    counts: list[int] = []
+    for count in (16, 64):
+        compared[0] = 0
+        assert _removable(hlo_run.parse(_switch(count))) == [f"c{n}" for n in range(count)]
+        counts.append(compared[0])
+    assert counts[1] < 8 * counts[0], "four times the branches, and a sort"

@@ -221,10 +221,36 @@ def test_shapes_for_more_devices_than_there_are(result: str, collective: str) ->
         open_backend("Host", Options()).run(executable, [np.ones(4, np.float32)])
 
 
-def test_a_reduction_that_no_library_knows() -> None:
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("f32", "s = f32[] add(a, b) m = f32[] multiply(a, b) ROOT r = f32[] subtract(s, m)"),
+        ("s32", "n = s32[] not(a) ROOT r = s32[] or(n, b)"),
+        ("bf16", "ROOT r = bf16[] call(b, a), to_apply=g"),
+    ],
+)
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "ROOT r = T[4,3] all-reduce(p), replica_groups={{0,1}}, to_apply=f",
+        "ROOT r = T[2,3] reduce-scatter(p), dimensions={0}, replica_groups={}, to_apply=f",
+        "s = ((T[4,3]), T[2,3]) reduce-scatter-start(p), dimensions={0}, replica_groups={}, to_apply=f "
+        "ROOT r = T[2,3] reduce-scatter-done(s)",
+        "s = (T[4,3], T[]) all-reduce-start(p, q), replica_groups={{1,0}}, to_apply=f ROOT r = (T[4,3], T[]) all-reduce-done(s)",
+    ],
+)
+def test_any_computation_of_two_scalars_reduces(kind: str, body: str, collective: str) -> None:
+    functions = "g { a = T[] parameter(0) b = T[] parameter(1) m = T[] multiply(a, a) ROOT r = T[] subtract(b, m) }"
+    functions += f"\nf {{ a = T[] parameter(0) b = T[] parameter(1) {body} }}"
+    entry = f"ENTRY e {{ p = T[4,3] parameter(0) q = T[] parameter(1) {collective} }}"
+    _agrees(f"HloModule m, replica_count=2\n{functions}\n{entry}".replace("T[", f"{kind}["))
+
+
+def test_a_reduction_of_several_arrays_at_once_is_refused() -> None:
     module = parse("""HloModule m, replica_count=2
-f { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] subtract(a, b) }
-ENTRY e { p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={}, to_apply=f }""")
+f { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
+    s = f32[] add(a, c) t = f32[] add(b, d) ROOT r = (f32[], f32[]) tuple(s, t) }
+ENTRY e { p = f32[5] parameter(0) ROOT a = (f32[5], f32[5]) all-reduce(p, p), replica_groups={}, to_apply=f }""")
     with pytest.raises(Unsupported, match="'all-reduce' with the reduction %f"):
         _run(module, [np.ones(5, np.float32)] * 2)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hlo_run.codegen.llvm.cubin import sass_instructions
-from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
+from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas, join_entries
 
 _LISTED = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 _PTX = """.version 8.7
@@ -62,6 +62,18 @@ def test_as_many_as_nvdisasm_lists(sm_name: str, tmp_path: Path) -> None:
     assert sass_instructions(cubin.read_bytes()) == expected
     assert {report.kernel: report.sass_instructions for report in assemble(text)} == expected
     assert expected["long"] - expected["short"] >= 2 * 19
+
+
+def test_only_modules_of_one_kernel_are_joined() -> None:
+    one, two, other = _ptx("sm_90", "one", 1), _ptx("sm_90", "two", 2), _ptx("sm_80", "other", 1)
+    shared = two.replace(".visible .entry", ".shared .align 4 .b8 tile[64];\n.visible .entry")
+    text, rest = join_entries([one, shared, other, two])
+    assert rest == (1, 2)
+    assert text.count(".version") == 1
+    assert [".entry one" in text, ".entry two" in text, text.count(".entry")] == [True, True, 2]
+    assert join_entries([one, other]) == ("", (0, 1))
+    if find_ptxas() is not None:
+        assert [report.kernel for report in assemble(text)] in (["one", "two"], ["two", "one"])
 
 
 def test_nops_are_not_counted() -> None:

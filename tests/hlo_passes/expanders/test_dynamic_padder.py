@@ -174,3 +174,18 @@ def test_an_empty_product_is_static() -> None:
 def test_a_dynamic_reshape_to_a_static_type() -> None:
     x = np.arange(6, dtype=np.int8).reshape(2, 3)
     np.testing.assert_array_equal(_check(_STATIC, x, np.array(6, np.int32)), x.reshape(6))
+
+
+def test_a_size_set_on_a_static_type_counts() -> None:
+    """XLA pads by the size, whatever the result's type says; the reference refuses it."""
+    text = """HloModule m
+    add { a = s32[] parameter(0)
+      b = s32[] parameter(1)
+      ROOT r = s32[] add(a, b) }
+    ENTRY e { y = s32[4] parameter(0)
+      n = s32[] parameter(1)
+      w = s32[4] set-dimension-size(y, n), dimensions={0}
+      z = s32[] constant(0)
+      ROOT r = s32[] reduce(w, z), dimensions={0}, to_apply=add }"""
+    y, n = np.arange(1, 5, dtype=np.int32), np.array(3, np.int32)
+    np.testing.assert_array_equal(hlo_run.run(hlo_run.parse(text), y, n, platform="Host"), 6)

@@ -141,3 +141,48 @@ def test_groups_of_dimensions_that_stay_together() -> None:
     assert common_factors((8, 6), (8, 2, 3)) == [([0], [0]), ([1], [1, 2])]
     assert common_factors((4, 1, 6), (2, 2, 6)) == [([0], [0, 1]), ([1, 2], [2])]
     assert common_factors((), (1, 1)) == [([], [0]), ([], [1])]
+
+
+DROPS = """HloModule m
+add { a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT r = s32[] add(a, b) }
+same { p = s32[<=4] parameter(0)
+  ROOT c = s32[<=4] copy(p) }
+fixed { p = s32[4] parameter(0)
+  ROOT c = s32[4] copy(p) }
+ENTRY e {
+  y = s32[4] parameter(0)
+  n = s32[] parameter(1)
+  z = s32[] constant(0)
+  x = s32[<=4] set-dimension-size(y, n), dimensions={0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("opcode", "body"),
+    [
+        ("call", "w = s32[4] call(x), to_apply=same"),
+        ("call", "w = s32[4] call(x), to_apply=fixed"),
+        ("fusion", "w = s32[4] fusion(x), kind=kLoop, calls=same"),
+        ("conditional", "w = s32[4] conditional(z, x, y), branch_computations={same, fixed}"),
+        ("conditional", "w = s32[<=4] conditional(z, x, y), branch_computations={fixed, same}"),
+        ("tuple", "t = (s32[4]) tuple(x)\n  w = s32[4] get-tuple-element(t), index=0"),
+        ("get-tuple-element", "t = (s32[<=4]) tuple(x)\n  w = s32[4] get-tuple-element(t), index=0"),
+        ("opt-barrier", "w = s32[4] opt-barrier(x)"),
+        ("slice", "w = s32[4] slice(x), slice={[0:4]}"),
+        ("dynamic-slice", "w = s32[4] dynamic-slice(x, z), dynamic_slice_sizes={4}"),
+        ("dynamic-update-slice", "w = s32[4] dynamic-update-slice(x, y, z)"),
+        ("set-dimension-size", "w = s32[4] set-dimension-size(y, n), dimensions={0}"),
+        ("call", "s = ((s32[<=4]), s32[4], u32[]) call-start(x), to_apply=same\n  w = s32[4] call-done(s)"),
+        ("async-done", "s = ((s32[<=4]), s32[<=4], u32[]) call-start(x), to_apply=same\n  w = s32[4] call-done(s)"),
+        ("map", "w = s32[4] map(x, x), dimensions={0}, to_apply=add"),
+    ],
+)
+def test_a_shape_that_drops_a_size_is_refused(opcode: str, body: str) -> None:
+    module = hlo_run.parse(f"{DROPS}  {body}\n  ROOT r = s32[] reduce(w, z), dimensions={{0}}, to_apply=add\n}}")
+    y = np.asarray([1, 2, 3, 4], np.int32)
+    with pytest.raises(Unsupported, match=f"'{opcode}' of dynamic dimensions to"):
+        evaluate(module, [y, np.asarray(3, np.int32)])
+    whole = evaluate(module, [y, np.asarray(4, np.int32)])
+    np.testing.assert_array_equal(whole, 20 if opcode == "map" else 10)
