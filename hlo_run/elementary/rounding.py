@@ -1,0 +1,101 @@
+"""From pairs to results: the nearest f64, or one rounded to odd, which a second rounding to a narrower type makes the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from hlo_run.elementary.double_double import Array, Pair, quick_two_sum, times_power_of_two
+from hlo_run.elementary.exact import Exact, nearest
+
+# The intermediate arrays of a block stay in the cache.
+_BLOCK = 16384
+# Below it a result is subnormal, or may be.
+_SUBNORMAL = 2.0**-1021
+_ZERO_EXPONENT = -1080
+
+
+class Found(Struct, frozen=True):
+    """The values of a block: (pair) · 2^exponent, with the relative error, and the elements where the pair is not sure."""
+
+    value: Pair
+    exponent: Array | None = None
+    unsure: Array | None = None
+    error: Array | float = 2.0**-64
+    # ±1 per element, multiplied at last.
+    sign: Array | None = None
+
+
+Evaluate: TypeAlias = Callable[..., Found]
+
+
+class Elementary(Struct, frozen=True):
+    """A function of f64 arrays, correctly rounded.
+
+    `ordinary` says where `evaluate` computes it; elsewhere it is `special`. `exact` is the function in decimal arithmetic.
+    """
+
+    name: str
+    ordinary: Callable[..., Array]
+    special: Callable[..., Array]
+    evaluate: Evaluate
+    exact: Exact
+
+    def __call__(self, *operands: Array) -> Array:
+        """Return the nearest f64 numbers."""
+        return self._mapped(operands, self._nearest)
+
+    def odd(self, *operands: Array) -> Array:
+        """Return f64 numbers rounded to odd: rounded once more to at most 24 bits they are the nearest."""
+        return self._mapped(operands, self._odd)
+
+    def _mapped(self, operands: tuple[Array, ...], rounded: Callable[..., Array]) -> Array:
+        wide = np.broadcast_arrays(*operands) if len(operands) > 1 else operands
+        flat = [np.ascontiguousarray(operand, np.float64).reshape(-1) for operand in wide]
+        out = np.empty(flat[0].size, np.float64)
+        with np.errstate(all="ignore"):
+            for start in range(0, out.size, _BLOCK):
+                out[start : start + _BLOCK] = self._block([operand[start : start + _BLOCK] for operand in flat], rounded)
+        return out.reshape(wide[0].shape)
+
+    def _block(self, operands: list[Array], rounded: Callable[..., Array]) -> Array:
+        ordinary = self.ordinary(*operands)
+        if ordinary.all():
+            return rounded(*operands)
+        out = self.special(*operands)
+        places = np.flatnonzero(ordinary)
+        if places.size:
+            out[places] = rounded(*(operand[places] for operand in operands))
+        return out
+
+    def _nearest(self, *operands: Array) -> Array:
+        found = self.evaluate(*operands)
+        hi, lo = found.value
+        error = np.abs(hi) * found.error
+        out = hi + (lo + error)
+        doubt = out != hi + (lo - error)
+        if found.unsure is not None:
+            doubt |= found.unsure
+        if found.exponent is not None:
+            out = times_power_of_two(out, found.exponent)
+            # Far below the smallest number the result is 0.
+            doubt |= (np.abs(out) < _SUBNORMAL) & (found.exponent > _ZERO_EXPONENT)
+        if doubt.any():
+            for place in np.flatnonzero(doubt).tolist():
+                out[place] = nearest(self.exact, *(operand.item(place) for operand in operands))
+        return out if found.sign is None else np.abs(out) * found.sign
+
+    def _odd(self, *operands: Array) -> Array:
+        found = self.evaluate(*operands)
+        hi, lo = quick_two_sum(*found.value)
+        inexact = np.abs(lo) > np.abs(hi) * found.error
+        bits = hi.view(np.int64)
+        # Towards zero, and the last bit set.
+        bits = np.where(inexact, (bits - ((lo < 0) != (hi < 0))) | 1, bits)
+        out = bits.view(np.float64)
+        if found.exponent is not None:
+            out = times_power_of_two(out, found.exponent)
+        return out if found.sign is None else out * found.sign
