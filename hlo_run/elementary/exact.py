@@ -215,7 +215,7 @@ def _other_leg(x: Decimal) -> Decimal:
 def erf(x: Decimal) -> Decimal:
     """Return the error function: 2 / sqrt(pi) e^(-x²) times the sum of 2^n x^(2n+1) / (2n+1)!!."""
     square, term, total, n = x * x, x, Decimal(0), 1
-    while term and term.adjusted() > total.adjusted() - getcontext().prec:
+    while term and term.adjusted() > x.adjusted() - getcontext().prec:
         total += term
         n += 2
         term = term * 2 * square / n

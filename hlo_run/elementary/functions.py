@@ -187,46 +187,59 @@ def _power_special(x: Array, y: Array) -> Array:
     return np.where((y == 0) | (x == 1), 1.0, value)
 
 
-exp = Elementary("exp", lambda x: np.abs(x) < _EXP_END, _exp_special, _exp, exact.exp)
+
+def _fast_logistic(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _fast_rsqrt(x: Array) -> Array:
+    return np.asarray(1 / np.sqrt(x))
+
+
+exp = Elementary("exp", lambda x: np.abs(x) < _EXP_END, _exp_special, _exp, exact.exp, np.exp)
 expm1 = Elementary(
     "expm1",
     lambda x: (np.abs(x) >= _TINY) & (x > -50) & (x < 710),
     _expm1_special,
     lambda x: Found(exponential.expm1(x)),
     exact.expm1,
+    np.expm1,
 )
-logistic = Elementary("logistic", lambda x: np.abs(x) < _EXP_END, _logistic_special, _logistic, exact.logistic)
-sinh = Elementary("sinh", lambda x: _is_near(x, 711), _sinh_special, _sinh, exact.sinh)
-cosh = Elementary("cosh", lambda x: _is_near(x, 711), _cosh_special, _cosh, exact.cosh)
-tanh = Elementary("tanh", lambda x: np.abs(x) >= _TINY, lambda x: x, lambda x: Found(exponential.tanh(x)), exact.tanh)
-log = Elementary("log", lambda x: (x > 0) & (x < np.inf), _log_special, lambda x: Found(logarithm.log(x)), exact.log)
+logistic = Elementary("logistic", lambda x: np.abs(x) < _EXP_END, _logistic_special, _logistic, exact.logistic, _fast_logistic)
+sinh = Elementary("sinh", lambda x: _is_near(x, 711), _sinh_special, _sinh, exact.sinh, np.sinh)
+cosh = Elementary("cosh", lambda x: _is_near(x, 711), _cosh_special, _cosh, exact.cosh, np.cosh)
+tanh = Elementary("tanh", lambda x: np.abs(x) >= _TINY, lambda x: x, lambda x: Found(exponential.tanh(x)), exact.tanh, np.tanh)
+log = Elementary("log", lambda x: (x > 0) & (x < np.inf), _log_special, lambda x: Found(logarithm.log(x)), exact.log, np.log)
 log1p = Elementary(
     "log1p",
     lambda x: (np.abs(x) >= _TINY) & (x > -1) & (x < np.inf),
     _log1p_special,
     lambda x: Found(logarithm.log1p((x, np.zeros_like(x)))),
     exact.log1p,
+    np.log1p,
 )
-sin = Elementary("sin", lambda x: _is_near(x, np.inf), _sin_special, _sin, exact.sin)
-cos = Elementary("cos", lambda x: _is_near(x, np.inf), _cos_special, _cos, exact.cos)
-tan = Elementary("tan", lambda x: _is_near(x, np.inf), _sin_special, _tan, exact.tan)
+sin = Elementary("sin", lambda x: _is_near(x, np.inf), _sin_special, _sin, exact.sin, np.sin)
+cos = Elementary("cos", lambda x: _is_near(x, np.inf), _cos_special, _cos, exact.cos, np.cos)
+tan = Elementary("tan", lambda x: _is_near(x, np.inf), _sin_special, _tan, exact.tan, np.tan)
 asin = Elementary(
     "asin",
     lambda x: (np.abs(x) >= _TINY) & (np.abs(x) <= 1),
     lambda x: _in_domain(x, x),
     lambda x: Found(logarithm.signed(inverse_trigonometric.asin(x), x)),
     exact.asin,
+    np.arcsin,
 )
-acos = Elementary("acos", lambda x: np.abs(x) < 1, _acos_special, lambda x: Found(inverse_trigonometric.acos(x)), exact.acos)
+acos = Elementary("acos", lambda x: np.abs(x) < 1, _acos_special, lambda x: Found(inverse_trigonometric.acos(x)), exact.acos, np.arccos)
 asinh = Elementary(
     "asinh",
     lambda x: _is_near(x, np.inf),
     lambda x: x,
     lambda x: Found(logarithm.signed(logarithm.asinh(x), x)),
     exact.asinh,
+    np.arcsinh,
 )
 acosh = Elementary(
-    "acosh", lambda x: (x > 1) & (x < np.inf), _acosh_special, lambda x: Found(logarithm.acosh(x)), exact.acosh
+    "acosh", lambda x: (x > 1) & (x < np.inf), _acosh_special, lambda x: Found(logarithm.acosh(x)), exact.acosh, np.arccosh
 )
 atanh = Elementary(
     "atanh",
@@ -234,15 +247,17 @@ atanh = Elementary(
     lambda x: _in_domain(x, np.where(np.abs(x) == 1, np.copysign(np.inf, x), x)),
     lambda x: Found(logarithm.signed(logarithm.atanh(x), x)),
     exact.atanh,
+    np.arctanh,
 )
-cbrt = Elementary("cbrt", lambda x: (np.abs(x) < np.inf) & (x != 0), lambda x: x, _cbrt, exact.cbrt)
-rsqrt = Elementary("rsqrt", lambda x: (x > 0) & (x < np.inf), _rsqrt_special, _rsqrt, exact.rsqrt)
+cbrt = Elementary("cbrt", lambda x: (np.abs(x) < np.inf) & (x != 0), lambda x: x, _cbrt, exact.cbrt, np.cbrt)
+rsqrt = Elementary("rsqrt", lambda x: (x > 0) & (x < np.inf), _rsqrt_special, _rsqrt, exact.rsqrt, _fast_rsqrt)
 erf = Elementary(
     "erf",
     lambda x: (np.abs(x) >= 2.0**-900) & (np.abs(x) <= error_function.LAST),
     _erf_special,
     lambda x: Found(error_function.erf(x)),
     exact.erf,
+    error_function.approximate,
 )
-atan2 = Elementary("atan2", _atan2_ordinary, _atan2_special, _atan2, exact.atan2)
-power = Elementary("power", _power_ordinary, _power_special, _power, exact.power)
+atan2 = Elementary("atan2", _atan2_ordinary, _atan2_special, _atan2, exact.atan2, np.arctan2)
+power = Elementary("power", _power_ordinary, _power_special, _power, exact.power, np.power)

@@ -1,8 +1,8 @@
-"""From pairs to results: the nearest f64, or one rounded to odd, which a second rounding to a narrower type makes the nearest."""
+"""From pairs to results: the nearest f64, or a f64 that a second rounding, to a narrower type, makes the nearest of that type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,8 @@ _BLOCK = 16384
 # Below it a result is subnormal, or may be.
 _SUBNORMAL = 2.0**-1021
 _ZERO_EXPONENT = -1080
+# Of approximations, in steps of f64.
+_TOLERANCE = 1 << 10
 
 
 class Found(Struct, frozen=True):
@@ -36,6 +38,7 @@ class Elementary(Struct, frozen=True):
     """A function of f64 arrays, correctly rounded.
 
     `ordinary` says where `evaluate` computes it; elsewhere it is `special`. `exact` is the function in decimal arithmetic.
+    `approximate` is fast, has an error below 2^-43 on every machine, and may differ between machines.
     """
 
     name: str
@@ -43,16 +46,49 @@ class Elementary(Struct, frozen=True):
     special: Callable[..., Array]
     evaluate: Evaluate
     exact: Exact
+    approximate: Callable[..., Array]
 
     def __call__(self, *operands: Array) -> Array:
         """Return the nearest f64 numbers."""
         return self._mapped(operands, self._nearest)
 
-    def odd(self, *operands: Array) -> Array:
-        """Return f64 numbers rounded to odd: rounded once more to at most 24 bits they are the nearest."""
-        return self._mapped(operands, self._odd)
+    def native(self, x: Array) -> Array:
+        """Return the nearest numbers of the operand's own type, f32 or f64."""
+        if x.dtype == np.float64:
+            return self(x)
+        return self.narrowed(24, 2.0**-126)(x.astype(np.float64)).astype(x.dtype)
 
-    def _mapped(self, operands: tuple[Array, ...], rounded: Callable[..., Array]) -> Array:
+    def narrowed(self, digits: int, smallest: float) -> Callable[..., Array]:
+        """Return the function to f64 that rounds to the nearest number with `digits` binary digits, at most 24.
+
+        `smallest` is the smallest normal number of that type. A fast approximation decides all elements but those near the
+        middle of two numbers of the type.
+        """
+        mask, half = (1 << (53 - digits)) - 1, 1 << (52 - digits)
+
+        def apply(*operands: Array) -> Array:
+            with np.errstate(all="ignore"):
+                out = np.asarray(self.approximate(*operands))
+                if out.ndim == 0:
+                    out = out.reshape(1)
+                bits = out.view(np.int64)
+                doubt = ((bits + (half + _TOLERANCE)) & mask) <= 2 * _TOLERANCE
+                small = (np.abs(out) < smallest) & (out != 0)
+                if small.any():
+                    # The middle of two subnormal numbers has fewer digits.
+                    doubt |= small & (((bits + _TOLERANCE) & mask) <= 2 * _TOLERANCE)
+                doubt |= np.isnan(out)
+                if not doubt.any():
+                    return out.reshape(np.broadcast_shapes(*(np.shape(operand) for operand in operands)))
+                shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
+                flat, places = out.reshape(-1), np.flatnonzero(doubt)
+                wide = [np.broadcast_to(operand, shape).reshape(-1)[places] for operand in operands]
+                flat[places] = self._mapped(wide, self._odd)
+                return flat.reshape(shape)
+
+        return apply
+
+    def _mapped(self, operands: Sequence[Array], rounded: Callable[..., Array]) -> Array:
         wide = np.broadcast_arrays(*operands) if len(operands) > 1 else operands
         flat = [np.ascontiguousarray(operand, np.float64).reshape(-1) for operand in wide]
         out = np.empty(flat[0].size, np.float64)
@@ -89,6 +125,7 @@ class Elementary(Struct, frozen=True):
         return out if found.sign is None else np.abs(out) * found.sign
 
     def _odd(self, *operands: Array) -> Array:
+        """Return f64 numbers rounded to odd: rounded once more to at most 24 digits they are the nearest."""
         found = self.evaluate(*operands)
         hi, lo = quick_two_sum(*found.value)
         inexact = np.abs(lo) > np.abs(hi) * found.error
