@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         garbage_collection
         errors cache interrupts loading records version walks whole_files
         containment
-        options target artifact custom_calls indexing parallel processes
+        options target artifact custom_calls elementary indexing parallel processes
         hlo.values
         hlo.attributes hlo.opcodes hlo.shardings
         hlo

@@ -34,7 +34,12 @@ _NEVER = (
     | COLLECTIVE
     | SIDE_EFFECT
     | DEVICE_ID
-    | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk".split()}
+    | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk cholesky triangular-solve".split()}
+)
+# Their NaNs depend on the processor if several operands or elements are NaN.
+_COMBINES = frozenset(
+    """add subtract multiply divide remainder power atan2 maximum minimum clamp dot ragged-dot scaled-dot convolution reduce
+    reduce-window select-and-scatter scatter map scan call conditional""".split()
 )
 
 
@@ -136,14 +141,38 @@ def _is_known(value: HloInstruction) -> bool:
 
 def _value(i: HloInstruction) -> Any:
     """Return the value of an instruction with known operands, a tuple of values for a tuple; None if it cannot be evaluated."""
-    from hlo_run.reference.evaluate.evaluate import evaluate  # many modules have nothing to fold
+    from hlo_run.reference.evaluate.evaluate import folded  # many modules have nothing to fold
 
     if _is_element(i):
         return _literal(i.operands[0].operands[i.tuple_index])
+    operands = [_literal(operand) for operand in dict.fromkeys(i.operands)]
     try:
-        return evaluate(isolate_instruction(i), [_literal(operand) for operand in dict.fromkeys(i.operands)])
+        value = folded(isolate_instruction(i), operands)
     except HloRunError:
         return None
+    return _with_one_nan(value, operands) if i.opcode in _COMBINES else value
+
+
+def _with_one_nan(value: Any, operands: list[Any]) -> Any:
+    """Return the value with negative NaNs, as x86 makes them, where they come from several kinds of NaN or from none."""
+    if isinstance(value, tuple):
+        return tuple(_with_one_nan(part, operands) for part in value)
+    if not _has_nans(value) or len(set().union(*map(_nans, operands))) == 1:
+        return value
+    return np.where(np.isnan(value), np.copysign(value.dtype.type(np.nan), value.dtype.type(-1)), value)
+
+
+def _has_nans(array: Any) -> bool:
+    return (array.dtype.kind == "f" or array.dtype.name == "bfloat16") and bool(np.isnan(array).any())
+
+
+def _nans(operand: Any) -> set[int]:
+    """Return the bits of the NaNs among the numbers of an operand."""
+    if isinstance(operand, tuple):
+        return set().union(*map(_nans, operand))
+    if not _has_nans(operand):
+        return set()
+    return set(operand[np.isnan(operand)].view(f"u{operand.dtype.itemsize}").tolist())
 
 
 def _constant(editor: Editor, shape: Shape, value: Any) -> HloInstruction:
