@@ -74,7 +74,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ml_dtypes": ("hlo", "reference", "backends", "codegen", "triage/interpret"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("formats", "builder", "fuzz", "triage/interpret"),
+        *("elementary", "formats", "builder", "fuzz", "triage/interpret"),
     ),
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")

@@ -25,8 +25,8 @@ _COEFFICIENTS = (
     9.9843695780195716e-6,
     1.5056327351493116e-7,
 )
-# ln(g + 1/2)
 _LOG_OFFSET = 2.0149030205422647
+"""The natural logarithm of g + 1/2; the C library's may differ between machines."""
 _LOG_SQRT_2_PI = 0.91893853320467274178
 _LOG_PI = 1.1447298858494001741
 

@@ -1,1 +1,1 @@
-"""Elementary functions with the same bits on every machine: of numpy arrays of f64 and c128, built of exactly rounded operations."""
+"""Elementary functions of f64 and c128 arrays, made of exactly rounded operations: the same bits on every machine."""

@@ -22,7 +22,6 @@ from hlo_run.elementary.double_double import (
     multiply,
     negative,
     of,
-    power_of_two,
     scale,
     subtract,
     two_sum,
@@ -42,6 +41,11 @@ def join(real: Array, imaginary: Array) -> Array:
     out = np.empty((*real.shape, 2), np.float64)
     out[..., 0], out[..., 1] = real, imaginary
     return out.view(np.complex128)[..., 0]
+
+
+def _parts(z: Array) -> tuple[Array, Array]:
+    """Return the real and the imaginary parts, each contiguous."""
+    return np.ascontiguousarray(np.real(z)), np.ascontiguousarray(np.imag(z))
 
 
 def _flipped(x: Array, like: Array) -> Array:
@@ -66,13 +70,13 @@ def _function(special: Function, parts: Parts) -> Function:
 def _block(special: Function, parts: Parts, z: Array) -> Array:
     ordinary = np.isfinite(z) & (z != 0)
     if ordinary.all():
-        return join(*parts(z.real.copy(), z.imag.copy()))
+        return join(*parts(*_parts(z)))
     out = np.asarray(special(z))
-    out = join(_plain(out.real), _plain(out.imag))
+    out = join(*map(_plain, _parts(out)))
     places = np.flatnonzero(ordinary)
     if places.size:
         chosen = z[places]
-        out[places] = join(*parts(chosen.real.copy(), chosen.imag.copy()))
+        out[places] = join(*parts(*_parts(chosen)))
     return out
 
 
@@ -98,14 +102,16 @@ def _exp(a: Array, b: Array) -> tuple[Array, Array]:
     out = [value(c.shifted(product(p, part), k)) for part in (cosine, sine)]
     if (extra < 0).any():
         q, more = exponential.exp(np.maximum(extra, -750.0))
-        out = [np.where(extra < 0, value(c.shifted(product(multiply(p, q), t), np.maximum(k + more, -1900))), near)
-               for t, near in zip((cosine, sine), out, strict=True)]
+        out = [
+            np.where(extra < 0, value(c.shifted(product(multiply(p, q), t), np.maximum(k + more, -1900))), near)
+            for t, near in zip((cosine, sine), out, strict=True)
+        ]
     return out[0], _flipped(out[1], b)
 
 
 def _expm1(a: Array, b: Array) -> tuple[Array, Array]:
     size = np.abs(b)
-    sine, cosine, _ = trigonometric.sine_cosine(size)
+    _, cosine, _ = trigonometric.sine_cosine(size)
     half, _, _ = trigonometric.sine_cosine(size * 0.5)
     grown = c.expm1(np.clip(a, -45.0, 45.0))
     near = subtract(multiply(grown, cosine), scale(c.square(half), 2.0))
@@ -323,7 +329,7 @@ def _abs(a: Array, b: Array) -> Array:
 def absolute(z: Array) -> Array:
     """Return |z| of complex numbers, as f64 for c128 and f32 for c64."""
     part = np.dtype(np.float32 if z.dtype == np.complex64 else np.float64)
-    a, b = (np.ascontiguousarray(x, np.float64) for x in (z.real, z.imag))
+    a, b = (x.astype(np.float64).reshape(np.shape(z)) for x in _parts(z))
     with np.errstate(all="ignore"):
         ordinary = np.isfinite(a) & np.isfinite(b) & ((a != 0) | (b != 0))
         found = _abs(np.where(ordinary, a, 1.0), np.where(ordinary, b, 1.0))
@@ -333,7 +339,7 @@ def absolute(z: Array) -> Array:
 
 def multiplied(x: Array, y: Array) -> Array:
     """Return x · y, every product and sum rounded: numpy's own product may contract them."""
-    a, b, p, q = x.real, x.imag, y.real, y.imag
+    (a, b), (p, q) = (np.real(x), np.imag(x)), (np.real(y), np.imag(y))
     real, imaginary = a * p - b * q, a * q + b * p
     out = np.empty((*real.shape, 2), real.dtype)
     out[..., 0], out[..., 1] = real, imaginary
@@ -342,7 +348,7 @@ def multiplied(x: Array, y: Array) -> Array:
 
 def divided(x: Array, y: Array) -> Array:
     """Return x / y by Smith's method."""
-    a, b, p, q = x.real, x.imag, y.real, y.imag
+    (a, b), (p, q) = (np.real(x), np.imag(x)), (np.real(y), np.imag(y))
     steep = np.abs(p) < np.abs(q)
     long, short = np.where(steep, q, p), np.where(steep, p, q)
     zero = (p == 0) & (q == 0)
@@ -371,31 +377,31 @@ _MOST_FACTORS = 100
 
 
 def power(z: Array, w: Array) -> Array:
-    """Return z^w = e^(w ln z): by multiplication for integers below 100; 1 for w = 0, and numpy's results for 0 and infinities."""
+    """Return z^w = e^(w ln z): by products for integers below 100, as numpy for 0 and infinities."""
     z, w = (np.ascontiguousarray(x, np.complex128) for x in np.broadcast_arrays(z, w))
     shape, z, w = z.shape, z.reshape(-1), w.reshape(-1)
     with np.errstate(all="ignore"):
         out = np.empty_like(z)
-        whole = (w.imag == 0) & (np.floor(w.real) == w.real) & (np.abs(w.real) < _MOST_FACTORS) & (z != 0)
-        for n in np.unique(w.real[whole]).tolist():
-            places = whole & (w.real == n)
+        exponent, turn = _parts(w)
+        whole = (turn == 0) & (np.floor(exponent) == exponent) & (np.abs(exponent) < _MOST_FACTORS) & (z != 0)
+        for n in np.unique(exponent[whole]).tolist():
+            places = whole & (exponent == n)
             out[places] = _power_of_integer(z[places], int(n))
         ordinary = ~whole & np.isfinite(z) & np.isfinite(w) & (z != 0)
         other = ~whole & ~ordinary
         if other.any():
-            found = np.power(z[other], w[other])
-            out[other] = join(_plain(found.real), _plain(found.imag))
+            out[other] = join(*map(_plain, _parts(np.power(z[other], w[other]))))
         if ordinary.any():
             out[ordinary] = _general_power(z[ordinary], w[ordinary])
     return out.reshape(shape)
 
 
 def _general_power(z: Array, w: Array) -> Array:
-    near, exponent = near_one((of(z.real.copy()), of(np.abs(z.imag))))
+    (a, b), (p, q) = _parts(z), map(of, _parts(w))
+    near, exponent = near_one((of(a), of(np.abs(b))))
     log, turn = c.log(near)
     log = add(_logs_of_two(exponent), log)
-    turn = choose(np.signbit(z.imag), negative(turn), turn)
-    p, q = of(w.real.copy()), of(w.imag.copy())
+    turn = choose(np.signbit(b), negative(turn), turn)
     real = subtract(multiply(p, log), multiply(q, turn))
     imaginary = add(multiply(p, turn), multiply(q, log))
     far = ~(np.abs(real[0]) < 745)

@@ -1,4 +1,4 @@
-"""Elementary functions of single floats in decimal arithmetic of any precision: the nearest f64, for elements where a pair leaves a doubt.
+"""Elementary functions of single floats in decimal arithmetic of any precision, for elements where a pair leaves a doubt.
 
 `decimal` computes e^x, ln x and square roots to the last digit and with integers only, so every machine gives the same.
 """

@@ -6,11 +6,13 @@ An invalid operand gives a NaN with its sign bit set, as the operations of x86 d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from hlo_run.elementary import error_function, exact, exponential, inverse_trigonometric, logarithm, roots, trigonometric
-from hlo_run.elementary.double_double import Array, two_product
+from hlo_run.elementary.double_double import Array, Pair, of, two_product
 from hlo_run.elementary.rounding import Elementary, Found
 
 _INVALID = -math.nan
@@ -187,7 +189,6 @@ def _power_special(x: Array, y: Array) -> Array:
     return np.where((y == 0) | (x == 1), 1.0, value)
 
 
-
 def _fast_logistic(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -196,68 +197,91 @@ def _fast_rsqrt(x: Array) -> Array:
     return np.asarray(1 / np.sqrt(x))
 
 
-exp = Elementary("exp", lambda x: np.abs(x) < _EXP_END, _exp_special, _exp, exact.exp, np.exp)
-expm1 = Elementary(
-    "expm1",
-    lambda x: (np.abs(x) >= _TINY) & (x > -50) & (x < 710),
-    _expm1_special,
-    lambda x: Found(exponential.expm1(x)),
-    exact.expm1,
-    np.expm1,
-)
-logistic = Elementary("logistic", lambda x: np.abs(x) < _EXP_END, _logistic_special, _logistic, exact.logistic, _fast_logistic)
-sinh = Elementary("sinh", lambda x: _is_near(x, 711), _sinh_special, _sinh, exact.sinh, np.sinh)
-cosh = Elementary("cosh", lambda x: _is_near(x, 711), _cosh_special, _cosh, exact.cosh, np.cosh)
-tanh = Elementary("tanh", lambda x: np.abs(x) >= _TINY, lambda x: x, lambda x: Found(exponential.tanh(x)), exact.tanh, np.tanh)
-log = Elementary("log", lambda x: (x > 0) & (x < np.inf), _log_special, lambda x: Found(logarithm.log(x)), exact.log, np.log)
-log1p = Elementary(
-    "log1p",
+Unary: TypeAlias = Callable[[Array], Array]
+
+
+def _function(
+    ordinary: Unary, special: Unary, evaluate: Callable[[Array], Found], exactly: exact.Exact, approximate: Unary
+) -> Elementary:
+    return Elementary(ordinary, special, evaluate, exactly, approximate)
+
+
+def _paired(
+    ordinary: Unary, special: Unary, evaluate: Callable[[Array], Pair], exactly: exact.Exact, approximate: Unary
+) -> Elementary:
+    """Return the function whose value is a pair."""
+
+    def found(x: Array) -> Found:
+        return Found(evaluate(x))
+
+    return Elementary(ordinary, special, found, exactly, approximate)
+
+
+def _unsigned(
+    ordinary: Unary, special: Unary, evaluate: Callable[[Array], Pair], exactly: exact.Exact, approximate: Unary
+) -> Elementary:
+    """Return the odd function whose size is a pair."""
+
+    def found(x: Array) -> Found:
+        return Found(logarithm.signed(evaluate(x), x))
+
+    return Elementary(ordinary, special, found, exactly, approximate)
+
+
+def _is_positive(x: Array) -> Array:
+    return (x > 0) & (x < np.inf)
+
+
+def _is_finite(x: Array) -> Array:
+    return _is_near(x, np.inf)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+exp = _function(lambda x: np.abs(x) < _EXP_END, _exp_special, _exp, exact.exp, np.exp)
+expm1 = _paired(lambda x: (np.abs(x) >= _TINY) & (x > -50) & (x < 710), _expm1_special, exponential.expm1, exact.expm1, np.expm1)
+logistic = _function(lambda x: np.abs(x) < _EXP_END, _logistic_special, _logistic, exact.logistic, _fast_logistic)
+sinh = _function(lambda x: _is_near(x, 711), _sinh_special, _sinh, exact.sinh, np.sinh)
+cosh = _function(lambda x: _is_near(x, 711), _cosh_special, _cosh, exact.cosh, np.cosh)
+tanh = _paired(lambda x: np.abs(x) >= _TINY, _same, exponential.tanh, exact.tanh, np.tanh)
+log = _paired(_is_positive, _log_special, logarithm.log, exact.log, np.log)
+log1p = _paired(
     lambda x: (np.abs(x) >= _TINY) & (x > -1) & (x < np.inf),
     _log1p_special,
-    lambda x: Found(logarithm.log1p((x, np.zeros_like(x)))),
+    lambda x: logarithm.log1p(of(x)),
     exact.log1p,
     np.log1p,
 )
-sin = Elementary("sin", lambda x: _is_near(x, np.inf), _sin_special, _sin, exact.sin, np.sin)
-cos = Elementary("cos", lambda x: _is_near(x, np.inf), _cos_special, _cos, exact.cos, np.cos)
-tan = Elementary("tan", lambda x: _is_near(x, np.inf), _sin_special, _tan, exact.tan, np.tan)
-asin = Elementary(
-    "asin",
+sin = _function(_is_finite, _sin_special, _sin, exact.sin, np.sin)
+cos = _function(_is_finite, _cos_special, _cos, exact.cos, np.cos)
+tan = _function(_is_finite, _sin_special, _tan, exact.tan, np.tan)
+asin = _unsigned(
     lambda x: (np.abs(x) >= _TINY) & (np.abs(x) <= 1),
     lambda x: _in_domain(x, x),
-    lambda x: Found(logarithm.signed(inverse_trigonometric.asin(x), x)),
+    inverse_trigonometric.asin,
     exact.asin,
     np.arcsin,
 )
-acos = Elementary("acos", lambda x: np.abs(x) < 1, _acos_special, lambda x: Found(inverse_trigonometric.acos(x)), exact.acos, np.arccos)
-asinh = Elementary(
-    "asinh",
-    lambda x: _is_near(x, np.inf),
-    lambda x: x,
-    lambda x: Found(logarithm.signed(logarithm.asinh(x), x)),
-    exact.asinh,
-    np.arcsinh,
-)
-acosh = Elementary(
-    "acosh", lambda x: (x > 1) & (x < np.inf), _acosh_special, lambda x: Found(logarithm.acosh(x)), exact.acosh, np.arccosh
-)
-atanh = Elementary(
-    "atanh",
+acos = _paired(lambda x: np.abs(x) < 1, _acos_special, inverse_trigonometric.acos, exact.acos, np.arccos)
+asinh = _unsigned(_is_finite, _same, logarithm.asinh, exact.asinh, np.arcsinh)
+acosh = _paired(lambda x: (x > 1) & (x < np.inf), _acosh_special, logarithm.acosh, exact.acosh, np.arccosh)
+atanh = _unsigned(
     lambda x: _is_near(x, 1),
     lambda x: _in_domain(x, np.where(np.abs(x) == 1, np.copysign(np.inf, x), x)),
-    lambda x: Found(logarithm.signed(logarithm.atanh(x), x)),
+    logarithm.atanh,
     exact.atanh,
     np.arctanh,
 )
-cbrt = Elementary("cbrt", lambda x: (np.abs(x) < np.inf) & (x != 0), lambda x: x, _cbrt, exact.cbrt, np.cbrt)
-rsqrt = Elementary("rsqrt", lambda x: (x > 0) & (x < np.inf), _rsqrt_special, _rsqrt, exact.rsqrt, _fast_rsqrt)
-erf = Elementary(
-    "erf",
+cbrt = _function(lambda x: (np.abs(x) < np.inf) & (x != 0), _same, _cbrt, exact.cbrt, np.cbrt)
+rsqrt = _function(_is_positive, _rsqrt_special, _rsqrt, exact.rsqrt, _fast_rsqrt)
+erf = _function(
     lambda x: (np.abs(x) >= 2.0**-900) & (np.abs(x) <= error_function.LAST),
     _erf_special,
-    lambda x: Found(error_function.erf(x)),
+    lambda x: Found(error_function.erf(x), error=2.0**-62),
     exact.erf,
     error_function.approximate,
 )
-atan2 = Elementary("atan2", _atan2_ordinary, _atan2_special, _atan2, exact.atan2, np.arctan2)
-power = Elementary("power", _power_ordinary, _power_special, _power, exact.power, np.power)
+atan2 = Elementary(_atan2_ordinary, _atan2_special, _atan2, exact.atan2, np.arctan2)
+power = Elementary(_power_ordinary, _power_special, _power, exact.power, np.power)

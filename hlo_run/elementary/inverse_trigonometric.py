@@ -35,7 +35,7 @@ def _pi() -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def angle(y: Pair, x: Pair, is_left: Array | None = None) -> Pair:
-    """Return the angle of (x, y), which are not negative; of (-x, y) where `is_left`. The larger is near 1; the angle of 0 is 0."""
+    """Return the angle of (x, y), which are not negative; of (-x, y) where `is_left`. The larger is near 1, or both are 0."""
     steep = y[0] > x[0]
     short, long = choose(steep, x, y), choose(steep, y, x)
     if (long[0] == 0).any():

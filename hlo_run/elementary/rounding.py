@@ -41,7 +41,6 @@ class Elementary(Struct, frozen=True):
     `approximate` is fast, has an error below 2^-43 on every machine, and may differ between machines.
     """
 
-    name: str
     ordinary: Callable[..., Array]
     special: Callable[..., Array]
     evaluate: Evaluate

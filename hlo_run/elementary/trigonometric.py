@@ -150,4 +150,3 @@ def tangent(x: Array) -> tuple[Pair, Array]:
     """Return tan x, and where it is not sure."""
     sine, cosine, unsure = sine_cosine(x)
     return divide(sine, cosine), unsure
-

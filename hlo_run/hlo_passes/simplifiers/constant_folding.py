@@ -12,7 +12,8 @@ parameter to which all calls of a computation pass the same constant becomes tha
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -25,6 +26,9 @@ from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+
+if TYPE_CHECKING:
+    from hlo_run.reference.values import Array, Value
 
 _MOST_ELEMENTS = 45_000_000
 # Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
@@ -153,26 +157,28 @@ def _value(i: HloInstruction) -> Any:
     return _with_one_nan(value, operands) if i.opcode in _COMBINES else value
 
 
-def _with_one_nan(value: Any, operands: list[Any]) -> Any:
+def _with_one_nan(value: Value, operands: Sequence[Value]) -> Value:
     """Return the value with negative NaNs, as x86 makes them, where they come from several kinds of NaN or from none."""
     if isinstance(value, tuple):
         return tuple(_with_one_nan(part, operands) for part in value)
-    if not _has_nans(value) or len(set().union(*map(_nans, operands))) == 1:
+    if not _has_nans(value) or len(_nans(operands)) == 1:
         return value
-    return np.where(np.isnan(value), np.copysign(value.dtype.type(np.nan), value.dtype.type(-1)), value)
+    return np.where(np.isnan(value), np.negative(np.abs(np.full_like(value, np.nan))), value)
 
 
-def _has_nans(array: Any) -> bool:
+def _has_nans(array: Array) -> bool:
     return (array.dtype.kind == "f" or array.dtype.name == "bfloat16") and bool(np.isnan(array).any())
 
 
-def _nans(operand: Any) -> set[int]:
-    """Return the bits of the NaNs among the numbers of an operand."""
-    if isinstance(operand, tuple):
-        return set().union(*map(_nans, operand))
-    if not _has_nans(operand):
-        return set()
-    return set(operand[np.isnan(operand)].view(f"u{operand.dtype.itemsize}").tolist())
+def _nans(operands: Sequence[Value]) -> set[int]:
+    """Return the bits of the NaNs among the numbers of operands."""
+    found: set[int] = set()
+    for operand in operands:
+        if isinstance(operand, tuple):
+            found |= _nans(operand)
+        elif _has_nans(operand):
+            found.update(operand[np.isnan(operand)].view(f"u{operand.dtype.itemsize}").tolist())
+    return found
 
 
 def _constant(editor: Editor, shape: Shape, value: Any) -> HloInstruction:

@@ -1,7 +1,7 @@
 """Matrix products whose sums have one order on every machine, for the values that passes fold into constants.
 
-The order of BLAS depends on the processor, and on the number of threads. Here every product and every sum is rounded by itself, to
-f64 and c128: the products of f32 numbers are exact there, and their sum is rounded to f32 once.
+The order of BLAS depends on the processor and on the number of threads. Here every product and every sum is rounded by itself,
+in f64: the products of f32 numbers are exact there, and their sum is rounded to f32 once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _users = 0
 @contextmanager
 def ordered_products() -> Generator[None]:
     """Make the reference multiply matrices in one order. Contexts may overlap, also of several threads."""
-    global _users  # noqa: PLW0603 - a count of contexts
+    global _users
     with _lock:
         _users += 1
     try:
