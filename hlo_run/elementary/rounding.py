@@ -100,7 +100,7 @@ class Elementary(Struct, frozen=True):
         ordinary = self.ordinary(*operands)
         if ordinary.all():
             return rounded(*operands)
-        out = self.special(*operands)
+        out = np.array(self.special(*operands))  # a copy: it may be an operand
         places = np.flatnonzero(ordinary)
         if places.size:
             out[places] = rounded(*(operand[places] for operand in operands))
