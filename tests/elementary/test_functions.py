@@ -1,4 +1,4 @@
-"""Elementary functions give the recorded bits, which mpmath confirmed; narrower types get the number nearest to the true value."""
+"""Elementary functions give the recorded bits, which mpmath confirmed; narrower types get the nearest number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hlo_run.elementary import complex_functions, exact, functions
 from hlo_run.elementary.rounding import Elementary
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.reference.values import narrow, quiet
+from hlo_run.reference.values import Array, narrow, quiet
 
 REAL = tuple(name for name, value in vars(functions).items() if isinstance(value, Elementary))
 
@@ -83,8 +83,8 @@ def test_a_narrow_type_gets_the_nearest_number(name: str, dtype: str) -> None:
     operands = [narrow(np.exp2(rng.random(3000) * 8 - 4), target).astype(np.float64) for _ in range(2 if name == "power" else 1)]
     digits, smallest = target.float_format.mantissa_bits + 1, 2.0 ** (1 - target.float_format.bias)
 
-    def rough(*given: Any) -> Any:
-        return np.asarray(function.approximate(*given)) * (1 + 2.0**-44 * np.sign(rng.random(given[0].shape) - 0.5))
+    def rough(*given: Array) -> Array:
+        return np.asarray(function.approximate(*given)) * (1 + 2.0**-44 * np.sign(rng.random(np.shape(given[0])) - 0.5))
 
     other = Elementary(function.ordinary, function.special, function.evaluate, function.exact, rough)
     with quiet():
