@@ -20,6 +20,8 @@ _INVALID = -math.nan
 _TINY = 2.0**-60
 # Beyond it, e^x is infinite or zero.
 _EXP_END = 746.0
+# Below it, the second part of erf's pair is subnormal.
+_ERF_TINY = 2.0**-900
 
 
 def _or_nan(x: Array, value: Array) -> Array:
@@ -131,7 +133,7 @@ def _rsqrt_special(x: Array) -> Array:
 
 def _erf_special(x: Array) -> Array:
     out = np.where(np.abs(x) > 1, np.copysign(1.0, x), x)
-    for place in np.flatnonzero((np.abs(x) < 1) & (x != 0)).tolist():
+    for place in np.flatnonzero((np.abs(x) < _ERF_TINY) & (x != 0)).tolist():
         out[place] = exact.nearest(exact.erf, x.item(place))
     return out
 
@@ -277,7 +279,7 @@ atanh = _unsigned(
 cbrt = _function(lambda x: (np.abs(x) < np.inf) & (x != 0), _same, _cbrt, exact.cbrt, np.cbrt)
 rsqrt = _function(_is_positive, _rsqrt_special, _rsqrt, exact.rsqrt, _fast_rsqrt)
 erf = _function(
-    lambda x: (np.abs(x) >= 2.0**-900) & (np.abs(x) <= error_function.LAST),
+    lambda x: (np.abs(x) >= _ERF_TINY) & (np.abs(x) <= error_function.LAST),
     _erf_special,
     lambda x: Found(error_function.erf(x), error=2.0**-62),
     exact.erf,

@@ -37,7 +37,8 @@ Evaluate: TypeAlias = Callable[..., Found]
 class Elementary(Struct, frozen=True):
     """A function of f64 arrays, correctly rounded.
 
-    `ordinary` says where `evaluate` computes it; elsewhere it is `special`. `exact` is the function in decimal arithmetic.
+    `ordinary` says where `evaluate` computes it; elsewhere it is `special`, which is called with all elements. `exact` is
+    the function in decimal arithmetic.
     `approximate` is fast, has an error below 2^-43 on every machine, and may differ between machines.
     """
 
@@ -67,19 +68,17 @@ class Elementary(Struct, frozen=True):
 
         def apply(*operands: Array) -> Array:
             with np.errstate(all="ignore"):
-                out = np.asarray(self.approximate(*operands))
-                if out.ndim == 0:
-                    out = out.reshape(1)
+                out = np.atleast_1d(self.approximate(*operands))
                 bits = out.view(np.int64)
                 doubt = ((bits + (half + _TOLERANCE)) & mask) <= 2 * _TOLERANCE
-                small = (np.abs(out) < smallest) & (out != 0)
-                if small.any():
+                size = np.abs(out)
+                if not size.min(initial=np.inf) >= smallest:
                     # The middle of two subnormal numbers has fewer digits.
-                    doubt |= small & (((bits + _TOLERANCE) & mask) <= 2 * _TOLERANCE)
-                doubt |= np.isnan(out)
-                if not doubt.any():
-                    return out.reshape(np.broadcast_shapes(*(np.shape(operand) for operand in operands)))
+                    is_small = (size < smallest) & (out != 0)
+                    doubt |= is_small & (((bits + _TOLERANCE) & mask) <= 2 * _TOLERANCE) | np.isnan(out)
                 shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
+                if not doubt.any():
+                    return out.reshape(shape)
                 flat, places = out.reshape(-1), np.flatnonzero(doubt)
                 wide = [np.broadcast_to(operand, shape).reshape(-1)[places] for operand in operands]
                 flat[places] = self._mapped(wide, self._odd)
