@@ -33,7 +33,7 @@ Function: TypeAlias = Callable[..., Array]
 Parts: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 
 _HUGE = 2.0**400
-_BLOCK = 16384
+_BLOCK = 12288
 
 
 def join(real: Array, imaginary: Array) -> Array:

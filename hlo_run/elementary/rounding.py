@@ -12,12 +12,15 @@ from hlo_run.elementary.double_double import Array, Pair, quick_two_sum, times_p
 from hlo_run.elementary.exact import Exact, nearest
 
 # The intermediate arrays of a block stay in the cache.
-_BLOCK = 16384
+_BLOCK = 12288
 # Below it a result is subnormal, or may be.
 _SUBNORMAL = 2.0**-1021
 _ZERO_EXPONENT = -1080
 # Of approximations, in steps of f64.
 _TOLERANCE = 1 << 10
+# Enough digits for what is compared with f32, few enough for an approximation to decide nearly all elements.
+_ROUGH_DIGITS = 36
+_ROUGH_TOLERANCE = 1 << 8
 
 
 class Found(Struct, frozen=True):
@@ -64,18 +67,27 @@ class Elementary(Struct, frozen=True):
         `smallest` is the smallest normal number of that type. A fast approximation decides all elements but those near the
         middle of two numbers of the type.
         """
+        return self._approximated(digits, smallest, _TOLERANCE)
+
+    def rough(self, *operands: Array) -> Array:
+        """Return f64 numbers rounded to 36 digits, which takes a tenth of the time."""
+        out = self._approximated(_ROUGH_DIGITS, 0.0, _ROUGH_TOLERANCE)(*operands)
+        half = 1 << (52 - _ROUGH_DIGITS)
+        return ((out.view(np.int64) + half) & -2 * half).view(np.float64)
+
+    def _approximated(self, digits: int, smallest: float, tolerance: int) -> Callable[..., Array]:
         mask, half = (1 << (53 - digits)) - 1, 1 << (52 - digits)
 
         def apply(*operands: Array) -> Array:
             with np.errstate(all="ignore"):
                 out = np.atleast_1d(self.approximate(*operands))
                 bits = out.view(np.int64)
-                doubt = ((bits + (half + _TOLERANCE)) & mask) <= 2 * _TOLERANCE
+                doubt = ((bits + (half + tolerance)) & mask) <= 2 * tolerance
                 size = np.abs(out)
-                if not size.min(initial=np.inf) >= smallest:
+                if not size.min(initial=np.inf) > smallest:
                     # The middle of two subnormal numbers has fewer digits.
                     is_small = (size < smallest) & (out != 0)
-                    doubt |= is_small & (((bits + _TOLERANCE) & mask) <= 2 * _TOLERANCE) | np.isnan(out)
+                    doubt |= is_small & (((bits + tolerance) & mask) <= 2 * tolerance) | np.isnan(out)
                 shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
                 if not doubt.any():
                     return out.reshape(shape)

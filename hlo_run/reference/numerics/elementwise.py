@@ -15,6 +15,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference import complex_functions as c
 from hlo_run.reference.numerics import functions as f
+from hlo_run.reference.numerics.precision import IS_WIDENED
 from hlo_run.reference.numerics.total_order import total_order_key
 from hlo_run.reference.values import (
     Array,
@@ -60,12 +61,19 @@ def _row(opcode: str, by_kind: _ByKind) -> Row:
         if function is None:
             raise unsupported(instruction)
         inexact = by_kind.precise and types[0].kind in ("float", "complex")
-        if isinstance(function, Elementary) and instruction.shape.dtype.bits < 64:
-            float_format = instruction.shape.dtype.float_format
-            function = function.narrowed(float_format.mantissa_bits + 1, 2.0 ** (1 - float_format.bias))
+        if isinstance(function, Elementary):
+            function = _rounded(function, instruction)
         return _kernel(function, types, instruction.shape.dtype, inexact)
 
     return prepared_row(opcode, prepare)
+
+
+def _rounded(function: Elementary, instruction: HloInstruction) -> Function:
+    """Return the function as exact as the result needs it."""
+    result = instruction.shape.dtype
+    if result.bits < 64:
+        return function.narrowed(result.float_format.mantissa_bits + 1, 2.0 ** (1 - result.float_format.bias))
+    return function.rough if instruction.attrs.get(IS_WIDENED) else function
 
 
 def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
