@@ -59,7 +59,7 @@ def _real(left: Array, right: Array) -> Array:
             out += left[..., :, k, None] * right[..., None, k, :]
         return out
     turned = np.ascontiguousarray(np.swapaxes(right, -1, -2))
-    step = max(1, _AT_ONCE // max(1, rows * columns))
+    step = max(1, _AT_ONCE // max(1, out.size))
     for start in range(0, depth, step):
         part = slice(start, start + step)
         out += np.add.reduce(left[..., :, None, part] * turned[..., None, :, part], axis=-1)
