@@ -80,7 +80,7 @@ ELEMENTWISE_OP = (
     ),
     Edit(
         "reference/numerics/elementwise.py",
-        '    _inexact("erf", erf),\n',
+        '    _inexact("erf", e.erf),\n',
         '    _inexact("exponential-base-two", np.exp2),\n',
     ),
     Edit(

@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         garbage_collection
         errors cache colours columns interrupts loading records version walks whole_files
         containment
-        options target artifact custom_calls indexing parallel processes
+        options target artifact custom_calls elementary indexing parallel processes
         hlo.values
         hlo.attributes hlo.opcodes hlo.shardings
         hlo
@@ -74,7 +74,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ml_dtypes": ("hlo", "reference", "backends", "codegen", "triage/interpret"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("formats", "builder", "fuzz", "triage/interpret"),
+        *("elementary", "formats", "builder", "fuzz", "triage/interpret"),
     ),
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")

@@ -25,6 +25,8 @@ _COEFFICIENTS = (
     9.9843695780195716e-6,
     1.5056327351493116e-7,
 )
+_LOG_OFFSET = 2.0149030205422647
+"""The natural logarithm of g + 1/2; the C library's may differ between machines."""
 _LOG_SQRT_2_PI = 0.91893853320467274178
 _LOG_PI = 1.1447298858494001741
 
@@ -67,7 +69,7 @@ class SpecialMethods(ElementwiseMethods):
 
     def _log_base(self, z: HloValue) -> tuple[HloValue, HloValue]:
         """Return t = z + g + 1/2 and its logarithm, accurate where z is small."""
-        return z + (_G + 0.5), self.log_plus_one(z / (_G + 0.5)) + math.log(_G + 0.5)
+        return z + (_G + 0.5), self.log_plus_one(z / (_G + 0.5)) + _LOG_OFFSET
 
     def _distance_to_integer(self, x: HloValue) -> HloValue:
         """Return the distance from |x| to the nearest integer. pi times it has the magnitude of the sine of pi x."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.elementary import complex_functions as functions
 from hlo_run.reference.values import Array
 
 
@@ -29,27 +30,16 @@ def make_complex(real: Array, imag: Array) -> Array:
 
 def complex_arctan2(y: Array, x: Array) -> Array:
     """Return -i log((x + iy) / sqrt(x² + y²)), the definition of HLO's atan2."""
-    return -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y))
+    x, y = (value.astype(np.complex128) for value in (x, y))
+    turned = make_complex(-imaginary_part(y), real_part(y))  # i y
+    log = functions.log(functions.divided(x + turned, functions.sqrt(functions.multiplied(x, x) + functions.multiplied(y, y))))
+    return make_complex(imaginary_part(log), -real_part(log))
 
 
 def complex_sign(z: Array) -> Array:
     """Return z / |z|, and 0 for 0."""
-    return np.where(z == 0, z, z / np.abs(z))
-
-
-def complex_sqrt(z: Array) -> Array:
-    """Return the principal square root, computed and returned in complex128."""
-    return np.sqrt(z.astype(np.complex128, copy=False))
-
-
-def complex_logistic(z: Array) -> Array:
-    """Return 1 / (1 + e^-z)."""
-    return divide_complex(np.ones_like(z), 1 + np.exp(-z))
-
-
-def complex_reciprocal_sqrt(z: Array) -> Array:
-    """Return 1 / sqrt(z)."""
-    return divide_complex(np.ones_like(z), np.sqrt(z))
+    size = functions.absolute(z)
+    return np.where(z == 0, z, make_complex(real_part(z) / size, imaginary_part(z) / size))
 
 
 def complex_maximum(x: Array, y: Array) -> Array:
@@ -69,7 +59,7 @@ def _not_below(x: Array, y: Array) -> Array:
 
 def divide_complex(x: Array, y: Array) -> Array:
     """Return x / y as C's Annex G: infinite operands and zero divisors give infinities or zeros, not NaN."""
-    quotient = x / y
+    quotient = functions.divided(x, y)
     a, b, c, d = real_part(x), imaginary_part(x), real_part(y), imaginary_part(y)
     stuck = np.isnan(real_part(quotient)) & np.isnan(imaginary_part(quotient))
     if not stuck.any():

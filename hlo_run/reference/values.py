@@ -153,7 +153,8 @@ def narrow(array: Array, dtype: DType) -> Array:
     """Round to `dtype`: nearest even for floats, wrapping for ints."""
     if array.dtype == dtype.numpy:
         return array
-    if dtype.is_float and dtype.bits < 16 and array.dtype != np.float32:
+    # ml_dtypes rounds f64 to bf16 and narrower types by way of f32.
+    if dtype.is_float and (dtype.bits < 16 or dtype.name == "bf16") and array.dtype != np.float32:
         array = _odd_float32(array) if array.dtype == np.float64 else array.astype(np.float32)
     return array.astype(dtype.numpy)
 

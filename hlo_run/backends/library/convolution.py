@@ -14,6 +14,7 @@ from hlo_run.artifact.library_thunks import Activation
 from hlo_run.backends.library.arrays import Array, LibraryCall, run_all, sparing
 from hlo_run.backends.library.col2im import bind_scattered, is_scattered
 from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, bind_forward
+from hlo_run.elementary import functions
 from hlo_run.hlo.values.dtype import DTYPES
 
 
@@ -126,13 +127,13 @@ def _activate(value: Array, activation: Activation, leaky_alpha: float) -> Array
         case "kRelu6":
             return np.clip(value, 0, 6)
         case "kElu":
-            return np.where(value > 0, value, np.expm1(np.minimum(value, 0)))
+            return np.where(value > 0, value, functions.expm1.native(np.minimum(value, 0)))
         case "kLeakyRelu":
             return np.where(value > 0, value, value * number(leaky_alpha))
         case "kSigmoid":
-            return number(1) / (number(1) + np.exp(-value))
+            return functions.logistic.native(value)
         case "kTanh":
-            return np.tanh(value)
+            return functions.tanh.native(value)
         case "kNone":
             return value
         case _:

@@ -12,6 +12,7 @@ import numpy as np
 from hlo_run.artifact import ArraySpec, GemmThunk
 from hlo_run.backends.library.arrays import Array, Bind, LibraryCall, run_all, sparing
 from hlo_run.backends.library.blas import merged, product
+from hlo_run.elementary import functions
 from hlo_run.hlo.values.dtype import DTYPES, DType
 
 _BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
@@ -169,7 +170,7 @@ def _activate(value: Array, epilogue: str) -> Array:
     if "GELU" in epilogue:
         # cuBLASLt uses the tanh approximation of GELU.
         inner = math.sqrt(2 / math.pi) * (value + 0.044715 * value * value * value)
-        return (0.5 * value * (1 + np.tanh(inner))).astype(value.dtype)
+        return (0.5 * value * (1 + functions.tanh.native(inner))).astype(value.dtype)
     return value
 
 

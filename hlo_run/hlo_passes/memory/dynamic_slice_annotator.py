@@ -164,10 +164,10 @@ def _evaluate(index: HloInstruction, loop: _Loop, count: int) -> Any:
     counted = (loop.init + np.arange(count, dtype=np.int64) * loop.step).astype(dtype)
     if index is loop.variable:
         return counted.astype(np.int64)
-    from hlo_run.reference.evaluate.evaluate import evaluate  # most indices are the counter itself
+    from hlo_run.reference.evaluate.evaluate import folded  # most indices are the counter itself
 
     try:
-        return np.asarray(evaluate(_iterations(index, loop, count), [counted])).astype(np.int64)
+        return np.asarray(folded(_iterations(index, loop, count), [counted])).astype(np.int64)
     except HloRunError:
         return None
 

@@ -12,7 +12,8 @@ parameter to which all calls of a computation pass the same constant becomes tha
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -26,6 +27,9 @@ from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_I
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+if TYPE_CHECKING:
+    from hlo_run.reference.values import Array, Value
+
 _MOST_ELEMENTS = 45_000_000
 # Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
 _NEVER = (
@@ -34,7 +38,12 @@ _NEVER = (
     | COLLECTIVE
     | SIDE_EFFECT
     | DEVICE_ID
-    | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk".split()}
+    | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk cholesky triangular-solve".split()}
+)
+# Their NaNs depend on the processor if several operands or elements are NaN.
+_COMBINES = frozenset(
+    """add subtract multiply divide remainder power atan2 maximum minimum clamp dot ragged-dot scaled-dot convolution reduce
+    reduce-window select-and-scatter scatter map scan call conditional""".split()
 )
 
 
@@ -136,14 +145,40 @@ def _is_known(value: HloInstruction) -> bool:
 
 def _value(i: HloInstruction) -> Any:
     """Return the value of an instruction with known operands, a tuple of values for a tuple; None if it cannot be evaluated."""
-    from hlo_run.reference.evaluate.evaluate import evaluate  # many modules have nothing to fold
+    from hlo_run.reference.evaluate.evaluate import folded  # many modules have nothing to fold
 
     if _is_element(i):
         return _literal(i.operands[0].operands[i.tuple_index])
+    operands = [_literal(operand) for operand in dict.fromkeys(i.operands)]
     try:
-        return evaluate(isolate_instruction(i), [_literal(operand) for operand in dict.fromkeys(i.operands)])
+        value = folded(isolate_instruction(i), operands)
     except HloRunError:
         return None
+    return _with_one_nan(value, operands) if i.opcode in _COMBINES else value
+
+
+def _with_one_nan(value: Value, operands: Sequence[Value]) -> Value:
+    """Return the value with negative NaNs, as x86 makes them, where they come from several kinds of NaN or from none."""
+    if isinstance(value, tuple):
+        return tuple(_with_one_nan(part, operands) for part in value)
+    if not _has_nans(value) or len(_nans(operands)) == 1:
+        return value
+    return np.where(np.isnan(value), np.negative(np.abs(np.full_like(value, np.nan))), value)
+
+
+def _has_nans(array: Array) -> bool:
+    return (array.dtype.kind == "f" or array.dtype.name == "bfloat16") and bool(np.isnan(array).any())
+
+
+def _nans(operands: Sequence[Value]) -> set[int]:
+    """Return the bits of the NaNs among the numbers of operands."""
+    found: set[int] = set()
+    for operand in operands:
+        if isinstance(operand, tuple):
+            found |= _nans(operand)
+        elif _has_nans(operand):
+            found.update(operand[np.isnan(operand)].view(f"u{operand.dtype.itemsize}").tolist())
+    return found
 
 
 def _constant(editor: Editor, shape: Shape, value: Any) -> HloInstruction:

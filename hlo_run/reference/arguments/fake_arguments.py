@@ -156,4 +156,4 @@ def _apart(constraints: Constraints, count: int, engine: RandomEngine) -> Array 
 
 
 def _sorted(values: Array, dtype: DType) -> Array:
-    return narrow(np.sort(widen(values, dtype)), dtype)
+    return narrow(np.sort(widen(values, dtype), kind="stable"), dtype)

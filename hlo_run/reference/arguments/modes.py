@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hlo_run.elementary import functions
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import Literal
@@ -50,8 +51,8 @@ def _normal(dtype: DType, count: int, engine: RandomEngine) -> Array:
         real = _normal(part, count, engine)
         return make_complex(real, _normal(part, count, engine))
     # Box and Muller's method. 1 - u is never 0.
-    radius = np.sqrt(-2.0 * np.log(1.0 - engine.unit(count)))
-    return narrow(radius * np.cos(2.0 * math.pi * engine.unit(count)), dtype)
+    radius = np.sqrt(-2.0 * functions.log(1.0 - engine.unit(count)))
+    return narrow(radius * functions.cos(2.0 * math.pi * engine.unit(count)), dtype)
 
 
 def _arguments(module: HloModule, make: Callable[[DType, int], Array]) -> list[Literal]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.elementary import functions
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
@@ -130,8 +131,8 @@ def _epilogue(instruction: HloInstruction, value: Array, epilogue: str) -> Array
         case ["RELU"]:
             return np.where(value > 0, value, value.dtype.type(0))
         case ["GELU"]:
-            cubic = value + value.dtype.type(0.044715) * value**3
-            return value * (1 + np.tanh(value.dtype.type(math.sqrt(2 / math.pi)) * cubic)) / 2
+            cubic = value + value.dtype.type(0.044715) * (value * value * value)
+            return value * (1 + functions.tanh.native(value.dtype.type(math.sqrt(2 / math.pi)) * cubic)) / 2
         case _:
             raise unsupported(instruction, f"cuBLASLt's epilogue {epilogue}")
 
@@ -189,13 +190,13 @@ def _activate(value: Array, activation: str, alpha: Any) -> Array | None:
         case "kRelu6":
             return np.where(value > 6, value.dtype.type(6), np.where(value > 0, value, zero))
         case "kElu":
-            return np.where(value > 0, value, np.expm1(value))
+            return np.where(value > 0, value, functions.expm1.native(value))
         case "kLeakyRelu":
             return np.where(value > 0, value, alpha * value)
         case "kSigmoid":
-            return 1 / (1 + np.exp(-value))
+            return functions.logistic.native(value)
         case "kTanh":
-            return np.tanh(value)
+            return functions.tanh.native(value)
         case _:
             return None
 

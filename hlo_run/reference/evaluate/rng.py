@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hlo_run.elementary import functions
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
@@ -194,8 +195,8 @@ def _normal(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:
     number = real.numpy.type
     u1, u2 = np.take(units, 0, axis=after), np.take(units, 1, axis=after)
     angle = number(2 * math.pi) * u2
-    radius = np.sqrt(number(-2) * np.log(np.maximum(u1, number(1e-7))))
-    return interleave((np.sin(angle) * radius, np.cos(angle) * radius), dims, split)
+    radius = np.sqrt(number(-2) * functions.log.native(np.maximum(u1, number(1e-7))))
+    return interleave((functions.sin.native(angle) * radius, functions.cos.native(angle) * radius), dims, split)
 
 
 EVALUATE = table(("rng-bit-generator", _rng_bit_generator))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.reference.numerics.ordered_products import is_ordered, ordered_matmul
 from hlo_run.reference.values import Array, in_threads, quiet
 
 # The smallest number of multiplications for which a second thread pays off.
@@ -69,6 +70,8 @@ def _thread_functions() -> tuple[Callable[[], int], Callable[[int], None]] | Non
 
 def matmul(left: Array, right: Array) -> Array:
     """Return the products of [.., rows, depth] and [.., depth, columns]; one of the last two dimensions is contiguous."""
+    if is_ordered():
+        return ordered_matmul(left, right)
     # An upper bound of the multiplications if both sides are stacks.
     if left.size * right.size < THREADED_PRODUCTS:
         return np.matmul(left, right)

@@ -62,7 +62,7 @@ def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: 
     if not (math.prod(dims) and kernel.size and source.size):
         return np.zeros(dims, kernel.dtype)
     windows = _window_view(_padded(source, window), window, out_spatial)
-    if groups > 1 and groups == source.shape[-1] and kernel.dtype != np.bool_:
+    if groups > 1 and groups == source.shape[-1] and kernel.dtype != np.bool_ and kernel.dtype.kind != "c":
         return _multiply_each_feature(dims, windows, kernel)
     return _multiply_windows(dims, windows, kernel, groups)
 

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.elementary import complex_functions as z
+from hlo_run.elementary import functions as e
+from hlo_run.elementary.rounding import Elementary
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference import complex_functions as c
 from hlo_run.reference.numerics import functions as f
-from hlo_run.reference.numerics.error_function import erf
+from hlo_run.reference.numerics.precision import IS_WIDENED
 from hlo_run.reference.numerics.total_order import total_order_key
 from hlo_run.reference.values import (
     Array,
@@ -58,9 +61,19 @@ def _row(opcode: str, by_kind: _ByKind) -> Row:
         if function is None:
             raise unsupported(instruction)
         inexact = by_kind.precise and types[0].kind in ("float", "complex")
+        if isinstance(function, Elementary):
+            function = _rounded(function, instruction)
         return _kernel(function, types, instruction.shape.dtype, inexact)
 
     return prepared_row(opcode, prepare)
+
+
+def _rounded(function: Elementary, instruction: HloInstruction) -> Function:
+    """Return the function as exact as the result needs it."""
+    result = instruction.shape.dtype
+    if result.bits < 64:
+        return function.narrowed(result.float_format.mantissa_bits + 1, 2.0 ** (1 - result.float_format.bias))
+    return function.rough if instruction.attrs.get(IS_WIDENED) else function
 
 
 def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
@@ -96,11 +109,6 @@ def _number(opcode: str, function: Function, **kinds: Function | None) -> Row:
 def _inexact(opcode: str, function: Function, complex_: Function | None = None) -> Row:
     """Return the row of a transcendental function on floats, and on complex numbers if `complex_` is given."""
     return _row(opcode, _ByKind(float_=function, complex_=complex_, precise=True))
-
-
-def _analytic(opcode: str, function: Function) -> Row:
-    """Return the row of a transcendental function that numpy has for floats and complex numbers."""
-    return _inexact(opcode, function, function)
 
 
 def _bits(opcode: str, function: Function) -> Row:
@@ -143,7 +151,7 @@ def _zero(x: Array) -> Array:
 
 EVALUATE = table(
     # unary
-    _number("abs", np.abs),
+    _number("abs", np.abs, complex_=z.absolute),
     _number("negate", np.negative),
     _number("sign", np.sign, float_=f.sign, complex_=c.complex_sign),
     _row("not", _ByKind(pred=np.logical_not, signed=np.invert, unsigned=np.invert)),
@@ -157,38 +165,38 @@ EVALUATE = table(
     _sized("popcnt", f.population_count),
     _sized("count-leading-zeros", f.leading_zeros),
     # Correctly rounded in every real type.
-    _row("sqrt", _ByKind(float_=np.sqrt, complex_=c.complex_sqrt)),
-    _inexact("rsqrt", f.reciprocal_sqrt, c.complex_reciprocal_sqrt),
-    _inexact("cbrt", np.cbrt),
-    _analytic("exponential", np.exp),
-    _analytic("exponential-minus-one", np.expm1),
-    _analytic("log", np.log),
-    _analytic("log-plus-one", np.log1p),
-    _inexact("logistic", f.logistic, c.complex_logistic),
-    _inexact("erf", erf),
-    _analytic("sine", np.sin),
-    _analytic("cosine", np.cos),
-    _analytic("tan", np.tan),
-    _analytic("sinh", np.sinh),
-    _analytic("cosh", np.cosh),
-    _analytic("tanh", np.tanh),
-    _analytic("asin", np.arcsin),
-    _analytic("acos", np.arccos),
-    _analytic("asinh", np.arcsinh),
-    _analytic("acosh", np.arccosh),
-    _analytic("atanh", np.arctanh),
+    _row("sqrt", _ByKind(float_=np.sqrt, complex_=z.sqrt)),
+    _inexact("rsqrt", e.rsqrt, z.rsqrt),
+    _inexact("cbrt", e.cbrt),
+    _inexact("exponential", e.exp, z.exp),
+    _inexact("exponential-minus-one", e.expm1, z.expm1),
+    _inexact("log", e.log, z.log),
+    _inexact("log-plus-one", e.log1p, z.log1p),
+    _inexact("logistic", e.logistic, z.logistic),
+    _inexact("erf", e.erf),
+    _inexact("sine", e.sin, z.sin),
+    _inexact("cosine", e.cos, z.cos),
+    _inexact("tan", e.tan, z.tan),
+    _inexact("sinh", e.sinh, z.sinh),
+    _inexact("cosh", e.cosh, z.cosh),
+    _inexact("tanh", e.tanh, z.tanh),
+    _inexact("asin", e.asin, z.asin),
+    _inexact("acos", e.acos, z.acos),
+    _inexact("asinh", e.asinh, z.asinh),
+    _inexact("acosh", e.acosh, z.acosh),
+    _inexact("atanh", e.atanh, z.atanh),
     # binary
     _number("add", np.add, pred=np.logical_or),
     _number("subtract", np.subtract),
-    _number("multiply", np.multiply, pred=np.logical_and),
+    _number("multiply", np.multiply, pred=np.logical_and, complex_=z.multiplied),
     _sized("mulhi", f.multiply_high),
     _number("divide", np.divide, signed=f.divide_signed, unsigned=f.divide_unsigned, complex_=c.divide_complex),
     _number("remainder", np.fmod, signed=f.remainder_signed, unsigned=f.remainder_unsigned, complex_=None),
     _row(
         "power",
-        _ByKind(signed=f.power_integer, unsigned=f.power_integer, float_=np.power, complex_=np.power, precise=True),
+        _ByKind(signed=f.power_integer, unsigned=f.power_integer, float_=e.power, complex_=z.power, precise=True),
     ),
-    _inexact("atan2", np.arctan2, c.complex_arctan2),
+    _inexact("atan2", e.atan2, c.complex_arctan2),
     _number("maximum", np.maximum, pred=np.logical_or, float_=f.maximum, complex_=c.complex_maximum),
     _number("minimum", np.minimum, pred=np.logical_and, float_=f.minimum, complex_=c.complex_minimum),
     _bits("and", np.bitwise_and),

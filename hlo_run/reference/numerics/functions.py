@@ -57,16 +57,6 @@ def clamp(low: Array, x: Array, high: Array) -> Array:
     return np.minimum(np.maximum(low, x), high)
 
 
-def reciprocal_sqrt(x: Array) -> Array:
-    """Return 1 / sqrt(x)."""
-    return 1 / np.sqrt(x)
-
-
-def logistic(x: Array) -> Array:
-    """Return 1 / (1 + e^-x)."""
-    return 1 / (1 + np.exp(-x))
-
-
 def divide_signed(x: Array, y: Array) -> Array:
     """Return the quotient truncated toward zero; x/0 = -1, MIN/-1 = MIN."""
     divisor = _safe_divisor(x, y)

@@ -23,6 +23,8 @@ from hlo_run.reference.values import Value, narrow, quiet
 
 # What they do depends on the width of their type: they keep it when all else is widened.
 _ON_BITS = frozenset(("bitcast-convert", "bitcast", "rng", "rng-bit-generator", "stochastic-convert", "infeed", "outfeed"))
+# Of instructions with a wider result than in the text: 36 digits of a function are enough.
+IS_WIDENED = "is_widened"
 _DTYPE_TO_WIDE = {"float": "f64", "complex": "c128"}
 
 
@@ -78,6 +80,7 @@ def _widen_instruction(old: HloInstruction, new: HloInstruction) -> None:
         new.attrs["algorithm"] = "unset"
     if wide != own:
         new.shape = wide
+        new.attrs[IS_WIDENED] = True
 
 
 def _moves_whole_elements(instruction: HloInstruction) -> bool:

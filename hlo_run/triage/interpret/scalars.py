@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.elementary import functions
+
 Array: TypeAlias = NDArray[Any]
 Function: TypeAlias = "Callable[..., Any]"
 
@@ -24,6 +26,8 @@ DTYPES: dict[str, Any] = {
     "complex<f32>": np.dtype("complex64"),
     "complex<f64>": np.dtype("complex128"),
 }
+
+_LOG2_E, _LOG10_E = 1.4426950408889634, 0.4342944819032518
 
 
 class NotInterpreted(Exception):
@@ -84,8 +88,20 @@ def _round_away(value: Array) -> Array:
     return np.where(np.abs(value - whole) >= 0.5, whole + np.copysign(1, value), whole)
 
 
-def _rsqrt(value: Array) -> Array:
-    return 1 / np.sqrt(value)
+def _exp2(value: Array) -> Array:
+    return functions.power(np.full_like(value, 2.0), value)
+
+
+def _atan(value: Array) -> Array:
+    return functions.atan2(value, np.ones_like(value))
+
+
+def _log2(value: Array) -> Array:
+    return functions.log(value) * _LOG2_E
+
+
+def _log10(value: Array) -> Array:
+    return functions.log(value) * _LOG10_E
 
 
 def _fused(one: Array, two: Array, three: Array) -> Array:
@@ -94,12 +110,6 @@ def _fused(one: Array, two: Array, three: Array) -> Array:
 
 def _ones(value: Array) -> Array:
     return np.bitwise_count(unsigned(value)).astype(value.dtype)
-
-
-def _erf(value: Array) -> Array:
-    from math import erf
-
-    return np.vectorize(erf, otypes=[np.float64])(value)
 
 
 def _leading_zeros(value: Array) -> Array:
@@ -177,8 +187,8 @@ _BINARY: dict[str, Function] = {
     "minimum": _smaller,
     "maxnum": np.fmax,
     "minnum": np.fmin,
-    "pow": _wide(np.power),
-    "atan2": _wide(np.arctan2),
+    "pow": _wide(functions.power),
+    "atan2": _wide(functions.atan2),
     "copysign": np.copysign,
 }
 _UNARY: dict[str, Function] = {
@@ -190,15 +200,17 @@ _UNARY: dict[str, Function] = {
     "trunc_float": np.trunc,
     "rint": np.rint,
     "round": _wide(_round_away),
-    "rsqrt": _wide(_rsqrt),
-    "erf": _wide(_erf),
     "ctpop": _ones,
     "ctlz": _leading_zeros,
     **{
-        name: _wide(getattr(np, other))
-        for name, other in (
-            *((name, name) for name in "exp exp2 expm1 log log10 log1p log2 sqrt cbrt sin cos tan sinh cosh tanh".split()),
-            *((f"a{name}", f"arc{name}") for name in "sin cos tan sinh cosh tanh".split()),
+        name: _wide(function)
+        for name, function in (
+            *(("exp", functions.exp), ("exp2", _exp2), ("expm1", functions.expm1), ("erf", functions.erf)),
+            *(("log", functions.log), ("log1p", functions.log1p), ("log2", _log2), ("log10", _log10)),
+            *(("sqrt", np.sqrt), ("rsqrt", functions.rsqrt), ("cbrt", functions.cbrt)),
+            *(("sin", functions.sin), ("cos", functions.cos), ("tan", functions.tan), ("sinh", functions.sinh)),
+            *(("cosh", functions.cosh), ("tanh", functions.tanh), ("asin", functions.asin), ("acos", functions.acos)),
+            *(("asinh", functions.asinh), ("acosh", functions.acosh), ("atan", _atan), ("atanh", functions.atanh)),
         )
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from hlo_run.reference import values
 from hlo_run.reference.numerics import blas
+from hlo_run.reference.numerics.ordered_products import ordered_matmul, ordered_products
 
 
 def _counts() -> list[int]:
@@ -62,3 +64,23 @@ def test_threads_start_no_threads() -> None:
     seen = sorted((outer, number) for outer, begin, end in met for number in range(begin, end))
     assert seen == [(outer, number) for outer in range(4) for number in range(5)]
     assert threading.active_count() == started
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((5, 70), (70, 3)), ((20, 30), (30, 20)), ((4, 3, 90), (4, 90, 2)), ((2, 0), (0, 3))]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_an_ordered_product_is_the_product(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.normal(size=dims).astype(dtype) for dims in (left, right))
+    with ordered_products():
+        found = blas.matmul(a, b)
+    assert found.dtype == a.dtype
+    np.testing.assert_allclose(found, np.matmul(a, b), rtol=1e-4 if dtype in ("float32", "complex64") else 1e-12, atol=1e-5)
+
+
+def test_the_sums_of_an_ordered_product_of_f32_are_those_of_f64() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(size=(3, 500)).astype(np.float32), rng.normal(size=(500, 2)).astype(np.float32)
+    exact = [[math.fsum((a[i].astype(float) * b[:, j].astype(float)).tolist()) for j in range(2)] for i in range(3)]
+    assert ordered_matmul(a, b).tolist() == np.array(exact).astype(np.float32).tolist()
