@@ -233,6 +233,11 @@ def _run_mode(task: Task) -> None:
     """
     if not task.options.stage and not launch_of_flags(task.options).number:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
+    if task.file.endswith(".mlir") and _is_gpu_module(task):
+        from hlo_run.commands.gpu_module import run_gpu_module
+
+        run_gpu_module(task)
+        return
     module = load(task)
     if task.options.isolate_fusion:
         from hlo_run.commands.isolate_fusion import isolate
@@ -262,6 +267,13 @@ def _run_mode(task: Task) -> None:
         check_golden(task, module)
     else:
         _compile_or_run(task, module)
+
+
+def _is_gpu_module(task: Task) -> bool:
+    """Tell whether the file is a module of the gpu dialect. Raises UsageError for flags that only such a module takes."""
+    from hlo_run.commands.gpu_module import is_gpu_module
+
+    return is_gpu_module(task.file, task.options.input_format)
 
 
 def _compile_or_run(task: Task, module: HloModule) -> None:
