@@ -83,7 +83,8 @@ def run_gpu_module(task: Task) -> None:
 
 
 def _module_name(file: str) -> str:
-    return re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".mlir")) or "module"
+    name = re.sub(r"\W", "_", file.rpartition("/")[2].removesuffix(".mlir"))
+    return name if name and not name[0].isdigit() else f"m_{name}"
 
 
 class _Run:

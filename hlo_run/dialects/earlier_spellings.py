@@ -209,6 +209,9 @@ class _Modern:
                 self._launch(op)
             case LaunchFuncOp() if "operandSegmentSizes" not in op.properties:
                 self._launch_func(op)
+            case memref.GlobalOp():
+                op.properties.setdefault("sym_visibility", StringAttr(""))
+                op.properties.setdefault("initial_value", UnitAttr())
             case memref.DimOp() if len(op.operands) == 1:
                 self._dim(op)
             case ModuleOp() if "gpu.kernel_module" in op.attributes:

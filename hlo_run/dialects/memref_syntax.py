@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import IndexType, IntegerAttr, i64
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    i64,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -116,10 +125,59 @@ class _AtomicSyntax(memref.AtomicRMWOp):
         )
 
 
+def _print_global(printer: Printer, op: memref.GlobalOp) -> None:
+    """Print `"private" constant @w : memref<3xf32> = dense<..>`."""
+    printer.print_string(" ")
+    if op.sym_visibility.data:
+        printer.print_attribute(op.sym_visibility)
+        printer.print_string(" ")
+    printer.print_string("constant " if op.constant is not None else "")
+    printer.print_symbol_name(op.sym_name.data)
+    printer.print_string(" : ")
+    printer.print_attribute(op.properties["type"])
+    if isinstance(op.initial_value, DenseIntOrFPElementsAttr):
+        printer.print_string(f" = {str(op.initial_value).rpartition(' : ')[0]}")  # the type is that of the memref
+    elif op.sym_visibility.data != "private":
+        printer.print_string(" = uninitialized")
+    shown = {"alignment": op.alignment} if op.alignment is not None else {}
+    printer.print_op_attributes({**op.attributes, **shown})
+
+
+class _GlobalSyntax(memref.GlobalOp):
+    def __new__(cls, *_: object, **__: object) -> memref.GlobalOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(memref.GlobalOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Operation:
+        properties: dict[str, Attribute] = {"sym_visibility": StringAttr(parser.parse_optional_str_literal() or "")}
+        if parser.parse_optional_keyword("constant"):
+            properties["constant"] = UnitAttr()
+        properties["sym_name"] = parser.parse_symbol_name()
+        parser.parse_punctuation(":")
+        type_ = parser.parse_type()
+        properties["type"], properties["initial_value"] = type_, UnitAttr()
+        if parser.parse_optional_punctuation("=") and not parser.parse_optional_keyword("uninitialized"):
+            if not isinstance(type_, MemRefType):
+                parser.raise_error("a memref.global has the type of a memref")
+            of = TensorType(type_.element_type, type_.get_shape())
+            properties["initial_value"] = _with_type(parser, of)
+        attributes = parser.parse_optional_attr_dict()
+        if "alignment" in attributes:
+            properties["alignment"] = attributes.pop("alignment")
+        return memref.GlobalOp.create(properties=properties, attributes=attributes)
+
+
+def _with_type(parser: Parser, type_: TensorType[Attribute]) -> Attribute:
+    """Parse `dense<..>`, whose type is known."""
+    parser.parse_keyword("dense")
+    return parser.parse_dense_int_or_fp_elements_attr(type_)
+
+
 MEMREF_PRINTERS: dict[type[Operation], Callable[[Printer, Any], None]] = {
     memref.CastOp: _print_to,
     memref.MemorySpaceCastOp: _print_to,
     memref.CopyOp: _print_to,
     memref.AtomicRMWOp: _print_atomic,
+    memref.GlobalOp: _print_global,
 }
-MEMREF_SYNTAX: tuple[type[Operation], ...] = (_CastSyntax, _SpaceCastSyntax, _CopySyntax, _AtomicSyntax)
+MEMREF_SYNTAX: tuple[type[Operation], ...] = (_CastSyntax, _SpaceCastSyntax, _CopySyntax, _AtomicSyntax, _GlobalSyntax)
