@@ -19,6 +19,7 @@ from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
 from hlo_run.execution.profile_csv import append_times, csv_file
 from hlo_run.execution.results import FileResult
+from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
@@ -233,7 +234,7 @@ def _run_mode(task: Task) -> None:
     """
     if not task.options.stage and not launch_of_flags(task.options).number:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
-    if task.file.endswith(".mlir") and _is_gpu_module(task):
+    if is_gpu_module(task.file, task.options.input_format):
         from hlo_run.commands.gpu_module import run_gpu_module
 
         run_gpu_module(task)
@@ -267,13 +268,6 @@ def _run_mode(task: Task) -> None:
         check_golden(task, module)
     else:
         _compile_or_run(task, module)
-
-
-def _is_gpu_module(task: Task) -> bool:
-    """Tell whether the file is a module of the gpu dialect. Raises UsageError for flags that only such a module takes."""
-    from hlo_run.commands.gpu_module import is_gpu_module
-
-    return is_gpu_module(task.file, task.options.input_format)
 
 
 def _compile_or_run(task: Task, module: HloModule) -> None:

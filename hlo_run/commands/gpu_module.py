@@ -42,21 +42,6 @@ _OTHER_MODES = (
     *("compile_as_stablehlo", "is_spmd_partitioned_module", "print_sharding", "insert_passes", "report_html"),
     *("num_replicas", "num_partitions"),
 )
-_GPU_OP = re.compile(
-    r"^[^/\n]*\bgpu\.(?:launch|module|func|kernel_module|container_module|thread_id|block_id|all_reduce)", re.MULTILINE
-)
-_OF_XLA = re.compile(r"^[^/\n]*\b(?:stablehlo|mhlo|vhlo|xla_gpu|chlo)\.", re.MULTILINE)
-
-
-def is_gpu_module(file: str, input_format: str) -> bool:
-    """Tell whether a file is a module of the gpu dialect: MLIR that launches kernels or has some, and is not XLA's."""
-    if not file.endswith(".mlir") or input_format not in ("", "mlir"):
-        return False
-    try:
-        text = read_text(file, "MLIR")
-    except UsageError:
-        return False
-    return _GPU_OP.search(text) is not None and _OF_XLA.search(text) is None
 
 
 def run_gpu_module(task: Task) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import fields
 
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch
+from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.options import Options, ShowOptions
 from hlo_run.options.effects import NOT_REPLAYED
 
@@ -24,6 +25,8 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
     """Return what to run after an error of a run; empty for errors of the input, and for modes that find no cause."""
     if options.golden_dir or options.xla_diff or options.explain or options.isolate_instructions or file == "-":
         return ""
+    if is_gpu_module(file, options.input_format):
+        return f"{_command(options)} --v=5 {shlex.quote(file)} prints the kernels after each row" if _is_result(error) else ""
     name = shlex.quote(file)
     run = shlex.quote(_command(options))
     bisect = f"hlo-tool bisect {name} --run={run}"
@@ -52,6 +55,10 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
             return f"{bisect} names the row and its rewrite; {reduced}"
         case _:
             return ""
+
+
+def _is_result(error: HloRunError) -> bool:
+    return isinstance(error, Mismatch | InternalError)
 
 
 def _command(options: Options, without: Collection[str] = ()) -> str:

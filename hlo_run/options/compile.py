@@ -113,6 +113,7 @@ class CompileOptions(XlaFlags):
         "For a module of the gpu dialect (.mlir): values of index arguments and sizes of memrefs, n=1000,x=64x32. A number "
         "without a name is for all others (default: 1024, or 64 beside a memref of several dimensions).",
         "SIZES",
+        acts="compile mlir",
     )
     xla_gpu_enable_pdl: bool = flag(
         True, "Let kernels for sm_90 and later begin with griddepcontrol.wait, as XLA does for dependent launches."

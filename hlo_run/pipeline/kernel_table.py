@@ -98,6 +98,8 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
     KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
 )
+GPU_MODULE_GROUP = "gpu-module"
+"""The name in `--list_passes` of the rows that only modules of the gpu dialect have."""
 GPU_INPUT, SPECIALIZE_KERNEL = "gpu-input", "specialize-kernel"
 """What modules of the gpu dialect have before their rows: the module as read, and the kernel of one launch."""
 _AFTER_TENSORS = next(number for number, row in enumerate(KERNEL_PIPELINE, 1) if row.name == "lower-tensors")
