@@ -274,7 +274,7 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
     options = task.options
     task.result.reference = "" if options.output_mode == NOT_RETURNED else reference_platform(options)
     if options.stage == FUSION_ANALYSIS:
-        from hlo_run.commands.analyze_fusions import analyze_fusions
+        from hlo_run.commands.stage import analyze_fusions
 
         analyze_fusions(task, module)
     elif options.stage:

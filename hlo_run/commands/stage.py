@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -26,6 +27,16 @@ def print_stage(task: Task, module: HloModule) -> None:
             raise StopAtStage
         _compile(ctx, working, task, texts)
     task.console.err(f"nothing to print: {module.name} has no kernel, or the row did not run")
+
+
+def analyze_fusions(task: Task, module: HloModule) -> None:
+    """Print the table of fusions for every target of `--target`; raises errors of the HloRunError family."""
+    for name in task.options.target.split(","):
+        task.options = dataclasses.replace(task.options, target=name.strip())
+        try:
+            print_stage(task, module)
+        except StopAtStage:
+            continue
 
 
 def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> None:

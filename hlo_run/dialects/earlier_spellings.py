@@ -262,7 +262,7 @@ class _Modern:
         index = op.attributes.pop("index", IntegerAttr(0, IndexType()))
         constant = arith.ConstantOp(IntegerAttr(index.value.data if isinstance(index, IntegerAttr) else 0, IndexType()))
         Rewriter.insert_op(constant, InsertPoint.before(op))
-        self._replace(op, memref.DimOp(operands=[op.operands[0], constant.result], result_types=[IndexType()]))
+        self._replace(op, memref.DimOp.create(operands=[op.operands[0], constant.result], result_types=[IndexType()]))
 
     def _kernel_module(self, op: ModuleOp) -> None:
         name = op.sym_name.data if op.sym_name is not None else ""

@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import (
     FunctionType,
     IndexType,
     IntegerAttr,
-    MemRefType,
     StringAttr,
     SymbolNameConstraint,
     UnitAttr,
@@ -37,6 +36,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from hlo_run.dialects import gpu
+from hlo_run.dialects.types import is_memref
 
 
 class AddressSpace(StrEnum):
@@ -305,7 +305,7 @@ class GpuFuncOp(IRDLOperation):
         """Parse the form of `print`."""
         name = parser.parse_symbol_name()
         arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_argument(parser))
-        outputs: list[Attribute] = []
+        outputs: Sequence[Attribute] = ()
         if parser.parse_optional_punctuation("->"):
             several = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
             outputs = [parser.parse_type()] if several is None else several
@@ -329,7 +329,7 @@ def _parse_argument(parser: Parser) -> Parser.Argument:
 def check_attributions(types: Sequence[Attribute], workgroup: int) -> None:
     """Raise VerifyException unless the types are memrefs with sizes, the first `workgroup` in shared memory, others private."""
     for number, type_ in enumerate(types):
-        if not isinstance(type_, MemRefType) or not type_.has_static_shape():
+        if not is_memref(type_) or not type_.has_static_shape():
             raise VerifyException("an attribution is a memref with constant sizes")
         wanted = WORKGROUP_SPACE if number < workgroup else PRIVATE_SPACE
         if space_number(type_.memory_space) != wanted:

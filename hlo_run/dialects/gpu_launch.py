@@ -86,7 +86,7 @@ _OF_FLOATS = frozenset("minnumf maxnumf minimumf maximumf".split())
 
 def _check_reduction(name: str, kind: ReduceOperation, type_: Attribute) -> None:
     is_integer = isinstance(type_, IntegerType | IndexType)
-    if kind.value in (_OF_FLOATS if is_integer else _OF_INTEGERS):
+    if f"{kind.value}" in (_OF_FLOATS if is_integer else _OF_INTEGERS):
         raise VerifyException(f"{name} cannot compute '{kind.value}' of this type")
 
 
@@ -370,7 +370,7 @@ def print_async(printer: Printer, is_async: bool, waits_for: Sequence[SSAValue])
         printer.print_string("]")
 
 
-def parse_async(parser: Parser) -> tuple[bool, list[SSAValue]]:
+def parse_async(parser: Parser) -> tuple[bool, Sequence[SSAValue]]:
     """Parse the form of `print_async`."""
     is_async = parser.parse_optional_keyword("async") is not None
     tokens = parser.parse_optional_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(AsyncTokenType()))
@@ -505,7 +505,7 @@ class LaunchOp(_LaunchBase):
         )
 
 
-def _parse_earlier_arguments(parser: Parser) -> tuple[list[Parser.Argument], list[SSAValue]]:
+def _parse_earlier_arguments(parser: Parser) -> tuple[list[Parser.Argument], Sequence[SSAValue]]:
     """Parse `args(%a = %x, %b = 7) : f32, f32` if it is there; a number is the value of that name."""
     if not parser.parse_optional_keyword("args"):
         return [], []

@@ -25,6 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from hlo_run.dialects.gpu_kernel import AsyncTokenType
 from hlo_run.dialects.gpu_launch import parse_async, print_async
+from hlo_run.dialects.types import is_memref
 
 
 class _OrderedOp(IRDLOperation):
@@ -123,7 +124,7 @@ class MemsetOp(_OrderedOp):
 
 
 def _element(memref: SSAValue) -> Attribute:
-    assert isinstance(memref.type, MemRefType), "the operand is a memref"
+    assert is_memref(memref.type), "the operand is a memref"
     return memref.type.get_element_type()
 
 

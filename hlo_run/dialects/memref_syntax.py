@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
     IndexType,
     IntegerAttr,
-    MemRefType,
     StringAttr,
     TensorType,
     UnitAttr,
@@ -19,6 +18,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+
+from hlo_run.dialects.types import is_memref
 
 ATOMIC_KINDS = tuple("addf addi andi assign maximumf maxnumf maxs maxu minimumf minnumf mins minu mulf muli ori xori".split())
 """The operations of memref.atomic_rmw by the number of the attribute `kind`."""
@@ -157,7 +158,7 @@ class _GlobalSyntax(memref.GlobalOp):
         type_ = parser.parse_type()
         properties["type"], properties["initial_value"] = type_, UnitAttr()
         if parser.parse_optional_punctuation("=") and not parser.parse_optional_keyword("uninitialized"):
-            if not isinstance(type_, MemRefType):
+            if not is_memref(type_):
                 parser.raise_error("a memref.global has the type of a memref")
             of = TensorType(type_.element_type, type_.get_shape())
             properties["initial_value"] = _with_type(parser, of)
@@ -167,7 +168,7 @@ class _GlobalSyntax(memref.GlobalOp):
         return memref.GlobalOp.create(properties=properties, attributes=attributes)
 
 
-def _with_type(parser: Parser, type_: TensorType[Attribute]) -> Attribute:
+def _with_type(parser: Parser, type_: Any) -> Attribute:
     """Parse `dense<..>`, whose type is known."""
     parser.parse_keyword("dense")
     return parser.parse_dense_int_or_fp_elements_attr(type_)

@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from hlo_run.dialects.names import name_values, result_groups
+from hlo_run.dialects.types import is_memref
 from hlo_run.dialects.upstream_syntax import PRINTERS
 from hlo_run.dialects.xla_gpu import IndexingMapAttr
 from hlo_run.indexing.indexing_map import IndexingMap
@@ -100,7 +101,7 @@ class _IrPrinter(Printer):
         if isinstance(attribute, LinkageAttr):
             self._out.write(f"#llvm.linkage<{attribute.linkage.data}>")  # xDSL writes quotation marks
             return
-        if isinstance(attribute, MemRefType) and isinstance(attribute.layout, NoneAttr):
+        if is_memref(attribute) and isinstance(attribute.layout, NoneAttr):
             self._print_memref(attribute)
             return
         if not isinstance(attribute, IndexingMapAttr):

@@ -15,7 +15,6 @@ from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     IndexType,
-    IntegerType,
     MemRefType,
     ModuleOp,
 )
@@ -27,6 +26,7 @@ from hlo_run.artifact.structure import launch_problem
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.parse import PlacedModule
+from hlo_run.dialects.types import is_integer, is_memref
 from hlo_run.errors import ParseError, Unsupported, UsageError
 
 DEFAULT_SIZE, DEFAULT_SIDE = 1024, 64
@@ -69,7 +69,7 @@ def dtype_name(type_: Attribute) -> str:
     """Return the HLO name of the type of a scalar or an element; "" for others."""
     if isinstance(type_, IndexType):
         return "s64"
-    if isinstance(type_, IntegerType):
+    if is_integer(type_):
         return _INTEGERS.get(type_.width.data, "")
     return _FLOATS.get(type(type_), "") if isa(type_, AnyFloat) and not isinstance(type_, ComplexType) else ""
 
@@ -122,9 +122,7 @@ def plan_program(placed: PlacedModule, name: str, sizes: str, launch: str) -> Pr
     if unknown:
         raise UsageError(f"--sizes: @{_symbol(entry)} has no argument '{unknown[0]}'", hint=f"it has {', '.join(known)}")
     if default is None:
-        several = any(
-            isinstance(value.type, MemRefType) and len(value.type.get_shape()) > 1 and _is_dynamic(value.type) for value in values
-        )
+        several = any(is_memref(value.type) and len(value.type.get_shape()) > 1 and _is_dynamic(value.type) for value in values)
         default = DEFAULT_SIDE if several else DEFAULT_SIZE
     arguments = tuple(
         _argument(placed, entry, value, each, named.get(each), int(default)) for value, each in zip(values, known, strict=True)
@@ -163,7 +161,7 @@ def _argument(
     default: int,
 ) -> Argument:
     type_ = value.type
-    if isinstance(type_, MemRefType):
+    if is_memref(type_):
         dtype, shape = dtype_name(type_.element_type), tuple(type_.get_shape())
         if dtype:
             return Argument(name, dtype, _dims(name, shape, given, default), is_memref=True)

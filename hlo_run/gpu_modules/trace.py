@@ -6,6 +6,7 @@ The host may compute with constants and sizes, loop, branch, call, allocate, cop
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from msgspec import Struct, field
 from xdsl.dialects import arith, cf, func, memref, scf
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, MemRefType, ModuleOp
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
@@ -21,6 +22,7 @@ from hlo_run.artifact.structure import launch_problem
 from hlo_run.dialects import gpu_memory
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp
+from hlo_run.dialects.types import is_integer, is_memref
 from hlo_run.errors import ParseError, Unsupported, Where
 from hlo_run.gpu_modules.program import Argument, dtype_name
 
@@ -277,7 +279,7 @@ class _Tracer:
     def do_cast(self, op: Any, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
         type_, (view,) = op.dest.type, values
-        if isinstance(type_, MemRefType):
+        if is_memref(type_):
             shape = tuple(type_.get_shape())
             if len(shape) != len(view.dims) or any(0 <= size != has for size, has in zip(shape, view.dims, strict=True)):
                 raise ParseError(f"a memref of {'x'.join(map(str, view.dims))} becomes one of {type_}", self._where(op))
@@ -381,7 +383,7 @@ def _in_type(value: Any, type_: Attribute) -> Any:
     """Return a number as a value of a type: integers wrap around, floats round."""
     if isinstance(type_, IndexType):
         type_ = IntegerType(64)
-    if isinstance(type_, IntegerType):
+    if is_integer(type_):
         bits = type_.width.data
         if bits == 1:
             return int(value) & 1
@@ -396,6 +398,29 @@ def _unsigned(value: int) -> int:
 def _quotient(one: int, two: int) -> int:
     whole = abs(one) // abs(two)
     return whole if (one < 0) == (two < 0) else -whole
+
+
+def _remainder(one: int, two: int) -> int:
+    return one - two * _quotient(one, two)
+
+
+def _ceiling(one: int, two: int) -> int:
+    return -(-one // two)
+
+
+def _of_unsigned(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    def run(one: int, two: int) -> int:
+        return function(_unsigned(one), _unsigned(two))
+
+    return run
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _chosen(condition: int, one: Any, two: Any) -> Any:
+    return one if condition else two
 
 
 def _compare(op: Any, values: list[Any]) -> int:
@@ -415,33 +440,23 @@ def _compare(op: Any, values: list[Any]) -> int:
     return int((one == two, one != two, one < two, one <= two, one > two, one >= two)[kind])
 
 
+_PLAIN = {
+    **{"addi": "add", "subi": "sub", "muli": "mul", "floordivsi": "floordiv", "andi": "and_", "ori": "or_", "xori": "xor"},
+    **{"shli": "lshift", "shrsi": "rshift", "addf": "add", "subf": "sub", "mulf": "mul", "divf": "truediv", "negf": "neg"},
+}
+_UNSIGNED = {"divui": "floordiv", "remui": "mod", "shrui": "rshift"}
 _SCALARS: Mapping[str, Callable[..., Any]] = {
-    "arith.addi": lambda a, b: a + b,
-    "arith.subi": lambda a, b: a - b,
-    "arith.muli": lambda a, b: a * b,
+    **{f"arith.{name}": getattr(operator, word) for name, word in _PLAIN.items()},
+    **{f"arith.{name}": _of_unsigned(getattr(operator, word)) for name, word in _UNSIGNED.items()},
     "arith.divsi": _quotient,
-    "arith.divui": lambda a, b: _unsigned(a) // _unsigned(b),
-    "arith.remsi": lambda a, b: a - b * _quotient(a, b),
-    "arith.remui": lambda a, b: _unsigned(a) % _unsigned(b),
-    "arith.ceildivsi": lambda a, b: -(-a // b),
-    "arith.ceildivui": lambda a, b: -(-_unsigned(a) // _unsigned(b)),
-    "arith.floordivsi": lambda a, b: a // b,
-    "arith.andi": lambda a, b: a & b,
-    "arith.ori": lambda a, b: a | b,
-    "arith.xori": lambda a, b: a ^ b,
-    "arith.shli": lambda a, b: a << b,
-    "arith.shrsi": lambda a, b: a >> b,
-    "arith.shrui": lambda a, b: _unsigned(a) >> b,
+    "arith.remsi": _remainder,
+    "arith.ceildivsi": _ceiling,
+    "arith.ceildivui": _of_unsigned(_ceiling),
     **dict.fromkeys(("arith.maxsi", "arith.maxui"), max),
     **dict.fromkeys(("arith.minsi", "arith.minui"), min),
-    "arith.addf": lambda a, b: a + b,
-    "arith.subf": lambda a, b: a - b,
-    "arith.mulf": lambda a, b: a * b,
-    "arith.divf": lambda a, b: a / b,
-    "arith.negf": lambda a: -a,
-    "arith.select": lambda c, a, b: a if c else b,
-    **dict.fromkeys(("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci"), lambda a: a),
-    **dict.fromkeys(("arith.sitofp", "arith.uitofp", "arith.extf", "arith.truncf"), lambda a: a),
+    "arith.select": _chosen,
+    **dict.fromkeys(("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci"), _same),
+    **dict.fromkeys(("arith.sitofp", "arith.uitofp", "arith.extf", "arith.truncf"), _same),
     **dict.fromkeys(("arith.fptosi", "arith.fptoui"), int),
 }
 _SILENT = frozenset(

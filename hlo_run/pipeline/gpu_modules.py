@@ -29,6 +29,7 @@ from hlo_run.codegen.emitters.emit import EmittedKernel
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.parse import PlacedModule
+from hlo_run.dialects.types import is_memref
 from hlo_run.errors import HloRunError, Unsupported, Where
 from hlo_run.gpu_modules.check import check_module
 from hlo_run.gpu_modules.program import Argument, Program
@@ -76,7 +77,7 @@ def compile_program(ctx: PassContext, placed: PlacedModule, program: Program) ->
     module, where = _copied(placed)
     outlined_module(ctx, program.name, module)
     launches = iter([op for op in placed.module.walk() if isinstance(op, LaunchOp | LaunchFuncOp)])
-    moved = {op: placed.where(next(launches)) for op in module.walk() if isinstance(op, LaunchFuncOp)}
+    moved: dict[Operation, Where] = {op: placed.where(next(launches)) for op in module.walk() if isinstance(op, LaunchFuncOp)}
 
     def place(op: Operation) -> Where:
         return moved.get(op) or where(op)
@@ -198,16 +199,16 @@ class _Assembly(Struct):
         taken = {kernel.name for kernel, _ in self.kernels.values()}
         names = chain((name,), (f"{name}_{number}" for number in count(1)))
         name = next(each for each in names if each not in taken)
-        written: list[tuple[bool, ...]] = []
+        written: list[bool] = []
 
         def make() -> EmittedKernel:
             module = specialized(launch.holder, launch.kernel, name, launch.dimensions, types)
             function = next(op for op in module.body.block.ops if isinstance(op, GpuFuncOp))
-            written.append(written_arguments(function))
+            written.extend(written_arguments(function))
             return EmittedKernel(module, launch.dimensions, 4, kind="gpu", vector_size=1)
 
         try:
-            return compile_gpu_kernel(self.ctx, name, make), written[0]
+            return compile_gpu_kernel(self.ctx, name, make), tuple(written)
         except HloRunError as error:
             error.where = error.where or self.where(launch.op)
             raise
@@ -334,7 +335,7 @@ def _array(argument: Argument, piece: BufferSlice) -> ArraySpec:
 
 def _kernel_type(type_: Attribute, value: View | Scalar | tuple[str, Any]) -> Attribute:
     """Return the type of a kernel's argument for a value: a memref with the sizes and strides of a view."""
-    if not isinstance(type_, MemRefType) or not isinstance(value, View):
+    if not is_memref(type_) or not isinstance(value, View):
         return type_
     layout = NoneAttr() if value.is_packed else StridedLayoutAttr(value.strides, 0)
     return MemRefType(type_.element_type, value.dims, layout, type_.memory_space)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -41,7 +41,9 @@ def _add(op: Operation, new: Operation) -> SSAValue:
 
 
 def _number(op: Operation, value: int) -> SSAValue:
-    return _add(op, arith.ConstantOp(IntegerAttr(value, op.results[0].type)))  # pyright: ignore[reportArgumentType] - integers
+    type_ = op.results[0].type
+    assert isinstance(type_, IntegerType | IndexType), "the division is of integers"
+    return _add(op, arith.ConstantOp(IntegerAttr(value, type_)))
 
 
 def _chosen(op: Operation, condition: SSAValue, quotient: SSAValue, step: int) -> SSAValue:
@@ -60,10 +62,8 @@ def _signed(op: Operation, one: SSAValue, two: SSAValue, *, up: bool) -> SSAValu
     quotient, rest = _add(op, arith.DivSIOp(one, two)), _add(op, arith.RemSIOp(one, two))
     zero = _number(op, 0)
     has_rest = _add(op, arith.CmpiOp(rest, zero, "ne"))
-    signs = [_add(op, arith.CmpiOp(value, zero, "slt")) for value in (rest, two)]
-    differ = _add(op, arith.XOrIOp(*signs))
-    if up:
-        differ = _add(op, arith.CmpiOp(*signs, "eq"))
+    of_rest, of_divisor = (_add(op, arith.CmpiOp(value, zero, "slt")) for value in (rest, two))
+    differ = _add(op, arith.CmpiOp(of_rest, of_divisor, "eq" if up else "ne"))
     return _chosen(op, _add(op, arith.AndIOp(has_rest, differ)), quotient, 1 if up else -1)
 
 

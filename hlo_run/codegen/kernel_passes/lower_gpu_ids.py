@@ -9,7 +9,6 @@ The attributes `known_block_size` and `known_grid_size` of a gpu.func give the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from xdsl.context import Context
@@ -37,8 +36,8 @@ class LowerGpuIds(ModulePass):
             block, grid = known_sizes(function.known_block_size), known_sizes(function.known_grid_size)
             if block and grid:
                 for inner in [*function.body.walk()]:
-                    if (lower := _LOWERINGS.get(type(inner))) is not None:
-                        replace_op(inner, [lower(Ids(inner, block, grid), inner)])
+                    if (value := _lowered(Ids(inner, block, grid), inner)) is not None:
+                        replace_op(inner, [value])
 
 
 def _global_id(ids: Ids, op: GlobalIdOp) -> SSAValue:
@@ -47,12 +46,22 @@ def _global_id(ids: Ids, op: GlobalIdOp) -> SSAValue:
     return ids.add(arith.AddiOp(first, ids.add(gpu.ThreadIdOp(axis))))
 
 
-_LOWERINGS: dict[type[Operation], Callable[..., SSAValue]] = {
-    BlockDimOp: lambda ids, op: ids.number(ids.block[AXES.index(op.dimension.data)]),
-    GridDimOp: lambda ids, op: ids.number(ids.grid[AXES.index(op.dimension.data)]),
-    GlobalIdOp: _global_id,
-    LaneIdOp: lambda ids, _: ids.lane(),
-    SubgroupIdOp: lambda ids, _: ids.warp(),
-    NumSubgroupsOp: lambda ids, _: ids.number(-(-prod(ids.block) // WARP_LANES)),
-    SubgroupSizeOp: lambda ids, _: ids.number(WARP_LANES),
-}
+def _lowered(ids: Ids, op: Operation) -> SSAValue | None:
+    """Return the value of an id or a size, None for other operations."""
+    match op:
+        case BlockDimOp():
+            return ids.number(ids.block[AXES.index(op.dimension.data)])
+        case GridDimOp():
+            return ids.number(ids.grid[AXES.index(op.dimension.data)])
+        case GlobalIdOp():
+            return _global_id(ids, op)
+        case LaneIdOp():
+            return ids.lane()
+        case SubgroupIdOp():
+            return ids.warp()
+        case NumSubgroupsOp():
+            return ids.number(-(-prod(ids.block) // WARP_LANES))
+        case SubgroupSizeOp():
+            return ids.number(WARP_LANES)
+        case _:
+            return None

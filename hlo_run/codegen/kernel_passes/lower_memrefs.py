@@ -21,6 +21,8 @@ from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, func, llvm, memref, scf
 from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseArrayBase,
     DenseIntOrFPElementsAttr,
     IndexType,
     IntAttr,
@@ -38,17 +40,19 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.functions import ENTRY
 from hlo_run.dialects.editing.loops import hand_on_origin
 from hlo_run.dialects.editing.memory import SHARED_SPACE, Globals, memory_type
+from hlo_run.dialects.editing.packed import bits_of
 from hlo_run.dialects.editing.rewriting import replace_op
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, ReturnOp, space_number
 from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, AtomicCmpXchgOp, AtomicRMWOp, GEPOp, LoadOp
 from hlo_run.dialects.memref_syntax import ATOMIC_KINDS
-from hlo_run.dialects.types import constant_int
+from hlo_run.dialects.types import constant_int, is_memref
 from hlo_run.errors import Unsupported
 
 _POINTER = llvm.LLVMPointerType()
@@ -111,7 +115,8 @@ def _strides_of(type_: MemRefType, sizes: Sequence[Size]) -> tuple[int, ...]:
         if any(stride is None for stride in strides) or layout.get_offset() not in (0, None):
             raise Unsupported(f"a memref of type {type_}: its layout is not constant")
         return tuple(stride for stride in strides if stride is not None)
-    if not isinstance(layout, NoneAttr) and not layout.get_affine_map().is_identity():  # pyright: ignore[reportUnknownMemberType, reportUnnecessaryIsInstance] - a layout has a map
+    is_row_major = isinstance(layout, NoneAttr) or layout == AffineMapAttr(AffineMap.identity(len(sizes)))
+    if not is_row_major:
         raise Unsupported(f"a memref of type {type_}: its layout is an affine map")
     strides_: list[int] = []
     step = 1
@@ -148,8 +153,8 @@ class _Lowering(Struct):
         Rewriter.insert_op(self.first, InsertPoint.before(start))
         for op in [*self.function.body.walk()]:
             self._operation(op)
-        for value in reversed([*shared, *private]):
-            entry.erase_arg(value)
+        for argument in reversed(entry.args[count:]):
+            entry.erase_arg(argument)
         self._finish(entry)
 
     def _finish(self, entry: Block) -> None:
@@ -165,7 +170,7 @@ class _Lowering(Struct):
         type_ = argument.type
         if isinstance(type_, llvm.LLVMPointerType):
             return
-        if isinstance(type_, MemRefType):
+        if is_memref(type_):
             sizes = tuple(type_.get_shape())
             strides = _strides_of(type_, sizes)
             pointer = Rewriter.replace_value_with_new_type(argument, _POINTER)
@@ -198,7 +203,7 @@ class _Lowering(Struct):
     # ---- memory of the kernel
 
     def _array(self, type_: Attribute) -> tuple[MemRefType, llvm.LLVMArrayType]:
-        assert isinstance(type_, MemRefType), "memory of a kernel is a memref"
+        assert is_memref(type_), "memory of a kernel is a memref"
         if not type_.has_static_shape():
             raise Unsupported(f"memory of a kernel of type {type_}: its sizes are not constant")
         return type_, llvm.LLVMArrayType(max(type_.element_count(), 1), _stored(type_.element_type))
@@ -303,7 +308,7 @@ class _Lowering(Struct):
         if (keyword := _NATIVE_ATOMICS.get(kind)) is not None:
             replace_op(op, [self._add(op, AtomicRMWOp(keyword, address, op.value))])
             return
-        bits = element.bitwidth if isinstance(element, IntegerType) or hasattr(element, "bitwidth") else 0
+        bits = bits_of(element)
         if bits not in _SWAPPED_BITS or kind not in _COMPUTED_ATOMICS:
             raise Unsupported(f"memref.atomic_rmw {kind} of elements of type {element}")
         replace_op(op, [self._swapped(op, address, element, IntegerType(bits), _COMPUTED_ATOMICS[kind])])
@@ -390,9 +395,7 @@ class _Lowering(Struct):
         raise Unsupported(f"'{op.name}' in a kernel")
 
 
-def _position(number: int) -> Any:
-    from xdsl.dialects.builtin import DenseArrayBase
-
+def _position(number: int) -> DenseArrayBase[IntegerType]:
     return DenseArrayBase.from_list(i64, [number])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr
+from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -14,9 +16,10 @@ from hlo_run.dialects.editing.shuffles import WARP_LANES
 AXES = (gpu.Dimension.X, gpu.Dimension.Y, gpu.Dimension.Z)
 
 
-def known_sizes(attribute: DenseArrayBase | None) -> tuple[int, ...]:
+def known_sizes(attribute: Any) -> tuple[int, ...]:
     """Return the three sizes of an attribute; () for none."""
-    return () if attribute is None else tuple(int(size) for size in attribute.get_values())
+    values: Any = attribute.get_values() if attribute is not None else ()
+    return tuple(map(int, values))
 
 
 class Ids(Struct, frozen=True):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec.structs import replace
 from xdsl.dialects import memref
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.dialects.types import is_memref
 from hlo_run.triage.interpret.kernel import KernelInterpreter, Work, dense_values, merged, symbol_of, turns
 from hlo_run.triage.interpret.memory import Memory, Tensor
 from hlo_run.triage.interpret.scalars import Array, NotInterpreted, dtype_of, function_of
@@ -49,14 +50,14 @@ class Buffer(Tensor, frozen=True):
 
 def buffer_dtype(type_: Attribute) -> np.dtype[Any]:
     """Return the numpy type of the elements of a memref. Raises NotInterpreted for others."""
-    assert isinstance(type_, MemRefType), "a buffer is a memref"
+    assert is_memref(type_), "a buffer is a memref"
     return dtype_of(str(type_.element_type))
 
 
 class GpuKernel(KernelInterpreter):
     """Interprets one launch, block by block in groups. `functions` are those of the kernel's module by name."""
 
-    work: dict[str, Work]
+    work: ClassVar[dict[str, Work]]
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class GpuKernel(KernelInterpreter):
     def attribution(self, type_: Attribute, *, shared: bool) -> Buffer:
         """Return a memref that each block or each thread has for itself."""
         dtype = buffer_dtype(type_)
-        assert isinstance(type_, MemRefType), "an attribution is a memref"
+        assert is_memref(type_), "an attribution is a memref"
         dims = tuple(type_.get_shape())
         room = max(1, int(np.prod(dims))) * dtype.itemsize
         room = -(-room // 16) * 16
@@ -184,7 +185,7 @@ class GpuKernel(KernelInterpreter):
     def do_memref_cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
         type_ = op.results[0].type
-        if isinstance(type_, MemRefType):
+        if is_memref(type_):
             for has, size in zip(values[0].dims, type_.get_shape(), strict=True):
                 if size >= 0 and size != has:
                     raise Fault(op, f"a memref of {'x'.join(map(str, values[0].dims))} becomes one of {type_}")
@@ -352,13 +353,18 @@ def _combine(kind: str, one: Array, two: Array, *, is_float: bool) -> Array:
     return np.asarray(function(one, two)).astype(one.dtype)
 
 
+def _second(one: Array, two: Array) -> Array:
+    del one
+    return two
+
+
 # By the number of the attribute `kind`, in the order of MLIR.
 _ATOMICS: dict[int, Callable[[Array, Array], Any]] = {
     number: function
     for number, name in enumerate(
         "addf addi andi assign maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli ori xori".split()
     )
-    if (function := (lambda old, new: new) if name == "assign" else function_of(f"arith.{name}")) is not None
+    if (function := _second if name == "assign" else function_of(f"arith.{name}")) is not None
 }
 
 

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
+from hlo_run.dialects.types import is_memref
 from hlo_run.triage.interpret.gpu_kernel import LANES, Buffer, Fault, GpuKernel, buffer_dtype
 from hlo_run.triage.interpret.kernel import value_dtype
 from hlo_run.triage.interpret.memory import Memory
@@ -59,7 +60,7 @@ def interpret_program(module: ModuleOp, entry: str, arguments: Sequence[Array], 
         values: list[Any] = []
         for argument, given in zip(function.body.blocks[0].args, arguments, strict=True):
             type_ = argument.type
-            if isinstance(type_, MemRefType):
+            if is_memref(type_):
                 array = np.ascontiguousarray(given, buffer_dtype(type_))
                 start = memory.allocate(array.nbytes, array.tobytes())
                 values.append(Buffer.packed(np.asarray(start), array.dtype, array.shape))
@@ -76,7 +77,7 @@ def interpret_kernel(
     memory = Memory()
     values: list[Any] = []
     for type_, given in zip(kernel.function_type.inputs, arguments, strict=True):
-        if isinstance(type_, MemRefType):
+        if is_memref(type_):
             array = np.ascontiguousarray(given, buffer_dtype(type_))
             start = memory.allocate(array.nbytes, array.tobytes())
             values.append(Buffer.packed(np.asarray(start), array.dtype, array.shape))
