@@ -198,7 +198,7 @@ class _Assembly(Struct):
         name = re.sub(r"\W", "_", launch.kernel.sym_name.data)
         taken = {kernel.name for kernel, _ in self.kernels.values()}
         names = chain((name,), (f"{name}_{number}" for number in count(1)))
-        name = next(each for each in names if each not in taken)
+        name = next(filter(lambda each: each not in taken, names))
         written: list[bool] = []
 
         def make() -> EmittedKernel:

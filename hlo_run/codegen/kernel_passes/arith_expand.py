@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
 from hlo_run.dialects.editing.rewriting import replace_op
+from hlo_run.dialects.types import is_integer
 
 
 class ArithExpand(ModulePass):
@@ -42,7 +43,7 @@ def _add(op: Operation, new: Operation) -> SSAValue:
 
 def _number(op: Operation, value: int) -> SSAValue:
     type_ = op.results[0].type
-    assert isinstance(type_, IntegerType | IndexType), "the division is of integers"
+    assert is_integer(type_) or isinstance(type_, IndexType), "the division is of integers"
     return _add(op, arith.ConstantOp(IntegerAttr(value, type_)))
 
 

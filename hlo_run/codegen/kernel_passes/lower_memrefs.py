@@ -345,7 +345,8 @@ class _Lowering(Struct):
         Rewriter.insert_op(self.first[before:], InsertPoint.before(entry))
 
     def get_global(self, op: memref.GetGlobalOp) -> None:
-        name = op.properties["name"].string_value()  # type: ignore[attr-defined]
+        symbol: Any = op.properties["name"]
+        name: str = symbol.string_value()
         array = self.arrays.get(name)
         if array is None:
             raise Unsupported(f"there is no memref.global @{name} in the kernel's module")
