@@ -210,7 +210,7 @@ class _Modern:
             case LaunchFuncOp() if "operandSegmentSizes" not in op.properties:
                 self._launch_func(op)
             case memref.GlobalOp():
-                op.properties.setdefault("sym_visibility", StringAttr(""))
+                op.properties.setdefault("sym_visibility", StringAttr("public"))
                 op.properties.setdefault("initial_value", UnitAttr())
             case memref.DimOp() if len(op.operands) == 1:
                 self._dim(op)

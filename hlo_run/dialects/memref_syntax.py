@@ -126,10 +126,13 @@ class _AtomicSyntax(memref.AtomicRMWOp):
         )
 
 
+_PUBLIC = "public"
+
+
 def _print_global(printer: Printer, op: memref.GlobalOp) -> None:
     """Print `"private" constant @w : memref<3xf32> = dense<..>`."""
     printer.print_string(" ")
-    if op.sym_visibility.data:
+    if op.sym_visibility.data != _PUBLIC:
         printer.print_attribute(op.sym_visibility)
         printer.print_string(" ")
     printer.print_string("constant " if op.constant is not None else "")
@@ -150,7 +153,7 @@ class _GlobalSyntax(memref.GlobalOp):
 
     @classmethod
     def parse(cls, parser: Parser) -> Operation:
-        properties: dict[str, Attribute] = {"sym_visibility": StringAttr(parser.parse_optional_str_literal() or "")}
+        properties: dict[str, Attribute] = {"sym_visibility": StringAttr(parser.parse_optional_str_literal() or _PUBLIC)}
         if parser.parse_optional_keyword("constant"):
             properties["constant"] = UnitAttr()
         properties["sym_name"] = parser.parse_symbol_name()

@@ -13,8 +13,10 @@ func.func @main(%x: memref<96xbf16>, %flag: memref<96xi1>, %pos: memref<96xindex
     %not = arith.constant true
     %nf = arith.xori %any, %not : i1
     memref.store %nf, %flag[%i] : memref<96xi1>
-    %tot = gpu.all_reduce add %i {} : (index) -> index
-    memref.store %tot, %pos[%i] : memref<96xindex>
+    %wide = arith.index_cast %i : index to i64
+    %tot = gpu.all_reduce add %wide {} : (i64) -> i64
+    %total = arith.index_cast %tot : i64 to index
+    memref.store %total, %pos[%i] : memref<96xindex>
     %b = memref.load %small[%i] : memref<96xi8>
     %mx = gpu.all_reduce maxsi %b {} : (i8) -> i8
     memref.store %mx, %small[%i] : memref<96xi8>
