@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.codegen.gpu_modules.program import Program, plan_program
 from hlo_run.dialects.gpu_kernel import GpuFuncOp
 from hlo_run.dialects.parse import PlacedModule, parse_gpu_module
-from hlo_run.gpu_modules.program import Program, plan_program
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from hlo_run.backends.grid import run_on_grid
@@ -15,21 +13,20 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.containment.board import limited
-from hlo_run.errors import DeviceError, Unsupported, UsageError
+from hlo_run.errors import UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.observer import StopAtStage
 from hlo_run.ops.parse import parse
-from hlo_run.options import Options
 from hlo_run.options.text_files import read_text
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend, reference_platform
 
 if TYPE_CHECKING:
+    from hlo_run.codegen.gpu_modules.program import Argument, Program
     from hlo_run.dialects.parse import PlacedModule
-    from hlo_run.gpu_modules.program import Argument, Program
     from hlo_run.hlo.graph import HloModule
     from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.pipeline.gpu_modules import CompiledProgram, Output
@@ -49,8 +46,8 @@ def run_gpu_module(task: Task) -> None:
 
     Raises UsageError for modes that need an HLO module, DeviceError for a fault of the program, Mismatch for another result.
     """
+    from hlo_run.codegen.gpu_modules.program import plan_program
     from hlo_run.dialects.parse import parse_gpu_module  # imports xDSL
-    from hlo_run.gpu_modules.program import plan_program
 
     options = task.options
     for flag in _OTHER_MODES:
@@ -145,39 +142,12 @@ class _Run:
         del seed, feeds
         if self._expected is not None and self._expected[0] is values:
             return self._expected[1]
-        results = interpreted(self._placed, self._program, self._outputs, values, self._task.options)
+        from hlo_run.triage.interpret.gpu_results import interpreted  # imports xDSL
+
+        seconds = self._task.options.timeout or _SECONDS
+        results = interpreted(self._placed, self._program, self._outputs, values, seconds)
         self._expected = values, results
         return results
-
-
-def interpreted(
-    placed: PlacedModule, program: Program, outputs: Sequence[Output], values: Sequence[Literal], options: Options
-) -> Literal:
-    """Return the results of a program by interpretation of its IR. Raises DeviceError at the operation at fault."""
-    from hlo_run.dialects.gpu_kernel import GpuFuncOp
-    from hlo_run.triage.interpret.gpu_kernel import Fault
-    from hlo_run.triage.interpret.gpu_program import interpret_kernel, interpret_program
-    from hlo_run.triage.interpret.scalars import NotInterpreted
-
-    given = iter(values)
-    arguments = [next(given) if argument.value is None else argument.value for argument in program.arguments]
-    until = time.monotonic() + (options.timeout or _SECONDS)
-    arrays = [np.asarray(value) for value in arguments]
-    try:
-        if isinstance(program.entry, GpuFuncOp):
-            assert program.launch is not None, "the flags give the launch"
-            outcome = interpret_kernel(placed.module, program.entry, program.launch, arrays, until)
-        else:
-            outcome = interpret_program(placed.module, program.entry.sym_name.data, arrays, until)
-    except Fault as fault:
-        raise DeviceError(fault.message, placed.where(fault.op)) from None
-    except NotInterpreted as error:
-        raise Unsupported(f"the interpreter stops: {error}", hint='--reference_platform="" runs without a comparison') from None
-    buffers = [
-        outcome.arguments[output.argument] if output.argument >= 0 else outcome.allocated[output.number] for output in outputs
-    ]
-    results = tuple(outcome.array(buffer) for buffer in buffers)
-    return results if len(results) != 1 else results[0]
 
 
 def _report(task: Task, backend: Any) -> None:

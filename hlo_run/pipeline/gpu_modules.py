@@ -26,15 +26,10 @@ from hlo_run.artifact import (
     Thunk,
 )
 from hlo_run.codegen.emitters.emit import EmittedKernel
-from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
-from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
-from hlo_run.dialects.parse import PlacedModule
-from hlo_run.dialects.types import is_memref
-from hlo_run.errors import HloRunError, Unsupported, Where
-from hlo_run.gpu_modules.check import check_module
-from hlo_run.gpu_modules.program import Argument, Program
-from hlo_run.gpu_modules.specialize import specialized, written_arguments
-from hlo_run.gpu_modules.trace import (
+from hlo_run.codegen.gpu_modules.check import check_module
+from hlo_run.codegen.gpu_modules.program import Argument, Program
+from hlo_run.codegen.gpu_modules.specialize import specialized, written_arguments
+from hlo_run.codegen.gpu_modules.trace import (
     Copy,
     Fill,
     Launch,
@@ -48,6 +43,11 @@ from hlo_run.gpu_modules.trace import (
     to_bytes,
     trace_host,
 )
+from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
+from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
+from hlo_run.dialects.parse import PlacedModule
+from hlo_run.dialects.types import is_memref
+from hlo_run.errors import HloRunError, Unsupported, Where
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import StopAtStage
 from hlo_run.pipeline.kernels import compile_gpu_kernel, outlined_module

@@ -19,12 +19,12 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.artifact.structure import launch_problem
+from hlo_run.codegen.gpu_modules.program import Argument, dtype_name
 from hlo_run.dialects import gpu_memory
 from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp
 from hlo_run.dialects.types import is_integer, is_memref
 from hlo_run.errors import ParseError, Unsupported, Where
-from hlo_run.gpu_modules.program import Argument, dtype_name
 
 _MOST_STEPS = 2_000_000
 _MOST_LAUNCHES = 20_000
