@@ -152,7 +152,7 @@ class _Assembly(Struct):
         for number, step in enumerate(self.trace.steps):
             thunks += self._thunks(number, step, next(kernels)[1] if isinstance(step, Launch) else None)
         outputs = self._outputs()
-        results = tuple(self._spec(output) for output in outputs)
+        first, *others = (self._spec(output) for output in outputs)
         executable = Executable(
             name=self.program.name,
             target=self.ctx.target.name,
@@ -163,7 +163,7 @@ class _Assembly(Struct):
                 _array(arguments[number], BufferSlice(slot, 0, self.allocations[slot].size_bytes))
                 for number, slot in self.parameters.items()
             ),
-            result=results if len(results) > 1 else results[0],
+            result=(first, *others) if others else first,
         )
         return CompiledProgram(executable, tuple(outputs))
 
