@@ -37,6 +37,7 @@ _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare wi
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
 StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). A directory or a pattern ('**/*.hlo') stands for the modules in it. HLO
 text may hold several modules with a line '// -----' or '---' between them: FILE#2 is the second.
+A .mlir file with kernels or launches of MLIR's gpu dialect is compiled, run, and compared with the interpretation of its IR.
 
 A row is a place in the pipeline: one run of a pass, named after the pass. If a pass runs several times, its second row is
 called cse-2, and so on. --list_passes lists the rows. Flags that take ROWS take these names; --v prints what each row changed.
@@ -53,6 +54,7 @@ _EXAMPLES = {
     "hlo-run FILE.hlo": "run, and compare with the reference",
     "hlo-run --platform=Host --jobs=0 DIR": "all modules of DIR without a GPU, in parallel",
     "hlo-run --stage=ptx FILE.hlo": "print one stage",
+    "hlo-run --sizes=n=1000 KERNEL.mlir": "a module of the gpu dialect, with a size",
     "hlo-run --v=3 --v_format=diff FILE.hlo": "what each row changes",
     "hlo-run --localize FILE.hlo": "the first kernel that is wrong",
     "hlo-run --golden_dir=goldens DIR": "compare the stages with goldens, in CI",

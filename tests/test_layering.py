@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
         hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
         codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
-        codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters
+        codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters codegen.gpu_modules
         backends backends.host.ptx backends.host.numerics pipeline.observers
         backends.library backends.host.emulator
         backends.host.jit backends.exchange

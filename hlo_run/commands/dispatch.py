@@ -20,6 +20,7 @@ from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
 from hlo_run.execution.profile_csv import append_times, csv_file
 from hlo_run.execution.results import FileResult
+from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
@@ -241,6 +242,11 @@ def _run_mode(task: Task) -> None:
     """
     if not task.options.stage and not launch_of_flags(task.options).number:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
+    if is_gpu_module(task.file, task.options.input_format):
+        from hlo_run.commands.gpu_module import run_gpu_module
+
+        run_gpu_module(task)
+        return
     module = load(task)
     if task.options.isolate_fusion:
         from hlo_run.commands.isolate_fusion import isolate
@@ -290,7 +296,7 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
     options = task.options
     task.result.reference = "" if options.output_mode == NOT_RETURNED else reference_platform(options)
     if options.stage == FUSION_ANALYSIS:
-        from hlo_run.commands.analyze_fusions import analyze_fusions
+        from hlo_run.commands.stage import analyze_fusions
 
         analyze_fusions(task, module)
     elif options.stage:

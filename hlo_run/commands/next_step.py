@@ -9,6 +9,7 @@ from dataclasses import replace
 from hlo_run.containment.board import PLUGIN_PLACE
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch
 from hlo_run.execution.signatures import signature_of
+from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.options import Options
 from hlo_run.options.command_line import AROUND_A_RUN, REPLACING_FILES, acting, flag_words, hlo_run_command, without
 from hlo_run.options.effects import NOT_REPLAYED
@@ -28,6 +29,9 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
         return ""
     if file.endswith(".hlox") or signature_of(error).stage == "read" or any(place in error.message for place in _NAMED_PLACES):
         return ""  # a compiled module has no passes, and one that cannot be read none to bisect or to reduce
+    if is_gpu_module(file, options.input_format):
+        verbose = _command(replace(without(options, AROUND_A_RUN), v=5), file)
+        return f"{verbose} prints the kernels after each row" if isinstance(error, Mismatch | InternalError) else ""
     name = shlex.quote(file)
     bisect = f"hlo-tool bisect {name} --run={_run(options)}"
     reduced = _reduced(options, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 
@@ -40,6 +41,16 @@ def _reason(executable: Executable, name: str, stage: str) -> str:
     work = " and ".join(what for what, count in (("library calls", side.library_calls), ("copies", side.copies)) if count)
     thunks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     return f"{name} has no kernel" + (f"; all of it is {work or 'control'}: {thunks}" if thunks else "; nothing is computed")
+
+
+def analyze_fusions(task: Task, module: HloModule) -> None:
+    """Print the table of fusions for every target of `--target`; raises errors of the HloRunError family."""
+    for name in task.options.target.split(","):
+        task.options = dataclasses.replace(task.options, target=name.strip())
+        try:
+            print_stage(task, module)
+        except StopAtStage:
+            continue
 
 
 def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> Executable:

@@ -8,7 +8,7 @@ from functools import partial
 from xdsl.context import Context
 from xdsl.ir import Dialect
 
-NAMES = tuple("builtin affine arith cf complex dlti func gpu llvm math nvvm scf tensor ub vector xla xla_gpu".split())
+NAMES = tuple("builtin affine arith cf complex dlti func gpu llvm math memref nvvm scf tensor ub vector xla xla_gpu".split())
 
 
 def make_context() -> Context:

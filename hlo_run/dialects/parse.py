@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import sys
 
+from msgspec import Struct
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import DiagnosticException, InvalidIRException, UnregisteredConstructException, VerifyException
 from xdsl.utils.exceptions import ParseError as XdslParseError
 
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.dominance import first_undominated_use
+from hlo_run.dialects.earlier_spellings import GpuReader, modernise
 from hlo_run.dialects.names import default_name
 from hlo_run.errors import ParseError, Where
 
@@ -48,6 +51,54 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError(f"invalid IR: an operand of '{user.name}' is not defined before it", Where(file, 1, 1))
     _drop_default_hints(module)
     return module
+
+
+class PlacedModule(Struct, frozen=True):
+    """A module of the gpu dialect, and where its operations are in the text."""
+
+    module: ModuleOp
+    text: str
+    file: str
+    places: dict[Operation, int]
+
+    def where(self, op: Operation | None) -> Where:
+        """Return the place of an operation, or of the one around it that the text has."""
+        while op is not None and op not in self.places:
+            op = op.parent_op()
+        return _where(self.places[op] if op is not None else 0, self.text, self.file)
+
+
+def parse_gpu_module(text: str, file: str = "<text>") -> PlacedModule:
+    """Return the verified module of a text of the gpu dialect, in today's spelling or in an earlier one.
+
+    Raises ParseError with the position of the operation at fault.
+    """
+    _check_strings(text, file)
+    reader = GpuReader(make_context(), text, file)
+    try:
+        module = reader.parse_module()
+        modernise(module, reader.places)
+    except XdslParseError as error:
+        raise ParseError(error.msg, _where(error.span.start, text, file)) from error
+    except RecursionError:
+        raise ParseError("invalid IR: it is nested too deeply", Where(file, 1, 1)) from None
+    except (VerifyException, *_CONSTRUCTOR_ERRORS) as error:
+        message = f"invalid IR: {_last_line(error) or type(error).__name__}"
+        raise ParseError(message, _where(reader.pos, text, file)) from error
+    placed = PlacedModule(module, text, file, reader.places)
+    for op in module.walk(reverse=True):
+        _verify_at(op, placed)
+    if (user := first_undominated_use(module)) is not None:
+        raise ParseError(f"invalid IR: an operand of '{user.name}' is not defined before it", placed.where(user))
+    _drop_default_hints(module)
+    return placed
+
+
+def _verify_at(op: Operation, placed: PlacedModule) -> None:
+    try:
+        op.verify(verify_nested_ops=False)
+    except Exception as error:  # xDSL's operations raise errors of any class
+        raise ParseError(f"invalid IR: '{op.name}': {_last_line(error)}", placed.where(op)) from error
 
 
 def _read_xlas_form(module: ModuleOp) -> None:

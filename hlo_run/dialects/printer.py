@@ -10,12 +10,13 @@ from typing import Final
 
 from msgspec.structs import replace
 from xdsl.dialects import func
-from xdsl.dialects.builtin import AnyFloat, ModuleOp
+from xdsl.dialects.builtin import AnyFloat, IntegerAttr, MemRefType, ModuleOp, NoneAttr
 from xdsl.dialects.llvm import LinkageAttr, LLVMPointerType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from hlo_run.dialects.names import name_values, result_groups
+from hlo_run.dialects.types import is_memref
 from hlo_run.dialects.upstream_syntax import PRINTERS
 from hlo_run.dialects.xla_gpu import IndexingMapAttr
 from hlo_run.indexing.indexing_map import IndexingMap
@@ -100,11 +101,27 @@ class _IrPrinter(Printer):
         if isinstance(attribute, LinkageAttr):
             self._out.write(f"#llvm.linkage<{attribute.linkage.data}>")  # xDSL writes quotation marks
             return
+        if is_memref(attribute) and isinstance(attribute.layout, NoneAttr):
+            self._print_memref(attribute)
+            return
         if not isinstance(attribute, IndexingMapAttr):
             super().print_attribute(attribute)
             return
         count, name = len(self._aliases), "map" if self._spelling is None else "indexing_map"
         self._out.write(self._aliases.setdefault(attribute, f"#{name}{count or ''}"))
+
+    def _print_memref(self, type_: MemRefType) -> None:
+        """Print a memref type; the number of its memory space has no type, as in MLIR."""
+        sizes = "".join(f"{'?' if size < 0 else size}x" for size in type_.get_shape())
+        self._out.write(f"memref<{sizes}")
+        self.print_attribute(type_.element_type)
+        space = type_.memory_space
+        if isinstance(space, IntegerAttr):
+            self._out.write(f", {space.value.data}")
+        elif not isinstance(space, NoneAttr):
+            self._out.write(", ")
+            self.print_attribute(space)
+        self._out.write(">")
 
     def print_op_attributes(
         self,

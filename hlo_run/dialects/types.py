@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, ArrayAttr, ComplexType, IntegerAttr, IntegerType, TensorType, VectorType
+from xdsl.dialects.builtin import AnyFloat, ArrayAttr, ComplexType, IntegerAttr, IntegerType, MemRefType, TensorType, VectorType
 from xdsl.ir import Attribute, SSAValue
 
 
@@ -32,6 +32,11 @@ def is_array(attribute: Attribute | None) -> TypeGuard[ArrayAttr[Attribute]]:
 def is_vector(type_: Attribute) -> TypeGuard[VectorType[Attribute]]:
     """True for vector types."""
     return isinstance(type_, VectorType)
+
+
+def is_memref(type_: Attribute) -> TypeGuard[MemRefType[Attribute]]:
+    """True for memrefs with a rank."""
+    return isinstance(type_, MemRefType)
 
 
 def tensor_type(value: SSAValue) -> TensorType[Attribute]:

@@ -17,6 +17,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.hints import isa
 
+from hlo_run.dialects.memref_syntax import MEMREF_PRINTERS, MEMREF_SYNTAX
 from hlo_run.dialects.types import is_tensor, is_vector
 
 
@@ -41,7 +42,7 @@ def _print_cmpf(printer: Printer, op: arith.CmpfOp) -> None:
 
 def _parse_compared(parser: Parser) -> tuple[str, Callable[[], tuple[SSAValue, SSAValue]]]:
     """Parse a predicate and two operands. Returns the predicate, and a function that parses the type and resolves both."""
-    predicate = parser.parse_identifier()
+    predicate = parser.parse_optional_str_literal() or parser.parse_identifier()  # earlier MLIR has it in quotation marks
     parser.parse_punctuation(",")
     lhs = parser.parse_unresolved_operand()
     parser.parse_punctuation(",")
@@ -227,6 +228,7 @@ PRINTERS: dict[type[Operation], Callable[[Printer, Any], None]] = {
     arith.CmpiOp: _print_cmpi,
     scf.IfOp: _print_if,
     tensor.EmptyOp: _print_tensor_empty,
+    **MEMREF_PRINTERS,
 }
 SYNTAX_OPS: tuple[type[Operation], ...] = (
     _AffineApplySyntax,
@@ -235,4 +237,5 @@ SYNTAX_OPS: tuple[type[Operation], ...] = (
     _TensorEmptySyntax,
     _TransferReadSyntax,
     _TransferWriteSyntax,
+    *MEMREF_SYNTAX,
 )

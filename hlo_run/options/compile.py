@@ -104,7 +104,17 @@ class CompileOptions(XlaFlags):
         "", "Of XLA's log of kernel passes, take the dump before this pass (xla-lower-tensors, ..). Default: the first.", "PASS"
     )
     kernel_launch: str = flag(
-        "", "The launch of a kernel whose dump by XLA does not show it, as grid and block: 16x1x1,128x1x1.", "GRID,BLOCK"
+        "",
+        "The launch of a kernel whose dump by XLA does not show it, or of a gpu.func that no function launches, as grid and "
+        "block: 16x1x1,128x1x1.",
+        "GRID,BLOCK",
+    )
+    sizes: str = flag(
+        "",
+        "For a module of the gpu dialect (.mlir): values of index arguments and sizes of memrefs, n=1000,x=64x32. A number "
+        "without a name is for all others (default: 1024, or 64 beside a memref of several dimensions).",
+        "SIZES",
+        acts="compile mlir",
     )
     xla_gpu_enable_pdl: bool = flag(
         True, "Let kernels for sm_90 and later begin with griddepcontrol.wait, as XLA does for dependent launches."

@@ -98,6 +98,21 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
     KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
 )
+GPU_MODULE_GROUP = "gpu-module"
+"""The name in `--list_passes` of the rows that only modules of the gpu dialect have."""
+GPU_INPUT, SPECIALIZE_KERNEL = "gpu-input", "specialize-kernel"
+"""What modules of the gpu dialect have before their rows: the module as read, and the kernel of one launch."""
+_AFTER_TENSORS = next(number for number, row in enumerate(KERNEL_PIPELINE, 1) if row.name == "lower-tensors")
+GPU_MODULE_PIPELINE: tuple[KernelRow, ...] = (
+    KernelRow("gpu-kernel-outlining", _kernel("kernel_passes.gpu_kernel_outlining"), required=True),
+    KernelRow("lower-gpu-ids", _kernel("kernel_passes.lower_gpu_ids"), required=True),
+    KernelRow("lower-gpu-reductions", _kernel("kernel_passes.lower_gpu_reductions"), required=True),
+    KernelRow("arith-expand", _kernel("kernel_passes.arith_expand"), required=True),
+    KernelRow("lower-memrefs", _kernel("kernel_passes.lower_memrefs"), required=True),
+    *KERNEL_PIPELINE[_AFTER_TENSORS:],
+)
+"""The rows of a module of the gpu dialect: the first is for the whole module, the others are for each kernel."""
+_FOR_GPU_MODULES = len(GPU_MODULE_PIPELINE) - len(KERNEL_PIPELINE) + _AFTER_TENSORS
 EMITTED_ROWS = (EMIT_KERNELS, "simplify-arith")
 """The rows before XLA's first canonicalize, after which maps have all ids of threads and blocks as dimensions in XLA."""
 SHARED_ROWS = ("canonicalize", "cse", "erase-dead-functions")
@@ -107,5 +122,5 @@ SHARED_ROWS = ("canonicalize", "cse", "erase-dead-functions")
 OTHER_KERNEL_PASSES: tuple[KernelRow, ...] = (
     KernelRow("recover-exp2", _kernel("kernel_passes.recover_exp2")),
     KernelRow("integer-power", _kernel("kernel_passes.integer_power")),
-    KernelRow("gpu-kernel-outlining", _kernel("kernel_passes.gpu_kernel_outlining")),
+    *GPU_MODULE_PIPELINE[:_FOR_GPU_MODULES],
 )

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from xdsl.dialects.builtin import ModuleOp
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
@@ -26,7 +27,17 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.options.show import ShowOptions
-from hlo_run.pipeline.kernel_table import EMITTED_ROWS, KERNEL_GROUP, KERNEL_PIPELINE, SHARED_ROWS, KernelContext
+from hlo_run.pipeline.kernel_table import (
+    EMITTED_ROWS,
+    GPU_INPUT,
+    GPU_MODULE_PIPELINE,
+    KERNEL_GROUP,
+    KERNEL_PIPELINE,
+    SHARED_ROWS,
+    SPECIALIZE_KERNEL,
+    KernelContext,
+    KernelRow,
+)
 from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, load_llvm, settings_of
 from hlo_run.pipeline.ptxas_check import check_with_ptxas, native_work
 from hlo_run.pipeline.runner import KernelRun, run_crossing
@@ -72,6 +83,24 @@ def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
     return _compile_dump(replace(ctx, fuel=kernel_fuel(ctx.options.kernel_fuel_limits)), given)
 
 
+def compile_gpu_kernel(ctx: PassContext, kernel: str, make: Callable[[], EmittedKernel]) -> Kernel:
+    """Return a kernel of a module of the gpu dialect; `make` returns it as a module with one gpu.func."""
+    with paused_collection():
+        run = _kernel_run(ctx, kernel)
+        emitted = run.emit(SPECIALIZE_KERNEL, make)
+        return _finish(ctx, run, kernel, emitted, GPU_MODULE_PIPELINE[0].name, GPU_MODULE_PIPELINE)
+
+
+def outlined_module(ctx: PassContext, name: str, module: ModuleOp) -> None:
+    """Run the first row of a module of the gpu dialect, in place: its launches become kernels."""
+    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel)
+    run = _kernel_run(ctx, name)
+    one = LaunchDimensions((1, 1, 1), (1, 1, 1))
+    run.emit(GPU_INPUT, lambda: EmittedKernel(module, one, 1, kind="", vector_size=0))
+    row = GPU_MODULE_PIPELINE[0]
+    run.apply(row.name, base_name(row.name), row.make(kernel_ctx), make_context(), module)
+
+
 def _compile_dump(ctx: PassContext, given: KernelIr) -> Kernel:
     if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
         raise ParseError(f"the kernel pass table has no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
@@ -99,7 +128,14 @@ def _kernel_text(show: ShowOptions, module: ModuleOp, row: str, kind: str) -> st
     return print_module(module, print_locations=show.print_locations)
 
 
-def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> Kernel:
+def _finish(
+    ctx: PassContext,
+    run: KernelRun,
+    kernel: str,
+    emitted: EmittedKernel,
+    done: str,
+    pipeline: tuple[KernelRow, ...] = KERNEL_PIPELINE,
+) -> Kernel:
     """Run the rows after the row `done`, then make LLVM IR and PTX. Steps before a replacement text are skipped."""
     launch = emitted.launch
     given = ctx.replacements.ptx.get(kernel)
@@ -115,7 +151,7 @@ def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKerne
             ptx = _compile_llvm(ctx, kernel, given.text, given.file)
             check_with_ptxas(ctx, kernel, ptx, given.file)
     else:
-        _lower(ctx, run, kernel, emitted, done)
+        _lower(ctx, run, kernel, emitted, done, pipeline)
         ir_text = _llvm_crossing(
             ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
         )
@@ -137,12 +173,14 @@ def _llvm_crossing(ctx: PassContext, kernel: str, work: Callable[[], str]) -> st
     return run_crossing(Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=kernel), ctx, work)
 
 
-def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> None:
-    """Run the kernel rows that come after `done`."""
+def _lower(
+    ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str, pipeline: tuple[KernelRow, ...]
+) -> None:
+    """Run the kernel rows that come after `done`, which is the name of a row or of what is before the first one."""
     kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel, max_unroll_factor=emitted.unroll_factor)
     xdsl_context = make_context()
-    names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
-    rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
+    names = [EMIT_KERNELS, *(row.name for row in pipeline)]
+    rows = [row for row in pipeline[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
     for row in rows:
         run.apply(row.name, base_name(row.name), row.make(kernel_ctx), xdsl_context, emitted.module)
     for observer in ctx.observers:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
+from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
@@ -33,8 +34,8 @@ _OTHER_NAMES = {
 
 
 def is_kernel_ir(file: str, flags: OptFlags) -> bool:
-    """Tell whether a file is kernel IR: a dump of a kernel, or a `.mlir` file for which only kernel passes are named."""
-    if is_kernel_dump(file):
+    """Tell whether a file is kernel IR: a dump of a kernel, a module of the gpu dialect, or MLIR for named kernel passes."""
+    if is_kernel_dump(file) or is_gpu_module(file):
         return True
     names = _names(flags)
     return file.endswith(".mlir") and bool(names) and all(_row_of(name) is not None for name in names)
@@ -46,7 +47,7 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
     Raises ParseError for a text that is not kernel IR, UsageError for an unknown pass.
     """
     from hlo_run.dialects.context import make_context  # imports xDSL
-    from hlo_run.dialects.parse import parse_module
+    from hlo_run.dialects.parse import parse_gpu_module, parse_module
     from hlo_run.dialects.printer import print_module
     from hlo_run.pipeline.kernel_table import KernelContext
 
@@ -55,7 +56,7 @@ def opt_kernel(options: Options, flags: OptFlags, file: str, target: TargetSpec)
         dump = read_kernel_dump(file, options.kernel_ir_before, options.kernel_launch)
     text = read_text(file, "kernel IR") if dump is None else dump.text
     rows = [_known_row(name) for name in _names(flags)]
-    module = parse_module(text, file)
+    module = parse_gpu_module(text, file).module if is_gpu_module(file) else parse_module(text, file)
     ctx = KernelContext(target, options.compile)
     if dump is not None:
         ctx = replace(ctx, max_unroll_factor=dump.unroll_factor)

@@ -12,7 +12,15 @@ from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
 from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
 from hlo_run.options.flag import names
-from hlo_run.pipeline.kernel_table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.kernel_table import (
+    GPU_INPUT,
+    GPU_MODULE_GROUP,
+    GPU_MODULE_PIPELINE,
+    KERNEL_GROUP,
+    KERNEL_PIPELINE,
+    SPECIALIZE_KERNEL,
+    KernelContext,
+)
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.pipeline.table_rows import RowFlags, base_name, check_names, spelling, spellings
 from hlo_run.target import DEFAULT_TARGET, preset
@@ -24,6 +32,9 @@ def describe_rows() -> str:
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
     rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
+    rows += [
+        (GPU_MODULE_GROUP, row.name, row.required, row.make(ctx)) for row in GPU_MODULE_PIPELINE if row not in KERNEL_PIPELINE
+    ]
     cells = [(group, name, "required" if required else "", _first_line(made)) for group, name, required, made in rows]
     return "\n".join(aligned(cells))
 
@@ -68,6 +79,8 @@ def check_row_names(options: Options) -> tuple[str, ...]:
         raise UsageError(f"--kernel_fuel: pass '{name}' is required", hint="--list_passes marks the required rows")
     stages = [
         *STAGES,
+        *(GPU_INPUT, SPECIALIZE_KERNEL),
+        *(row.name for row in GPU_MODULE_PIPELINE),
         *(name for name, _, _ in (*hlo, *kernel)),
         *(f"{groups[-1]}/{name}" for name, groups, _ in (*hlo, *kernel) if groups),
     ]

@@ -25,9 +25,11 @@ module attributes {gpu.container_module} {
   func.func @main(%p: !llvm.ptr, %n: index) {
     // CHECK: gpu.launch_func @kernels::@kernel_1 blocks in (%n, %n, %n) threads in (%n, %n, %n) args(%p : !llvm.ptr)
     gpu.launch_func @kernels::@kernel_1 blocks in (%n, %n, %n) threads in (%n, %n, %n) args(%p : !llvm.ptr)
-    // CHECK: gpu.launch blocks(%bx, %by, %bz) in (%gx = %n, %gy = %n, %gz = %n) threads(%tx, %ty, %tz) in (%sx = %n, %sy = %n, %sz = %n) args(%a = %p) : !llvm.ptr {
+    // CHECK: gpu.launch blocks(%bx, %by, %bz) in (%gx = %n, %gy = %n, %gz = %n) threads(%tx, %ty, %tz) in (%sx = %n, %sy = %n, %sz = %n) {
     gpu.launch blocks(%bx, %by, %bz) in (%gx = %n, %gy = %n, %gz = %n) threads(%tx, %ty, %tz) in (%sx = %n, %sy = %n, %sz = %n) args(%a = %p) : !llvm.ptr {
+      // CHECK: llvm.load %p
       // CHECK: arith.addi %bx, %tx
+      %x = llvm.load %a : !llvm.ptr -> f32
       %s = arith.addi %bx, %tx : index
       // CHECK: gpu.terminator
       gpu.terminator

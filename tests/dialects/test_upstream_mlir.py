@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpu_programs import DATA, EXAMPLES
 from text_sections import Section, read_sections
 
-from hlo_run.dialects.parse import parse_module
+from hlo_run.dialects.parse import parse_gpu_module, parse_module
 from hlo_run.dialects.printer import print_module
 
 ir = pytest.importorskip("jaxlib.mlir.ir", reason="jaxlib is not installed (extra 'xla')")
@@ -42,6 +43,13 @@ def test_upstream_ops_in_their_own_syntax(section: Section) -> None:
 )
 def test_everything_in_generic_form(section: Section) -> None:
     upstream_reads(print_module(parse_module(section.text), generic=True))
+
+
+@pytest.mark.parametrize("file", [*sorted(DATA.glob("*.mlir")), *EXAMPLES.glob("*.mlir")], ids=lambda file: file.stem)
+def test_modules_of_the_gpu_dialect(file: Path) -> None:
+    module = parse_gpu_module(file.read_text()).module
+    upstream_reads(print_module(module))
+    upstream_reads(print_module(module, generic=True))
 
 
 def test_apply_indexing_after_lower_tensors() -> None:

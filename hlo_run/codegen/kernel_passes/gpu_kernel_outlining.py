@@ -1,15 +1,15 @@
 """Move the body of every `gpu.launch` into a kernel of its own, and launch that.
 
-    func.func @main(%p: !llvm.ptr) {                 gpu.module @main_kernel {
-      gpu.launch blocks(..) threads(..) {      =>      func.func @main_kernel(%arg0: !llvm.ptr) {.. use(%arg0) ..}
+    func.func @main(%p: memref<8xf32>) {             gpu.module @main_kernel {
+      gpu.launch blocks(..) threads(..) {      =>      gpu.func @main_kernel(%p: memref<8xf32>) kernel {.. use(%p) ..}
         use(%p)                                      }
-        gpu.terminator                               func.func @main(%p: !llvm.ptr) {
-      }                                                gpu.launch_func @main_kernel::@main_kernel .. args(%p : !llvm.ptr)
+        gpu.terminator                               func.func @main(%p: memref<8xf32>) {
+      }                                                gpu.launch_func @main_kernel::@main_kernel .. args(%p : memref<8xf32>)
     }                                                }
 
 Values from outside become arguments, in the order of their first use; constants are copied instead. Ids and sizes become
-`gpu.block_id` and so on, and sizes of blocks that are constant the kernel's attribute `gpu.known_block_size`. It is not a row of
-the kernel table, because our emitters write kernels without launches. Mirrors MLIR's pass of this name.
+`gpu.block_id` and so on, and sizes of blocks that are constant the kernel's `known_block_size`. It is the first row for modules
+of the gpu dialect; our emitters write kernels without launches. Mirrors MLIR's pass of this name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func
-from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, SymbolRefAttr, UnitAttr, i32
+from xdsl.dialects.builtin import DenseArrayBase, FunctionType, ModuleOp, SymbolRefAttr, UnitAttr, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects import gpu
-from hlo_run.dialects.editing.all_reduce import KNOWN_BLOCK_SIZE
 from hlo_run.dialects.editing.rewriting import replace_value
-from hlo_run.dialects.gpu_launch import BlockDimOp, GpuModuleOp, GridDimOp, LaunchFuncOp, LaunchOp, TerminatorOp
+from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp, ReturnOp
+from hlo_run.dialects.gpu_launch import BlockDimOp, GridDimOp, LaunchFuncOp, LaunchOp, TerminatorOp
 from hlo_run.dialects.types import constant_int
 
 _AXES = (gpu.Dimension.X, gpu.Dimension.Y, gpu.Dimension.Z)
 # In the order of the arguments of a launch's body.
+_ID_COUNT = 12
 _IDS = (gpu.BlockIdOp, gpu.ThreadIdOp, GridDimOp, BlockDimOp)
 
 
@@ -44,6 +45,8 @@ class GpuKernelOutlining(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Outline all launches of the module."""
         taken = {inner.sym_name.data for inner in op.walk() if isinstance(inner, func.FuncOp | GpuModuleOp)}
+        if any(isinstance(inner, LaunchOp) for inner in op.walk()):
+            op.attributes["gpu.container_module"] = UnitAttr()
         for inner in [*op.walk()]:
             if isinstance(inner, LaunchOp):
                 function = _function_around(inner)
@@ -70,16 +73,16 @@ def _outline(launch: LaunchOp, function: func.FuncOp, name: str) -> None:
     outside = [*dict.fromkeys(_from_outside(launch))]
     copied = [value for value in outside if isinstance(value.owner, arith.ConstantOp)]
     passed = [value for value in outside if value not in copied]
-    entry = Block(arg_types=[value.type for value in (*launch.operands[6:], *passed)])
-    # The ids and sizes, then the further arguments of the body.
     region = launch.body.clone()
     body = region.blocks[0]
-    for argument, (kind, axis) in zip(body.args[:12], [(kind, axis) for kind in _IDS for axis in _AXES], strict=True):
+    attributions = body.args[_ID_COUNT:]
+    entry = Block(arg_types=[value.type for value in (*passed, *attributions)])
+    for argument, (kind, axis) in zip(body.args[:_ID_COUNT], [(kind, axis) for kind in _IDS for axis in _AXES], strict=True):
         if argument.uses:
             read = kind(axis)
             entry.add_op(read)
             replace_value(argument, read.result)
-    values: dict[SSAValue, SSAValue] = dict(zip(passed, entry.args[len(launch.operands) - 6 :], strict=True))
+    values: dict[SSAValue, SSAValue] = dict(zip(passed, entry.args[: len(passed)], strict=True))
     for value in copied:
         constant = value.owner
         assert isinstance(constant, Operation), "a constant is an operation"
@@ -90,19 +93,27 @@ def _outline(launch: LaunchOp, function: func.FuncOp, name: str) -> None:
         for number, operand in enumerate(op.operands):
             if operand in values:
                 op.operands[number] = values[operand]
-    for argument, given in zip(body.args[12:], entry.args, strict=False):
+    for argument, given in zip(attributions, entry.args[len(passed) :], strict=True):
+        given.name_hint = argument.name_hint
         replace_value(argument, given)
+    for value, given in values.items():
+        given.name_hint = value.name_hint
     _enter(region, entry)
-    kernel = func.FuncOp(name, ([argument.type for argument in entry.args], []), region)
-    kernel.attributes["gpu.kernel"] = UnitAttr()
-    sizes = [constant_int(size) for size in launch.operands[3:6]]
+    type_ = FunctionType.from_lists([value.type for value in passed], [])
+    kernel = GpuFuncOp(name, type_, region, launch.workgroup_count)
+    sizes = [constant_int(size) for size in launch.block]
     if None not in sizes:
-        kernel.attributes[KNOWN_BLOCK_SIZE] = DenseArrayBase.from_list(i32, [size for size in sizes if size is not None])
-    holder = GpuModuleOp(properties={"sym_name": StringAttr(name)}, regions=[Region(Block([kernel]))])
-    Rewriter.insert_op(holder, InsertPoint.before(function))
-    call = LaunchFuncOp(SymbolRefAttr(name, [name]), [*launch.operands, *passed])
-    Rewriter.insert_op(call, InsertPoint.before(launch))
-    Rewriter.erase_op(launch)
+        kernel.known_block_size = DenseArrayBase.from_list(i32, [size for size in sizes if size is not None])
+    Rewriter.insert_op(GpuModuleOp(name, [kernel]), InsertPoint.before(function))
+    call = LaunchFuncOp(
+        SymbolRefAttr(name, [name]),
+        [*launch.grid, *launch.block],
+        passed,
+        launch.waits_for,
+        launch.dynamic_shared,
+        is_async=launch.is_async,
+    )
+    Rewriter.replace_op(launch, call)
 
 
 def _enter(region: Region, entry: Block) -> None:
@@ -115,7 +126,7 @@ def _enter(region: Region, entry: Block) -> None:
     region.erase_block(body)
     for block in region.blocks:
         if isinstance(block.last_op, TerminatorOp):
-            Rewriter.replace_op(block.last_op, func.ReturnOp())
+            Rewriter.replace_op(block.last_op, ReturnOp())
 
 
 def _from_outside(launch: LaunchOp) -> Iterator[SSAValue]:

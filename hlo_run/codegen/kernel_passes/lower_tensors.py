@@ -20,7 +20,6 @@ Loads from arguments marked `xla.invariant` become `invariant`. Several elements
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -28,7 +27,6 @@ from msgspec import Struct, field
 from xdsl.context import Context
 from xdsl.dialects import arith, complex, func, llvm, scf, tensor, vector
 from xdsl.dialects.builtin import (
-    AnyFloat,
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
     FunctionType,
@@ -36,33 +34,29 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     IntegerType,
     ModuleOp,
-    StringAttr,
     TensorType,
-    i8,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.utils.hints import isa
 
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.dialects.editing.atomics import lower_atomic, lower_packed_atomic
 from hlo_run.dialects.editing.loops import hand_on_origin, yield_of
+from hlo_run.dialects.editing.memory import SHARED_SPACE, Globals, memory_type
 from hlo_run.dialects.editing.packed import BYTE_BITS, PackedAccess, bits_of, is_packed, packed_constant
 from hlo_run.dialects.gpu import BarrierOp
 from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp, PoisonOp
 from hlo_run.dialects.module_info import index_bits
 from hlo_run.dialects.types import constant_int, is_complex, is_tensor, is_vector, tensor_type
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, ApplyIndexingOp, AtomicRMWOp, SyncThreadsOp
-from hlo_run.errors import Unsupported
 from hlo_run.indexing.divisor import divisor_of
 
 _POINTER = llvm.LLVMPointerType()
-_SHARED_SPACE = 3
 # Tiles of narrow elements begin at a bank word, so that whole words can be loaded and stored.
 _BANK_WORD_BYTES = 4
-_SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
+_SHARED_POINTER = llvm.LLVMPointerType(IntAttr(SHARED_SPACE))
 
 
 class LowerTensors(ModulePass):
@@ -72,58 +66,10 @@ class LowerTensors(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Lower every function. Constant tensors and shared memory become globals."""
-        globals_ = _Globals(op)
+        globals_ = Globals(op)
         index_type = IntegerType(index_bits(op))
         for function in [each for each in op.body.block.ops if isinstance(each, func.FuncOp)]:
             _FunctionLowering(globals_, index_type).run(function)
-
-
-class _Globals(Struct):
-    """Makes the module's globals. Their names are numbered per kind, without names in use."""
-
-    module: ModuleOp
-    names: set[str] = field(default_factory=set[str])
-
-    def __post_init__(self) -> None:
-        symbols = (op.properties.get("sym_name") for op in self.module.body.block.ops)
-        self.names |= {symbol.data for symbol in symbols if isinstance(symbol, StringAttr)}
-
-    def shared(self, type_: llvm.LLVMArrayType, alignment: int | None) -> str:
-        name = self._new_name("shared_")
-        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE, alignment=alignment))
-        return name
-
-    def constant(self, type_: llvm.LLVMArrayType, value: Attribute) -> str:
-        name = self._new_name("global_cst_")
-        self._add(llvm.GlobalOp(type_, name, "private", constant=True, value=value))
-        return name
-
-    def _new_name(self, prefix: str) -> str:
-        number = 0
-        while f"{prefix}{number}" in self.names:
-            number += 1
-        self.names.add(f"{prefix}{number}")
-        return f"{prefix}{number}"
-
-    def _add(self, op: llvm.GlobalOp) -> None:
-        """Insert a global after the existing globals, before the functions."""
-        body = self.module.body.block
-        first = next((other for other in body.ops if not isinstance(other, llvm.GlobalOp)), None)
-        Rewriter.insert_op(op, InsertPoint.before(first) if first else InsertPoint.at_end(body))
-
-
-@lru_cache(maxsize=64)
-def memory_type(element: Attribute) -> Attribute:
-    """Return the LLVM type of an element in memory; i8 for packed elements. Raises Unsupported for other element types."""
-    if is_packed(element):
-        return i8
-    if isa(element, IntegerType) and element.width.data in (8, 16, 32, 64):
-        return element
-    if isa(element, AnyFloat) and element.bitwidth in (8, 16, 32, 64):
-        return i8 if element.bitwidth == 8 else element
-    if is_complex(element) and isa(element.element_type, AnyFloat):
-        return llvm.LLVMStructType.from_type_list([element.element_type, element.element_type])
-    raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits first")
 
 
 def _offset_divisor(index: SSAValue) -> int:
@@ -145,7 +91,7 @@ def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
 class _FunctionLowering(Struct):
     """Lowers one function in program order. Each visited tensor value is replaced by its pointer in all users."""
 
-    globals: _Globals
+    globals: Globals
     index_type: IntegerType
     alignments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     invariant: set[SSAValue] = field(default_factory=set[SSAValue])

@@ -208,6 +208,10 @@ def _store(text: FunctionNames, op: llvm.StoreOp) -> str:
     return f"store {text.typed(op.value)}, {text.typed(op.ptr)}{_alignment(op.alignment)}"
 
 
+def _alloca(text: FunctionNames, op: llvm.AllocaOp) -> str:
+    return f"alloca {type_text(op.elem_type)}, {text.typed(op.size)}{_alignment(op.alignment)}"
+
+
 def _atomic_rmw(text: FunctionNames, op: llvm_extra.AtomicRMWOp) -> str:
     return f"atomicrmw {op.keyword.removeprefix('_')} {text.typed(op.ptr)}, {text.typed(op.value)} monotonic"
 
@@ -309,6 +313,7 @@ WRITERS: dict[type[Operation], Writer] = {
     llvm.InsertValueOp: _insert_value,
     llvm_extra.GEPOp: _gep,
     llvm_extra.LoadOp: _load,
+    llvm.AllocaOp: _alloca,
     llvm.StoreOp: _store,
     llvm_extra.AtomicRMWOp: _atomic_rmw,
     llvm_extra.AtomicCmpXchgOp: _compare_exchange,

@@ -33,6 +33,8 @@ from hlo_run.walks import post_order
 
 _ENTRY = "xla.entry"
 _HANDLERS: dict[type[Operation], Handler] = {**ARITH, **MATH, **STRUCTURE}
+LOWERED = frozenset(_HANDLERS)
+"""The operations that have a lowering."""
 
 
 class LowerToLlvmGpu(ModulePass):

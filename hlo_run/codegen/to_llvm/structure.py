@@ -189,6 +189,7 @@ COPIED = (
     llvm_extra.AtomicCmpXchgOp,
     llvm_extra.GEPOp,
     llvm.AddressOfOp,
+    llvm.AllocaOp,
     llvm.PtrToIntOp,
     llvm_extra.AddrSpaceCastOp,
     llvm_extra.PoisonOp,

@@ -54,6 +54,11 @@ _FLOATS: dict[ReduceOperation, Callable[[SSAValue, SSAValue], Operation]] = {
 }
 
 
+def reduction(kind: ReduceOperation, own: SSAValue, other: SSAValue) -> Operation:
+    """Return the operation that combines two values of an integer or float type."""
+    return (_INTEGERS if is_integer(own.type) else _FLOATS)[kind](own, other)
+
+
 def expand_all_reduces(module: ModuleOp) -> None:
     """Expand every `gpu.all_reduce` of the module. Raises Unsupported for a body of several blocks."""
     for op in [*module.walk()]:
@@ -122,8 +127,7 @@ def _combining(
 def _combined(emit: _Emitter, own: SSAValue, other: SSAValue) -> SSAValue:
     op = emit.op
     if op.op is not None:
-        table = _INTEGERS if is_integer(own.type) else _FLOATS
-        return emit.add(table[op.op.data](own, other))
+        return emit.add(reduction(op.op.data, own, other))
     if len(op.body.blocks) != 1:
         raise Unsupported("gpu.all_reduce with a body of several blocks has no lowering")
     is_index = isinstance(op.value.type, IndexType)

@@ -9,9 +9,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, SymbolRefAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -34,7 +35,10 @@ from hlo_run.triage.interpret.scalars import (
 
 _WARP = 32
 _SHARED = 3
-_TERMINATORS = frozenset(("func.return", "scf.yield", "xla_gpu.yield", "llvm.return"))
+Work: TypeAlias = "Callable[..., Sequence[Any]]"
+_TERMINATORS = frozenset(
+    ("func.return", "scf.yield", "xla_gpu.yield", "llvm.return", "gpu.return", "gpu.yield", "gpu.terminator", "scf.condition")
+)
 
 
 def interpret(
@@ -42,10 +46,14 @@ def interpret(
 ) -> None:
     """Run a launch: `arguments` are the addresses of the kernel's. Raises NotInterpreted, also after `until` (time.monotonic)."""
     with np.errstate(all="ignore"):
-        _Kernel(module, launch, memory, until).run(kernel, arguments)
+        KernelInterpreter(module, launch, memory, until).run(kernel, arguments)
 
 
-class _Kernel:
+class KernelInterpreter:
+    """Runs functions of a module for all threads of a launch. `work` has the operations by name that are not plain arithmetic."""
+
+    work: ClassVar[dict[str, Work]]
+
     def __init__(self, module: ModuleOp, launch: LaunchDimensions, memory: Memory, until: float) -> None:
         self._memory, self._until = memory, until
         self._functions: dict[str, Any] = {}
@@ -94,7 +102,7 @@ class _Kernel:
             value: Any = op.value
             if not isinstance(value, DenseIntOrFPElementsAttr):
                 raise NotInterpreted(f"global {op.sym_name.data}")
-            self._globals[op.sym_name.data] = np.asarray(self._memory.allocate(size, _dense(op.value).tobytes()))
+            self._globals[op.sym_name.data] = np.asarray(self._memory.allocate(size, dense_values(op.value).tobytes()))
 
     # ---- control
 
@@ -120,11 +128,14 @@ class _Kernel:
             env.update(zip(op.results, self._run(op, values, mask, env), strict=True))
         return []
 
-    def _graph(self, blocks: list[Block], arguments: Sequence[Any], mask: Array) -> list[Any]:
+    def _graph(
+        self, blocks: list[Block], arguments: Sequence[Any], mask: Array, env: dict[SSAValue, Any] | None = None
+    ) -> list[Any]:
         """Run the blocks of a function: always the first one in the text at which threads wait."""
         numbers = {block: number for number, block in enumerate(blocks)}
         at = np.where(mask, 0, len(blocks))
-        env: dict[SSAValue, Any] = dict(zip(blocks[0].args, arguments, strict=True))
+        env = {} if env is None else env
+        env.update(zip(blocks[0].args, arguments, strict=True))
         returned: list[Any] = []
         while (number := int(at.min())) < len(blocks):
             here = at == number
@@ -134,7 +145,7 @@ class _Kernel:
                     break
                 values = [env[operand] for operand in op.operands]
                 for result, value in zip(op.results, self._run(op, values, here, env), strict=True):
-                    env[result] = _merge(here, value, env.get(result))
+                    env[result] = merged(here, value, env.get(result))
         return returned
 
     def _leave(
@@ -144,7 +155,7 @@ class _Kernel:
         if op.name in _TERMINATORS:
             at[here] = len(numbers)
             values = [env[operand] for operand in op.operands]
-            return [_merge(here, value, old) for value, old in itertools.zip_longest(values, returned)]
+            return [merged(here, value, old) for value, old in itertools.zip_longest(values, returned)]
         ways: list[tuple[Array, Block, Sequence[SSAValue]]] = []
         match op.name:
             case "cf.br" | "llvm.br":
@@ -161,7 +172,7 @@ class _Kernel:
         for mask, block, values in moved:
             at[mask] = numbers[block]
             for argument, value in zip(block.args, values, strict=True):
-                env[argument] = _merge(mask, value, env.get(argument))
+                env[argument] = merged(mask, value, env.get(argument))
         return returned
 
     # ---- operations
@@ -169,7 +180,7 @@ class _Kernel:
     def _run(self, op: Operation, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         if time.monotonic() > self._until:
             raise NotInterpreted("the kernel takes too long to interpret")
-        work = _WORK.get(op.name)
+        work = self.work.get(op.name)
         if work is not None:
             return work(self, op, values, mask, env)
         if op.name.startswith("nvvm.read.ptx.sreg."):
@@ -177,12 +188,12 @@ class _Kernel:
         function = function_of(op.name)
         if function is not None and op.results:
             arrays = [np.asarray(value) for value in values]
-            return [np.asarray(function(*arrays)).astype(_dtype(op.results[0].type))]
+            return [np.asarray(function(*arrays)).astype(value_dtype(op.results[0].type))]
         raise NotInterpreted(op.name)
 
     def do_called(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
-        return self._call(_symbol(op.callee), values, mask)
+        return self._call(symbol_of(op.callee), values, mask)
 
     def do_id(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
@@ -201,15 +212,15 @@ class _Kernel:
             inside = mask & np.asarray(op.map.compiled.contains(dims, symbols))
             places = [np.asarray(place) for place in op.map.compiled.results(dims, symbols)]
             new = self._region(op.body.block, [*map(np.asarray, symbols), *places, *carried], inside, env)
-            carried = [_merge(inside, value, old) for value, old in zip(new, carried, strict=True)]
+            carried = [merged(inside, value, old) for value, old in zip(new, carried, strict=True)]
         return carried
 
     def do_for(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         lower, upper, step = (np.broadcast_to(value, mask.shape).astype(np.int64) for value in values[:3])
         carried, at = values[3:], lower
         while (going := mask & (at < upper)).any():
-            new = self._region(op.body.block, [at.astype(_dtype(op.body.block.args[0].type)), *carried], going, env)
-            carried = [_merge(going, value, old) for value, old in zip(new, carried, strict=True)]
+            new = self._region(op.body.block, [at.astype(value_dtype(op.body.block.args[0].type)), *carried], going, env)
+            carried = [merged(going, value, old) for value, old in zip(new, carried, strict=True)]
             at = at + step
         return carried
 
@@ -217,7 +228,7 @@ class _Kernel:
         taken = np.broadcast_to(values[0], mask.shape).astype(bool)
         then = self._region(op.true_region.block, (), mask & taken, env)
         otherwise = self._region(op.false_region.block, (), mask & ~taken, env) if op.false_region.blocks else []
-        return [_merge(taken, a, b) for a, b in zip(then, otherwise, strict=True)]
+        return [merged(taken, a, b) for a, b in zip(then, otherwise, strict=True)]
 
     def do_constant(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
@@ -225,12 +236,12 @@ class _Kernel:
         type_ = op.results[0].type
         if isinstance(op.properties["value"], ArrayAttr):
             real, imaginary = (part.value.data for part in value.data)
-            return [np.asarray(complex(real, imaginary), _dtype(type_))]
+            return [np.asarray(complex(real, imaginary), value_dtype(type_))]
         if isinstance(value, IntegerAttr | FloatAttr):
-            return [np.asarray(value.value.data).astype(_dtype(type_))]
+            return [np.asarray(value.value.data).astype(value_dtype(type_))]
         if not isinstance(value, DenseIntOrFPElementsAttr):
             raise NotInterpreted(f"constant {value}")
-        data = _dense(op.properties["value"])
+        data = dense_values(op.properties["value"])
         if is_tensor(type_):
             return [self._tensor(type_, np.asarray(self._memory.allocate(data.nbytes, data.tobytes())))]
         return [np.broadcast_to(data.reshape(-1), (1, *_vector_dims(type_)))]
@@ -252,7 +263,7 @@ class _Kernel:
         del op, env
         source, *index, condition, fallback = values
         taken = mask & condition
-        return [_merge(taken, self._memory.load(source.place(index), source.dtype, taken), fallback)]
+        return [merged(taken, self._memory.load(source.place(index), source.dtype, taken), fallback)]
 
     def do_insert_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del op, env
@@ -294,7 +305,7 @@ class _Kernel:
         if is_vector(op.body.block.args[0].type):
             raise NotInterpreted("an atomic update of a vector")
         address = np.broadcast_to(target.place(values[1:]), mask.shape)
-        for turn in _turns(address, mask):
+        for turn in turns(address, mask):
             (new,) = self._region(op.body.block, [self._memory.load(address, target.dtype, turn)], turn, env)
             self._memory.store(address, np.asarray(new), turn)
         return [target]
@@ -327,7 +338,7 @@ class _Kernel:
         distance = op.max_distance.value.data
         while distance:
             moved = [self._moved("down", value, distance, _WARP) for value in values]
-            values = self._call(_symbol(op.combiner), [*values, *moved], mask)
+            values = self._call(symbol_of(op.combiner), [*values, *moved], mask)
             distance //= 2
         return values
 
@@ -361,7 +372,7 @@ class _Kernel:
 
     def do_cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
-        value, result, name = np.asarray(values[0]), _dtype(op.results[0].type), op.name.partition(".")[2]
+        value, result, name = np.asarray(values[0]), value_dtype(op.results[0].type), op.name.partition(".")[2]
         match name:
             case "extui" | "zext" | "uitofp" | "index_castui":
                 return [unsigned(value).astype(result)]
@@ -385,7 +396,7 @@ class _Kernel:
         del op, env
         condition, one, two = values
         if isinstance(one, Tensor):
-            return [_merge(np.broadcast_to(condition, mask.shape), one, two)]
+            return [merged(np.broadcast_to(condition, mask.shape), one, two)]
         wide = one.ndim > 1 and condition.ndim == 1
         return [np.where(condition[:, None] if wide else condition, one, two)]
 
@@ -393,7 +404,7 @@ class _Kernel:
         del mask, env
         match op.name:
             case "complex.create":
-                return [(np.asarray(values[0]) + 1j * np.asarray(values[1])).astype(_dtype(op.results[0].type))]
+                return [(np.asarray(values[0]) + 1j * np.asarray(values[1])).astype(value_dtype(op.results[0].type))]
             case "complex.re":
                 return [np.real(values[0])]
             case _:
@@ -403,7 +414,7 @@ class _Kernel:
 
     def do_address(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
-        return [self._globals[_symbol(op.global_name)]]
+        return [self._globals[symbol_of(op.global_name)]]
 
     def do_element(self, op: llvm_extra.GEPOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del mask, env
@@ -421,7 +432,7 @@ class _Kernel:
         type_ = op.results[0].type
         if is_vector(type_):
             return [self._load_vector(values[0], dtype_of(str(type_.get_element_type())), _vector_dims(type_), mask)]
-        return [self._memory.load(values[0], _dtype(type_), mask)]
+        return [self._memory.load(values[0], value_dtype(type_), mask)]
 
     def do_store(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del env
@@ -434,15 +445,15 @@ class _Kernel:
     def do_poison(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
         del values, mask, env
         type_ = op.results[0].type
-        return [np.zeros((1, *_vector_dims(type_)) if is_vector(type_) else (), _dtype(type_))]
+        return [np.zeros((1, *_vector_dims(type_)) if is_vector(type_) else (), value_dtype(type_))]
 
 
-def _symbol(attribute: Attribute) -> str:
+def symbol_of(attribute: Attribute) -> str:
     assert isinstance(attribute, SymbolRefAttr), "the callee is a symbol"
     return attribute.string_value()
 
 
-def _dtype(type_: Attribute) -> np.dtype[Any]:
+def value_dtype(type_: Attribute) -> np.dtype[Any]:
     return dtype_of(str(type_.get_element_type() if is_vector(type_) else type_))
 
 
@@ -461,7 +472,7 @@ def _size_bytes(type_: Any) -> int:
     return dtype_of(str(type_)).itemsize
 
 
-def _dense(value: Any) -> Array:
+def dense_values(value: Any) -> Array:
     dtype = dtype_of(str(value.get_element_type()))
     if dtype == np.bool_:
         return np.array([bool(number) for number in value.get_values()])
@@ -483,7 +494,7 @@ def _position(op: Any, dynamic: list[Any]) -> Any:
     return np.asarray(position if isinstance(position, int) else dynamic[0], np.int64)
 
 
-def _turns(address: Array, mask: Array) -> list[Array]:
+def turns(address: Array, mask: Array) -> list[Array]:
     """Return masks of lanes, each with different addresses, that together are the mask."""
     lanes = np.flatnonzero(mask)
     order = lanes[np.argsort(address[lanes], kind="stable")]
@@ -498,13 +509,13 @@ def _turns(address: Array, mask: Array) -> list[Array]:
     return found
 
 
-def _merge(mask: Array, new: Any, old: Any) -> Any:
+def merged(mask: Array, new: Any, old: Any) -> Any:
     if old is None or new is old:
         return new
     if isinstance(new, Tensor):
         if np.array_equal(np.broadcast_to(new.address, mask.shape), np.broadcast_to(old.address, mask.shape)):
             return new
-        return Tensor(np.where(mask, new.address, old.address), new.dtype, new.dims)
+        return replace(new, address=np.where(mask, new.address, old.address))
     one, two = np.asarray(new), np.asarray(old)
     wide = max(one.ndim, two.ndim) > 1
     return np.where(mask[:, None] if wide else mask, one, two)
@@ -519,36 +530,36 @@ _WAITS = (
     *"xla_gpu.sync_threads gpu.barrier nvvm.barrier".split(),
     *"xla_gpu.pdl_wait xla_gpu.pdl_launch_dependents nvvm.griddepcontrol".split(),
 )
-_WORK: dict[str, Callable[..., Sequence[Any]]] = {
-    **dict.fromkeys(("xla_gpu.pure_call", "func.call", "llvm.call"), _Kernel.do_called),
-    **dict.fromkeys(("gpu.thread_id", "gpu.block_id"), _Kernel.do_id),
-    **dict.fromkeys(("arith.constant", "llvm.mlir.constant", "complex.constant"), _Kernel.do_constant),
-    **dict.fromkeys(_WAITS, _Kernel.do_nothing),
-    **dict.fromkeys(("vector.extract", "llvm.extractelement"), _Kernel.do_vector_extract),
-    **dict.fromkeys(("vector.insert", "llvm.insertelement"), _Kernel.do_vector_insert),
-    **dict.fromkeys(("arith.cmpi", "arith.cmpf", "llvm.icmp", "llvm.fcmp"), _Kernel.do_compare),
-    **dict.fromkeys(("arith.select", "llvm.select"), _Kernel.do_select),
-    **dict.fromkeys(("complex.create", "complex.re", "complex.im"), _Kernel.do_complex),
-    **dict.fromkeys(_CASTS, _Kernel.do_cast),
-    "xla_gpu.apply_indexing": _Kernel.do_indexing,
-    "xla_gpu.loop": _Kernel.do_loop,
-    "xla_gpu.allocate_shared": _Kernel.do_shared,
-    "xla_gpu.predicated_extract": _Kernel.do_extract_if,
-    "xla_gpu.predicated_insert": _Kernel.do_insert_if,
-    "xla_gpu.shuffle_reduce": _Kernel.do_shuffle_reduce,
-    "xla_gpu.atomic_rmw": _Kernel.do_atomic,
-    "scf.for": _Kernel.do_for,
-    "scf.if": _Kernel.do_if,
-    "tensor.extract": _Kernel.do_extract,
-    "tensor.insert": _Kernel.do_insert,
-    "vector.transfer_read": _Kernel.do_read_vector,
-    "vector.transfer_write": _Kernel.do_write_vector,
-    "vector.broadcast": _Kernel.do_splat,
-    "gpu.shuffle": _Kernel.do_shuffle,
-    "nvvm.shfl.sync": _Kernel.do_shuffle_sync,
-    "llvm.mlir.addressof": _Kernel.do_address,
-    "llvm.getelementptr": _Kernel.do_element,
-    "llvm.load": _Kernel.do_load,
-    "llvm.store": _Kernel.do_store,
-    "llvm.mlir.poison": _Kernel.do_poison,
+KernelInterpreter.work = {
+    **dict.fromkeys(("xla_gpu.pure_call", "func.call", "llvm.call"), KernelInterpreter.do_called),
+    **dict.fromkeys(("gpu.thread_id", "gpu.block_id"), KernelInterpreter.do_id),
+    **dict.fromkeys(("arith.constant", "llvm.mlir.constant", "complex.constant"), KernelInterpreter.do_constant),
+    **dict.fromkeys(_WAITS, KernelInterpreter.do_nothing),
+    **dict.fromkeys(("vector.extract", "llvm.extractelement"), KernelInterpreter.do_vector_extract),
+    **dict.fromkeys(("vector.insert", "llvm.insertelement"), KernelInterpreter.do_vector_insert),
+    **dict.fromkeys(("arith.cmpi", "arith.cmpf", "llvm.icmp", "llvm.fcmp"), KernelInterpreter.do_compare),
+    **dict.fromkeys(("arith.select", "llvm.select"), KernelInterpreter.do_select),
+    **dict.fromkeys(("complex.create", "complex.re", "complex.im"), KernelInterpreter.do_complex),
+    **dict.fromkeys(_CASTS, KernelInterpreter.do_cast),
+    "xla_gpu.apply_indexing": KernelInterpreter.do_indexing,
+    "xla_gpu.loop": KernelInterpreter.do_loop,
+    "xla_gpu.allocate_shared": KernelInterpreter.do_shared,
+    "xla_gpu.predicated_extract": KernelInterpreter.do_extract_if,
+    "xla_gpu.predicated_insert": KernelInterpreter.do_insert_if,
+    "xla_gpu.shuffle_reduce": KernelInterpreter.do_shuffle_reduce,
+    "xla_gpu.atomic_rmw": KernelInterpreter.do_atomic,
+    "scf.for": KernelInterpreter.do_for,
+    "scf.if": KernelInterpreter.do_if,
+    "tensor.extract": KernelInterpreter.do_extract,
+    "tensor.insert": KernelInterpreter.do_insert,
+    "vector.transfer_read": KernelInterpreter.do_read_vector,
+    "vector.transfer_write": KernelInterpreter.do_write_vector,
+    "vector.broadcast": KernelInterpreter.do_splat,
+    "gpu.shuffle": KernelInterpreter.do_shuffle,
+    "nvvm.shfl.sync": KernelInterpreter.do_shuffle_sync,
+    "llvm.mlir.addressof": KernelInterpreter.do_address,
+    "llvm.getelementptr": KernelInterpreter.do_element,
+    "llvm.load": KernelInterpreter.do_load,
+    "llvm.store": KernelInterpreter.do_store,
+    "llvm.mlir.poison": KernelInterpreter.do_poison,
 }

@@ -68,6 +68,19 @@ def _remainder(left: Array, right: Array) -> Array:
     return left - right * _quotient(left, right)
 
 
+def _floor_quotient(left: Array, right: Array) -> Array:
+    return np.floor_divide(left, right)
+
+
+def _ceiling_quotient(left: Array, right: Array) -> Array:
+    return -np.floor_divide(-left, right)
+
+
+def _unsigned_ceiling(left: Array, right: Array) -> Array:
+    whole = np.floor_divide(left, right)
+    return whole + (whole * right != left).astype(whole.dtype)
+
+
 def _shift(function: Function) -> Function:
     def run(left: Array, right: Array) -> Array:
         # A long shift is poison, which a select drops.
@@ -171,6 +184,9 @@ _BINARY: dict[str, Function] = {
     "urem": _on_unsigned(np.remainder),
     "sdiv": _quotient,
     "srem": _remainder,
+    "floordivsi": _floor_quotient,
+    "ceildivsi": _ceiling_quotient,
+    "ceildivui": _on_unsigned(_unsigned_ceiling),
     "shl": _shift(np.left_shift),
     "ashr": _shift(np.right_shift),
     "lshr": _shift(_on_unsigned(np.right_shift)),
@@ -224,6 +240,7 @@ _ALIASES = {
     **{f"arith.{a}": b for a, b in (("addf", "fadd"), ("subf", "fsub"), ("mulf", "fmul"), ("divf", "fdiv"))},
     **{f"arith.{a}": b for a, b in (("remf", "frem"), ("maximumf", "maximum"), ("minimumf", "minimum"))},
     **{f"arith.{a}": b for a, b in (("maxnumf", "maxnum"), ("minnumf", "minnum"), ("negf", "fneg"))},
+    **{f"arith.{name}": name for name in ("floordivsi", "ceildivsi", "ceildivui")},
     **{f"math.{a}": b for a, b in (("absf", "fabs"), ("absi", "abs"), ("powf", "pow"), ("roundeven", "rint"))},
     **{f"math.{a}": a for a in (*_BINARY, *_UNARY, *_TERNARY)},
     "math.trunc": "trunc_float",
