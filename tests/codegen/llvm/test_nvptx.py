@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from hlo_run.codegen.llvm.nvptx import Isa, Module, isa_of
-from hlo_run.errors import InternalError
-from hlo_run.target import PRESETS, preset
+from hlo_run.errors import InternalError, UsageError
+from hlo_run.target import PRESETS, from_text_proto, preset, to_text_proto
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,18 @@ def test_every_preset_has_an_isa() -> None:
     assert {isa_of(target).cpu for target in PRESETS.values()} <= {"sm_70", "sm_80", "sm_90", "sm_100", "sm_120"}
 
 
-@pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86), ((3, 5), 70)])
+@pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86)])
 def test_a_card_llvm_does_not_know_gets_the_newest_older_one(capability: tuple[int, int], sm: int) -> None:
     target = replace(preset("h100"), compute_capability=capability)
     assert isa_of(target).sm == sm
+
+
+def test_a_card_before_volta_is_refused() -> None:
+    pascal = replace(preset("h100"), name="p100", compute_capability=(6, 0))
+    with pytest.raises(UsageError, match=r"'p100' has compute capability 6\.0, and kernels can be compiled for 7\.0"):
+        isa_of(pascal)
+    with pytest.raises(UsageError, match=r"capability 6\.0"):
+        from_text_proto(to_text_proto(pascal), "p100.txtpb")
 
 
 def test_a_newer_toolkit_brings_wide_vectors_on_blackwell_only() -> None:
