@@ -35,7 +35,7 @@ from hlo_run.pipeline.named_kernel_passes import is_kernel_ir, opt_kernel
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
 
-HLO, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "llvm-after-optimizations"
+HLO, HLO_BACKEND, HTML, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "html", "llvm-after-optimizations"
 TRANSFORMS, GPU = "transforms", "gpu"
 # Each platform has several names in XLA.
 PLATFORMS = {TRANSFORMS: TRANSFORMS, "gpu": GPU, "cuda": GPU}
@@ -144,6 +144,7 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
         LLVM_BEFORE_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM_BEFORE_OPTIMIZATIONS),
         LLVM: lambda ctx, module: _linked(ctx, module, LLVM),
         LLVM_AFTER_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM),
+        HTML: _graph,
         PTX: lambda ctx, module: "\n".join(["// GPU Executable", *_kernel_texts(ctx, module, PTX)]),
     }
     return texts.get(stage) or (lambda ctx, module: "\n".join(_kernel_texts(ctx, module, stage)))
@@ -152,7 +153,7 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
 def _stages(platform: str) -> list[str]:
     if platform == TRANSFORMS:
         return [HLO]
-    return sorted({*STAGES, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS})
+    return sorted({*STAGES, HLO_BACKEND, HTML, LLVM_AFTER_OPTIMIZATIONS})
 
 
 def _spelling(name: str) -> str:
@@ -230,6 +231,14 @@ def _optimized(ctx: PassContext, module: HloModule) -> str:
     if module.schedule is None:
         run_hlo_groups(UP_TO_LAYOUTS if ctx.options.xla_early_exit_with_layouts else HLO_PIPELINE, ctx, module)
     return _module_text(ctx, module)
+
+
+def _graph(ctx: PassContext, module: HloModule) -> str:
+    """Return the page that draws all computations of the optimised module."""
+    from hlo_run.pipeline.observers.hlo_graph import html_text
+
+    _optimized(ctx, module)
+    return html_text(module, module.name)
 
 
 def _scheduled(ctx: PassContext, module: HloModule) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hlo_run.options.other_flags import OtherFlags
 
 
+_OPPOSITES = {"true": "false", "1": "false", "false": "true", "0": "true"}
 _SHORT_DIGITS = 9  # fit into 32 bits
 _ENUM_LISTS = frozenset({"xla_gpu_disable_async_collectives"})  # their default is empty
 
@@ -130,6 +131,8 @@ class _Words:
             bare = "true" if self._fields[name].type == "bool" else self._fields[name].metadata["bare"]
         elif name.startswith("xla_"):
             bare = "" if self._xla_flags().takes_value(name) else "true"
+        elif name == "run":
+            bare = "true"
         else:
             raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, self._flags))
         if not equals and not bare:
@@ -150,6 +153,8 @@ class _Words:
         """
         if "\0" in text:
             raise UsageError(f"--{name}: the value has a NUL byte")
+        if name == "run" and "compile_only" in self._fields:  # of hlo_runner_main
+            name, text = "compile_only", _OPPOSITES.get(text.lower(), text)
         if name in self._fields:
             is_plain = not name.startswith("xla_") or _is_plain(self._fields[name], text)
             self.values[name] = text if is_plain else self._xla_flags().checked(name, text)
