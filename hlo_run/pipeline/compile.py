@@ -118,7 +118,8 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
         observer.note("", MEMORY_USAGE_PROTO, lambda: _texts().memory_usage_proto(buffers).decode("latin-1"))
         observer.assigned(lambda: _texts().memory_use(buffers))
     with paused_collection():
-        return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
+        many_streams = ctx.options.xla_gpu_experimental_enable_collective_multi_streaming
+        return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target, many_streams))
 
 
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:
