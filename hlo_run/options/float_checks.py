@@ -25,6 +25,10 @@ class FloatChecks:
         "Look for infinities in what each thunk writes. WARNING: report the instruction; FAIL: then stop with an error.",
         "MODE",
     )
+    xla_gpu_experimental_thunk_buffer_debug_module_outputs: bool = flag(
+        False,
+        "Let the texts about thunks show XLA's checks of the result. A run does not do them; --localize looks at every thunk.",
+    )
     xla_gpu_log_minmax: bool = flag(False, "Print the least and the largest float that each thunk writes.")
 
     @property

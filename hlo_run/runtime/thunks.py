@@ -22,7 +22,8 @@ def plan_thunks(
 ) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
     """Return the entry's thunks in schedule order, and the kernels that all thunks launch.
 
-    With `many_streams` collectives are on several streams in turn. Raises Unsupported for an instruction that no thunk implements, ParseError for a backend_config that is not valid JSON.
+    With `many_streams` collectives are on several streams in turn. Raises Unsupported for an instruction that no thunk
+    implements, ParseError for a backend_config that is not valid JSON.
     """
     planner = _Planner(module, buffers, target, many_streams)
     return planner.sequence(module.entry), planner.context.kernels.requests

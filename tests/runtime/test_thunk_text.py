@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,39 @@ def test_checks_of_floats_follow_their_thunks(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     kinds = [line.split('"')[1] for line in out.splitlines() if "kind" in line]
     assert kinds[:4] == ["kCustomCall", "kSequential", "kCustomKernel", "kBuffersDebugFloatCheck"]
+
+
+def test_checks_of_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "o.hlo"
+    file.write_text(
+        "HloModule o\nENTRY e { x = f32[64] parameter(0) n = s32[8] parameter(1)\n"
+        "  a = f32[64] sine(x) b = s32[8] add(n, n) ROOT t = (f32[64], s32[8]) tuple(a, b) }"
+    )
+    flag = "--xla_gpu_experimental_thunk_buffer_debug_module_outputs"
+    assert run([str(file), "--stage=thunks-after-passes", flag]) == 0
+    kinds = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line[:3].isdecimal()]
+    ends = ["kCustomCall"]
+    checks = ["kBuffersDebugChecksum", *ends, *ends * 2, "kBuffersDebugFloatCheck", *ends]
+    assert kinds == [*ends * 2, *["kCustomKernel"] * 2, *checks], "a call per buffer of the result is after the checksum"
+    assert run([str(file), "--stage=thunk-metadata", flag]) == 0
+    assert capsys.readouterr().out.count("Buffer saver Module o Output Check") == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "streams"), [((), ["0", "0"]), (("--xla_gpu_experimental_enable_collective_multi_streaming",), ["0", "1"])]
+)
+def test_streams_of_collectives(
+    flags: tuple[str, ...], streams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "s.hlo"
+    start = "all-gather-start({0}), replica_groups={{{{0,1}}}}, dimensions={{0}}"
+    gathers = "".join(
+        f"  start{n} = (f32[64], f32[128]) {start.format(f'p{n}')}\n  g{n} = f32[128] all-gather-done(start{n})\n" for n in (0, 1)
+    )
+    file.write_text(
+        "HloModule s, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
+        f"{gathers}  ROOT t = (f32[128], f32[128]) tuple(g0, g1)\n}}\n"
+    )
+    assert run([str(file), "--stage=thunks", "--only=dce", *flags]) == 0
+    found = re.findall(r"communication_stream\[(\d)\]", capsys.readouterr().out)
+    assert found == streams
