@@ -323,9 +323,9 @@ def test_streams_of_collectives(
         f"  start{n} = (f32[64], f32[128]) {start.format(f'p{n}')}\n  g{n} = f32[128] all-gather-done(start{n})\n" for n in (0, 1)
     )
     file.write_text(
-        "HloModule s, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
+        "HloModule s, is_scheduled=true, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
         f"{gathers}  ROOT t = (f32[128], f32[128]) tuple(g0, g1)\n}}\n"
     )
-    assert run([str(file), "--stage=thunks", "--only=dce", *flags]) == 0
+    assert run([str(file), "--stage=thunks", *flags]) == 0
     found = re.findall(r"communication_stream\[(\d)\]", capsys.readouterr().out)
     assert found == streams
