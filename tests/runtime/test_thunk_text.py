@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,10 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.runtime.async_thunks import stream_numbers
 from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
 from hlo_run.target import preset
 
@@ -311,21 +312,12 @@ def test_checks_of_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.count("Buffer saver Module o Output Check") == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "streams"), [((), ["0", "0"]), (("--xla_gpu_experimental_enable_collective_multi_streaming",), ["0", "1"])]
-)
-def test_streams_of_collectives(
-    flags: tuple[str, ...], streams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "s.hlo"
-    start = "all-gather-start({0}), replica_groups={{{{0,1}}}}, dimensions={{0}}"
-    gathers = "".join(
-        f"  start{n} = (f32[64], f32[128]) {start.format(f'p{n}')}\n  g{n} = f32[128] all-gather-done(start{n})\n" for n in (0, 1)
+def test_streams_of_collectives() -> None:
+    start = "(f32[64], f32[128]) all-gather-start({}), replica_groups={{{{0,1}}}}, dimensions={{0}}"
+    gathers = "".join(f"  start{n} = {start.format(f'p{n}')}\n  g{n} = f32[128] all-gather-done(start{n})\n" for n in range(3))
+    module = parse(
+        "HloModule s, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
+        f"  p2 = f32[64] parameter(2)\n{gathers}  ROOT t = (f32[128], f32[128], f32[128]) tuple(g0, g1, g2)\n}}\n"
     )
-    file.write_text(
-        "HloModule s, is_scheduled=true, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
-        f"{gathers}  ROOT t = (f32[128], f32[128]) tuple(g0, g1)\n}}\n"
-    )
-    assert run([str(file), "--stage=thunks", *flags]) == 0
-    found = re.findall(r"communication_stream\[(\d)\]", capsys.readouterr().out)
-    assert found == streams
+    assert list(stream_numbers(module).values()) == [0, 0, 0]
+    assert list(stream_numbers(module, many_for_communication=True).values()) == [0, 1, 0]
