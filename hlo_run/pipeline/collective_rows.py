@@ -109,7 +109,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         HloRow(
             "while-loop-all-reduce-code-motion",
             _pass("collectives.while_loop_all_reduce_code_motion"),
-            for_opcodes=("while",),
+            for_opcodes=("while", "all-reduce"),
         ),
         HloRow("collective-quantizer", _pass("collectives.collective_quantizer"), for_opcodes=_SENT),
         HloRow("dce", _pass("simplifiers.dce")),
