@@ -72,11 +72,11 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     work = _work(flags, platform, options)
     if problem := choose_cache(options.cache):
         console.err(f"warning: {problem}")
-    watch = CompilationObservers(0, console)
+    watch, noted = CompilationObservers(0, console), set[str]()
     asked = [] if flags.emit_proto else split_passes(flags.passes)
     names = [row.pass_name for text in asked for row in _rows_of_pass(parse_asked(text).name)]
     texts = [
-        _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names)
+        _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names, console, noted)
         for text in _chunks(files[0], flags, options.input_format)
     ]
     _write(texts, options, console)
@@ -108,8 +108,21 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         yield "\n" * begin + "\n".join(chunk)
 
 
-def _chunk(text: str, file: str, work: _Texts, watch: CompilationObservers, options: Options, passes: Sequence[str]) -> str:
+def _chunk(
+    text: str,
+    file: str,
+    work: _Texts,
+    watch: CompilationObservers,
+    options: Options,
+    passes: Sequence[str],
+    console: Console,
+    noted: set[str],
+) -> str:
     module = parse(text, file, options.verify != "off")
+    if options.other_xla_flags:
+        from hlo_run.commands.flag_notes import note_silent_flags
+
+        note_silent_flags(options, module, noted, console.err)
     with watch.compiling(options, module, choose_target(options), passes=passes) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 

@@ -20,9 +20,10 @@ _LIST = "list of "
 
 @dataclass(frozen=True, slots=True)
 class DebugOption:
-    """One row of the table, whose head explains the columns. `number` is 0 if released XLA has no such field.
+    """One row of the table, whose head explains the columns. `effect` is the column `changes`, `always` the column `here`.
 
-    `choices` are the values of an enum, in XLA's order.
+
+    `number` is 0 if released XLA has no such field. `choices` are the values of an enum, in XLA's order.
     """
 
     name: str
@@ -33,6 +34,18 @@ class DebugOption:
     default: str
     verdict: str
     reason: str
+    effect: str = ""
+    always: str = ""
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """What a module has of which released XLA makes something else with the flag; empty if no such module is known."""
+        return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The values with which hlo-run always compiles."""
+        return tuple(filter(None, self.always.split("|")))
 
     @property
     def choices(self) -> tuple[str, ...]:
