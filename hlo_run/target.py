@@ -14,8 +14,6 @@ from msgspec import Struct
 from hlo_run.errors import UsageError
 
 WARP_THREADS = 32
-OLDEST_CAPABILITY = (7, 0)
-"""The compute capability of the oldest GPU for which LLVM makes PTX here (Volta)."""
 # From this major version on a GPU has instructions that later ones lack (`sm_90a`).
 _FIRST_ACCELERATED_MAJOR = 9
 
@@ -189,17 +187,6 @@ def preset(name: str) -> TargetSpec:
     return spec
 
 
-def require_supported(spec: TargetSpec) -> TargetSpec:
-    """Return the GPU; raises UsageError if it is older than the oldest for which kernels can be compiled."""
-    if spec.compute_capability >= OLDEST_CAPABILITY:
-        return spec
-    has, oldest = (".".join(map(str, version)) for version in (spec.compute_capability, OLDEST_CAPABILITY))
-    raise UsageError(
-        f"'{spec.name}' has compute capability {has}, and kernels can be compiled for {oldest} (Volta) or newer",
-        hint="choose a newer GPU with --target or --xla_gpu_target_config_filename",
-    )
-
-
 # A name begins where no other does, and is not given back: else a long word takes the square of its length.
 _FIELD = re.compile(r'(?<![a-z_0-9])([a-z_0-9]++)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s{}]+)')
 _REQUIRED_FIELDS = ("core_count", "threads_per_core_limit")
@@ -209,7 +196,7 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
     """Read an XLA `gpu_target_config` text proto (`specs/*.txtpb`).
 
     A missing field gets the value of the default preset. The SM count, the threads per SM and the compute capability must be
-    present. `name` is the file's name. Raises UsageError for a missing or malformed field, and for a GPU that is too old.
+    present. `name` is the file's name. Raises UsageError for a missing or malformed field.
     """
     clean = re.sub(r"#[^\n]*", "", text)
     fields = {key: value.strip('"') for key, value in _FIELD.findall(clean)}
@@ -221,7 +208,7 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
     version = dict(_FIELD.findall(capability.group(1)))
     base = preset(DEFAULT_TARGET)
     try:
-        spec = TargetSpec(
+        return TargetSpec(
             name=name,
             description=fields.get("device_description_str", name),
             compute_capability=(int(version.get("major", "0")), int(version.get("minor", "0"))),
@@ -241,7 +228,6 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
         )
     except ValueError as error:
         raise UsageError(f"'{name}' is not a gpu_target_config: {error}") from error
-    return require_supported(spec)
 
 
 def to_text_proto(spec: TargetSpec) -> str:

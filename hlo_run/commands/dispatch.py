@@ -236,7 +236,7 @@ def _run_mode(task: Task) -> None:
         task.console.out(f"\n** {'Compiling' if task.options.compile_only else 'Running'} {task.file} **")
     module = load(task)
     if task.options.other_xla_flags and not launch_of_flags(task.options).number:
-        from hlo_run.commands.flag_notes import note_silent_flags
+        from hlo_run.execution.flag_notes import note_silent_flags
 
         note_silent_flags(task.options, module, task.noted_flags, task.console.err)
     if task.options.isolate_fusion:

@@ -120,7 +120,7 @@ def _chunk(
 ) -> str:
     module = parse(text, file, options.verify != "off")
     if options.other_xla_flags:
-        from hlo_run.commands.flag_notes import note_silent_flags
+        from hlo_run.execution.flag_notes import note_silent_flags
 
         note_silent_flags(options, module, noted, console.err)
     with watch.compiling(options, module, choose_target(options), passes=passes) as (ctx, working):

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hlo_run.errors import InternalError, UsageError
-from hlo_run.target import TargetSpec, require_supported
+from hlo_run.target import TargetSpec
 
 TRIPLE = "nvptx64-nvidia-cuda"
 DATA_LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
@@ -50,9 +50,15 @@ def isa_of(target: TargetSpec, *, accelerated: bool = False) -> Isa:
     The variant with `accelerated` instructions runs on that GPU only. The PTX version is 8.6, or higher if the GPU needs it.
     It is at least 8.8 for Blackwell with CUDA 12.9 or newer, which has 256-bit accesses.
 
-    Raises UsageError for a GPU before Volta.
+    Raises UsageError for a GPU that is older than all of them.
     """
-    sm = max(sm for sm in _PTX_VERSION_OF_SM if sm <= require_supported(target).sm)
+    sm = max((sm for sm in _PTX_VERSION_OF_SM if sm <= target.sm), default=None)
+    if sm is None:
+        has, oldest = (f"{sm // 10}.{sm % 10}" for sm in (target.sm, min(_PTX_VERSION_OF_SM)))
+        raise UsageError(
+            f"'{target.name}' has compute capability {has}; kernels can be compiled for {oldest} or newer",
+            hint="choose a newer GPU with --target or --xla_gpu_target_config_filename",
+        )
     version = _PTX_VERSION_OF_SM[sm]
     if target.is_blackwell and target.toolkit_version >= (12, 9):
         version = max(version, _WIDE_VECTORS_PTX_VERSION)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hlo_run.cli import run, run_opt
-from hlo_run.commands.flag_notes import module_words, note_silent_flags
+from hlo_run.execution.flag_notes import module_words, note_silent_flags
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.debug_options import debug_options
