@@ -51,8 +51,8 @@ class XlaFlags(CollectiveFlags):
     )
     xla_gpu_enable_while_loop_unrolling: str = flag(
         "WHILE_LOOP_UNROLLING_AUTO_UNROLL",
-        "loop-double-buffer-transformer: WHILE_LOOP_UNROLLING_DOUBLE_BUFFER lets one iteration do the work of two, _FULL_UNROLL that "
-        "of all. The other strategies do nothing at XLA's default effort.",
+        "loop-double-buffer-transformer: WHILE_LOOP_UNROLLING_DOUBLE_BUFFER lets one iteration do the work of two, "
+        "_FULL_UNROLL that of all. The other strategies do nothing at XLA's default effort.",
         "STRATEGY",
     )
     xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
