@@ -1,17 +1,18 @@
 """Find out which flags change what real XLA:GPU makes of a few modules, and whether hlo-run follows.
 
     python3 scripts/venv.py python scripts/flag_effects.py [MODULE.hlo...] [--flags NAME,..] [--verdicts accepted,refused]
-        [--cache DIR] [--ours] [--rows OUT.tsv]
+        [--cache DIR] [--triton] [--ours] [--rows OUT.tsv] [--record OUT.tsv]
 
 Every flag of `hlo_run/options/debug_options.tsv` with one of the verdicts is set to other values than its default, one at a
 time; `VALUES` has values for those whose type suggests none. XLA compiles the modules of `scripts/flag_modules` (or those given)
-for an H100 without Triton and autotuning, those for several devices for as many. Its dumps are compared with those of its
-defaults: the optimised module, thunks, buffers, LLVM IR, PTX, and the names of the files. Only differences count that two
-runs with the same flags do not have.
+for an H100 without autotuning, those for several devices for as many. With `--triton` it has its defaults, else Triton is off.
+Its dumps are compared with those of its defaults: the optimised module, thunks, buffers, LLVM IR, PTX, and the names of the
+files. Only differences count that two runs with the same flags do not have.
 
 With `--ours`, hlo-run compiles the modules that changed, with the flag and without it. A flag is followed if our optimised
 modules change where XLA's do and become as equal to XLA's as they were before. The cache keeps what XLA made, by flag and value.
-Needs `hlo-run[xla-gpu]`.
+`--record` writes the modules of which XLA makes something else, a line per flag and value. `tests/data/flag_effects.tsv` has
+those with Triton, and a test holds the column `changes` of the table to them. Needs `hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
 _MODULES = Path(__file__).resolve().parent / "flag_modules"
 _DUMPS = ("--xla_dump_hlo_as_text",)
-_FLAGS = (*EMITTERS_ONLY, "--xla_gpu_autotune_level=0")
+_AUTOTUNING_OFF = ("--xla_gpu_autotune_level=0",)
+_FLAGS = (*EMITTERS_ONLY, *_AUTOTUNING_OFF)
 _LIMIT_SECONDS = 300
 # Values of flags whose type does not suggest any that matter.
 VALUES: dict[str, tuple[str, ...]] = {
@@ -61,6 +63,12 @@ VALUES: dict[str, tuple[str, ...]] = {
     "xla_gpu_collective_inflation_factor": ("2",),
     "xla_gpu_memory_limit_slop_factor": ("50",),
     "xla_gpu_autotune_level": ("0",),
+    "xla_gpu_execution_terminate_timeout": ("10s",),
+    "xla_gpu_collectives_implementation": ("nccl",),
+    "xla_gpu_experimental_cost_model_gemm_tiling_options": ("key=1",),
+    "xla_gpu_experimental_force_split_k": ("1", "4"),
+    "xla_gpu_redzone_padding_bytes": ("0",),
+    "xla_gpu_rocm_max_trace_events": ("1",),
     "xla_debug_buffer_assignment_show_max": ("1",),
 }
 # XLA prints its flags if it does not know a value.
@@ -109,10 +117,13 @@ def values_of(option: DebugOption) -> tuple[str, ...]:
 
 
 def spellings(option: DebugOption, value: str) -> tuple[str, ...]:
-    """Return the ways in which XLA's command line may write a value: enums in full, or without their common prefix."""
+    """Return the ways in which XLA's command line may write a value: enums in full, or without what all values share."""
     words = [choice.split("_") for choice in option.choices]
     shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
-    return (value, "_".join(value.split("_")[shared:]).lower()) if shared else (value,)
+    if not shared:
+        return (value,)
+    own = value.split("_")[shared:]
+    return (value, "_".join(own).lower(), own[0].lower())
 
 
 def outputs_of_xla(modules: Sequence[Path], flags: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -133,7 +144,7 @@ def _compiled(modules: Sequence[Path], flags: Sequence[str], folder: Path) -> di
     target, dumps = folder / "target.txtpb", folder / "dumps"
     target.write_text(to_text_proto(preset(DEFAULT_TARGET)), encoding="utf-8")
     environment = os.environ | {
-        "XLA_FLAGS": " ".join([*where, *_FLAGS, *_DUMPS, *flags, f"--xla_dump_to={dumps}"]),
+        "XLA_FLAGS": " ".join([*where, *_DUMPS, *flags, f"--xla_dump_to={dumps}"]),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     command = [sys.executable, "-c", _WORKER, str(find_plugin("flag_effects.py")), str(target), *map(str, modules)]
@@ -209,21 +220,26 @@ def main() -> int:
     parser.add_argument("--flags", default="", help="only these flags (comma-separated)")
     parser.add_argument("--verdicts", default="accepted,refused", help="only flags with these verdicts")
     parser.add_argument("--cache", type=Path, help="keep what XLA made in this folder")
+    parser.add_argument("--triton", action="store_true", help="compile with XLA's defaults, Triton included")
+    parser.add_argument("--record", type=Path, help="write the modules that change, by flag and value")
     parser.add_argument("--ours", action="store_true", help="compile the modules that changed with hlo-run, too")
     parser.add_argument("--rows", type=Path, help="write a line for each flag, value and module")
     args = parser.parse_args()
     modules = args.modules or sorted(_MODULES.glob("*.hlo"))
+    base = _AUTOTUNING_OFF if args.triton else _FLAGS
     if args.cache is not None:
         args.cache.mkdir(parents=True, exist_ok=True)
 
     def made(name: str, value: str) -> dict[str, dict[str, str]]:
-        key = hashlib.sha256(repr((name, value, [m.read_text(encoding="utf-8") for m in modules])).encode()).hexdigest()[:16]
+        key = hashlib.sha256(repr((name, value, base, [m.read_text(encoding="utf-8") for m in modules])).encode()).hexdigest()[
+            :16
+        ]
         kept = args.cache / f"{name or 'default'}-{key}.json" if args.cache is not None else None
         if kept is not None and kept.exists():
             return json.loads(kept.read_text(encoding="utf-8"))
         words = spellings(debug_options()[name], value) if name else ("",)
         for word in words:
-            found = outputs_of_xla(modules, [f"--{name}={word}"] if name else [])
+            found = outputs_of_xla(modules, [*base, *([f"--{name}={word}"] if name else [])])
             if not all(_USAGE in kinds.get("error", "") for kinds in found.values()):
                 break
         else:
@@ -238,6 +254,7 @@ def main() -> int:
         changing = ", ".join(sorted(noisy[module])) or "-"
         print(f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {changing}")
     rows: list[str] = []
+    recorded: list[str] = []
     chosen: list[str] = args.flags.split(",") if args.flags else []
     verdicts = args.verdicts.split(",")
     ours_by_default: dict[str, str] = {}
@@ -258,10 +275,14 @@ def main() -> int:
                     ours = our_hlo(file, [f"--{option.name}={value}"])
                     verdict = follows((default[name]["HLO"], ours_by_default[name]), (found[name]["HLO"], ours))
                 rows.append("\t".join([option.name, value, option.verdict, name, ", ".join(kinds), verdict]))
+            changing = sorted(name for name, kinds in changed.items() if set(kinds) - {"files"})
+            recorded.append(f"{option.name}\t{value}\t{','.join(changing)}")
             text = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in changed.items() if kinds)
             print(f"{option.verdict} {option.name}={value}: {text or 'no change'}", flush=True)
         if not values:
             print(f"{option.verdict} {option.name}: not tried ({option.type})", flush=True)
+    if args.record is not None:
+        args.record.write_text("".join(row + "\n" for row in recorded), encoding="utf-8")
     if args.rows is not None:
         args.rows.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
     return 0

@@ -8,6 +8,7 @@ out of date.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,7 +25,10 @@ and every flag that XLA reads for it: {total} names, of released XLA (jaxlib 0.1
 types of their values. Defaults are those of released XLA.
 
 - {acts} **act**: they are options of hlo-run.
-- {accepted} are **accepted** and change nothing, for the reason given.
+- {accepted} are **accepted** and change nothing here, for the reason given. The column "XLA's text" says for which modules
+  released XLA makes another module, other kernels or other thunks with them, as far as `scripts/flag_effects.py` found with XLA's
+  defaults ({silent} flags). If the module at hand is one of these, the first use prints a line; with `--strict_flags` it is an
+  error (exit code 2). "Same" means that it changed no module of `scripts/flag_modules`, "not read" that XLA:GPU does not read it.
 - {refused} are **refused** if their value is not the default: with an error on the command line. In `XLA_FLAGS` and in files,
   which other programs read too, they cause a warning, and with `--strict_flags` an error.
 
@@ -38,10 +42,13 @@ def page() -> str:
     """Return the text of the page."""
     options = sorted(debug_options().values(), key=lambda option: option.name)
     counts = Counter(option.verdict for option in options)
-    parts = [_HEAD.format(total=len(options), **counts)]
+    silent = sum(option.verdict == "accepted" and bool(option.changes) for option in options)
+    parts = [_HEAD.format(total=len(options), silent=silent, **counts)]
     for verdict, title in _TITLES.items():
         rows = [_row(option) for option in options if option.verdict == verdict]
-        parts.append("\n".join([f"## {title}\n", "| flag | type | default | |", "| --- | --- | --- | --- |", *rows, ""]))
+        columns = ["flag", "type", "default", *(["XLA's text"] if verdict != "acts" else []), ""]
+        head = [f"| {' | '.join(columns)} |".replace("|  |", "| |"), f"|{' --- |' * len(columns)}"]
+        parts.append("\n".join([f"## {title}\n", *head, *rows, ""]))
     return "\n".join(parts)
 
 
@@ -50,7 +57,22 @@ def _row(option: DebugOption) -> str:
     since = {"newer": " (newer)", "released": " (dropped)"}.get(option.source, "")
     kind = "list of an enum" if option.choices and option.is_list else "enum" if option.choices else option.type
     default = f"`{option.default.replace(',', ', ')}`" if option.default else ""
-    return f"| `{option.name}`{since} | {kind} | {default} | {text.replace('|', '&#124;')} |"
+    effect = "" if option.verdict == "acts" else f" {_effect(option)} |"
+    return f"| `{option.name}`{since} | {kind} | {default} |{effect} {text.replace('|', '&#124;')} |"
+
+
+def _effect(option: DebugOption) -> str:
+    """Say whether released XLA makes something else of a module with a flag."""
+    if option.source == "newer":
+        return "not in released XLA"
+    if re.search("XLA:[CT]PU", option.reason):
+        return "not read"
+    if not option.changes:
+        return {"-": "same", "?": "not measured"}[option.effect]
+    but = f", not for {', '.join(f'`{value}`' for value in option.here)}" if option.here else ""
+    if "any" in option.changes:
+        return f"changes{but}"
+    return f"changes with {', '.join(sorted(option.changes))}{but}"
 
 
 def main(arguments: list[str]) -> int:

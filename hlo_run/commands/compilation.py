@@ -18,7 +18,7 @@ from hlo_run.options import RunOptions
 def set_device_counts(options: RunOptions, module: HloModule) -> None:
     """Write the flags' numbers of devices into the module's header, where passes read them."""
     for header, count in (("replica_count", options.num_replicas), ("num_partitions", options.num_partitions)):
-        if count:
+        if count > 0:
             module.attrs[header] = count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hlo_run.analysis.sharding.partition_count import needed_partitions
 from hlo_run.cache import choose_cache
@@ -93,6 +93,7 @@ class _Command(Struct):
     console: Console
     relay: Relay
     entries: dict[int, Entry]
+    noted_flags: set[str] = field(default_factory=set[str])
 
     def run(self) -> int:
         """Run the files that the relay gives and write the reports."""
@@ -106,7 +107,7 @@ class _Command(Struct):
                 load_custom_calls(options.custom_calls)
             for number in relay.files(len(files)):
                 result = FileResult(files[number])
-                _run_file(options, Place(number, len(files)), result, self.console, relay)
+                _run_file(options, Place(number, len(files)), result, self.console, relay, self.noted_flags)
                 self._keep(number, result)  # reports omit an interrupted file, which has no outcome
         finally:
             if relay.reports:
@@ -194,12 +195,12 @@ class _Command(Struct):
             append_times(path, {file: [int(time) for time in text.split()] for file, text in times.items()})
 
 
-def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay) -> None:
+def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay, noted_flags: set[str]) -> None:
     """Run one file. Print an error and keep it in `result`."""
     set_input_file(result.file)
     at_place(_READING)
     counted("")
-    task = Task.of(options, place, result, console, relay.claim)
+    task = Task.of(options, place, result, console, relay.claim, noted_flags)
     try:
         _run_mode(task)
     except StopAtStage:
@@ -248,6 +249,10 @@ def _run_mode(task: Task) -> None:
         run_gpu_module(task)
         return
     module = load(task)
+    if task.options.other_xla_flags and not launch_of_flags(task.options).number:
+        from hlo_run.execution.flag_notes import note_silent_flags
+
+        note_silent_flags(task.options, module, task.noted_flags, task.console.err)
     if task.options.isolate_fusion:
         from hlo_run.commands.isolate_fusion import isolate
 

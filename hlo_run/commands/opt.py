@@ -35,7 +35,7 @@ from hlo_run.pipeline.named_kernel_passes import is_kernel_ir, opt_kernel
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
 
-HLO, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "llvm-after-optimizations"
+HLO, HLO_BACKEND, HTML, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "html", "llvm-after-optimizations"
 TRANSFORMS, GPU = "transforms", "gpu"
 # Each platform has several names in XLA.
 PLATFORMS = {TRANSFORMS: TRANSFORMS, "gpu": GPU, "cuda": GPU}
@@ -72,11 +72,11 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     work = _work(flags, platform, options)
     if problem := choose_cache(options.cache):
         console.err(f"warning: {problem}")
-    watch = CompilationObservers(0, console)
+    watch, noted = CompilationObservers(0, console), set[str]()
     asked = [] if flags.emit_proto else split_passes(flags.passes)
     names = [row.pass_name for text in asked for row in _rows_of_pass(parse_asked(text).name)]
     texts = [
-        _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names)
+        _chunk(text, files[0], work, watch, dataclasses.replace(options, stage=""), names, console, noted)
         for text in _chunks(files[0], flags, options.input_format)
     ]
     _write(texts, options, console)
@@ -108,8 +108,21 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         yield "\n" * begin + "\n".join(chunk)
 
 
-def _chunk(text: str, file: str, work: _Texts, watch: CompilationObservers, options: Options, passes: Sequence[str]) -> str:
+def _chunk(
+    text: str,
+    file: str,
+    work: _Texts,
+    watch: CompilationObservers,
+    options: Options,
+    passes: Sequence[str],
+    console: Console,
+    noted: set[str],
+) -> str:
     module = parse(text, file, options.verify != "off")
+    if options.other_xla_flags:
+        from hlo_run.execution.flag_notes import note_silent_flags
+
+        note_silent_flags(options, module, noted, console.err)
     with watch.compiling(options, module, choose_target(options), passes=passes) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 
@@ -144,6 +157,7 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
         LLVM_BEFORE_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM_BEFORE_OPTIMIZATIONS),
         LLVM: lambda ctx, module: _linked(ctx, module, LLVM),
         LLVM_AFTER_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM),
+        HTML: _graph,
         PTX: lambda ctx, module: "\n".join(["// GPU Executable", *_kernel_texts(ctx, module, PTX)]),
     }
     return texts.get(stage) or (lambda ctx, module: "\n".join(_kernel_texts(ctx, module, stage)))
@@ -152,7 +166,7 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
 def _stages(platform: str) -> list[str]:
     if platform == TRANSFORMS:
         return [HLO]
-    return sorted({*STAGES, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS})
+    return sorted({*STAGES, HLO_BACKEND, HTML, LLVM_AFTER_OPTIMIZATIONS})
 
 
 def _spelling(name: str) -> str:
@@ -230,6 +244,14 @@ def _optimized(ctx: PassContext, module: HloModule) -> str:
     if module.schedule is None:
         run_hlo_groups(UP_TO_LAYOUTS if ctx.options.xla_early_exit_with_layouts else HLO_PIPELINE, ctx, module)
     return _module_text(ctx, module)
+
+
+def _graph(ctx: PassContext, module: HloModule) -> str:
+    """Return the page that draws all computations of the optimised module."""
+    from hlo_run.pipeline.observers.hlo_graph import html_text
+
+    _optimized(ctx, module)
+    return html_text(module, module.name)
 
 
 def _scheduled(ctx: PassContext, module: HloModule) -> str:

@@ -36,7 +36,11 @@ def choose_target(options: CompileOptions) -> targets.TargetSpec:
     """Return the GPU of the spec file, else the preset of `--target`, else a dump's GPU, else the default; raises UsageError."""
     path = _config_file(options)
     if path:
-        return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
+        target = targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
+        from hlo_run.codegen.llvm.nvptx import isa_of  # few command lines need it
+
+        isa_of(target)  # refuses a GPU for which no kernel can be compiled
+        return target
     return targets.preset(options.target or targets.DEFAULT_TARGET)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.stage_output import StageOutput
@@ -27,7 +27,8 @@ class Task(Struct):
     A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the
     arguments of a snapshot or of an isolated fusion, and `given_from` is the text that names their source. `executable` is the
     content of a .hlox file. `claim` gives names that differ between the files of a command line. `has_met_others` is set once the
-    processes that share the run learn of errors by their connections.
+    processes that share the run learn of errors by their connections. `noted_flags` are those that an earlier file called without
+    effect.
     """
 
     options: Options
@@ -42,12 +43,16 @@ class Task(Struct):
     given_from: str = "the input file"
     executable: Executable | None = None
     has_met_others: bool = False
+    noted_flags: set[str] = field(default_factory=set[str])
 
     @staticmethod
-    def of(options: Options, place: Place, result: FileResult, console: Console, claim: Claim) -> Task:
-        """Return the task of the file of `result`. `claim` is that of the worker's relay."""
+    def of(
+        options: Options, place: Place, result: FileResult, console: Console, claim: Claim, noted_flags: set[str] | None = None
+    ) -> Task:
+        """Return the task of the file of `result`. `claim` is that of the worker's relay, `noted_flags` the worker's."""
         observers, output = CompilationObservers(place.number, console), StageOutput(options, console)
-        return Task(options, place, result, console, result.file, observers, output, claim)
+        task = Task(options, place, result, console, result.file, observers, output, claim)
+        return task if noted_flags is None else structs.replace(task, noted_flags=noted_flags)
 
     @property
     def folder(self) -> str:

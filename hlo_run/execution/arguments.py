@@ -21,7 +21,16 @@ from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
-from hlo_run.reference.arguments.modes import DEVICE_ID, NORMAL, RANDOM, SHARED, ZEROS, device_id_arguments, normal_arguments
+from hlo_run.reference.arguments.modes import (
+    DEVICE_ID,
+    NORMAL,
+    RANDOM,
+    SHARED,
+    UNINITIALIZED,
+    ZEROS,
+    device_id_arguments,
+    normal_arguments,
+)
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.literal_files import check_readable, read_arrays, write_values
@@ -138,7 +147,7 @@ class Arguments:
         if mode == NORMAL:
             made = grid.make_arguments(self._module, lambda: normal_arguments(self._module, self._engine))
             return made, f"seed {options.seed}, normal distribution"
-        zero = mode == ZEROS or not options.random_init_input_literals
+        zero = mode in (ZEROS, UNINITIALIZED) or not options.random_init_input_literals
         ends = LOW * options.input_scale, HIGH * options.input_scale
         draw = Draw(floats=None if options.use_large_float_range else ends)
         if mode == SHARED:

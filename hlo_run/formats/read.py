@@ -18,7 +18,7 @@ from hlo_run.options.module_parts import module_of, split_name
 from hlo_run.options.text_files import read_bytes, read_stream
 
 _HLO, _PROTO, _TEXT_PROTO, _MLIR = "HLO text", "binary proto", "text proto", "MLIR"
-# Format by XLA's name, which is also the file extension.
+# Format by the name of run_hlo_module, which is also the file extension, or by that of hlo_runner_main.
 FORMATS = {
     "hlo": _HLO,
     "txt": _HLO,
@@ -29,7 +29,14 @@ FORMATS = {
     "mhlo": _MLIR,
     "mlir": _MLIR,
     "mlirbc": _MLIR,
+    "text": _HLO,
+    "proto_text": _TEXT_PROTO,
+    "proto_binary": _PROTO,
+    "snapshot_proto_binary": _PROTO,
+    "unoptimized_snapshot_proto_text": _TEXT_PROTO,
+    "unoptimized_snapshot_proto_binary": _PROTO,
 }
+_EXECUTABLE = "serialized_pjrt_executable"
 _BYTECODE = b"ML\xefR"
 # The prefix of the lines of a module in a log: `I0521 12:04:45.883483    1509 file.cc:186] `.
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [^\]\n]+\] ?", re.MULTILINE)
@@ -88,6 +95,9 @@ def _format(path: str, input_format: str) -> str:
             hint="write the record to a .pb file where riegeli is installed: "
             "open('m.pb', 'wb').write(next(riegeli.RecordReader(open(FILE, 'rb')).read_records()))",
         )
+    if name == _EXECUTABLE:
+        hint = "hlo-run --output=FILE.hlox saves an executable of hlo-run, and hlo-run FILE.hlox runs it"
+        raise UsageError(f"'{path}': executables of PjRt have no module, and only the XLA that wrote them reads them", hint=hint)
     if name not in FORMATS:
         raise UsageError(f"'{path}': format '{name}' is not supported", hint=f"--input_format is one of {', '.join(FORMATS)}")
     return FORMATS[name]

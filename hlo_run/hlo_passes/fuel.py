@@ -25,9 +25,9 @@ class Fuel:
         self._counted = counted
         for limit in limits:
             name, equals, count = limit.rpartition("=")
-            if not equals or not name or not count.isdecimal():
+            if not equals or not name or not count.strip().removeprefix("-").isdecimal():
                 raise UsageError(f"--{flag}={limit} is not of the form PASS=N", hint=f"--{flag}=PASS=N,PASS=N")
-            self._left[_key(name)] = int(count)
+            self._left[_key(name)] = max(int(count), 0)
 
     @property
     def passes(self) -> tuple[str, ...]:

@@ -74,6 +74,12 @@ class CollectiveFlags:
     xla_gpu_all_reduce_blueconnect_num_devices_per_host: int = flag(
         0, "all-reduce-blueconnect: split all-reduces into one within hosts of N devices and one across them (0: do not).", "N"
     )
+    xla_gpu_experimental_enable_collective_multi_streaming: bool = flag(
+        False, "Name two streams for collectives, which start on them in turn. Devices are simulated, so nothing else changes."
+    )
+    xla_gpu_enable_while_loop_reduce_scatter_code_motion: bool = flag(
+        False, "while-loop-all-reduce-code-motion: also do reduce-scatters that a loop adds up once, after the loop."
+    )
     xla_gpu_enable_pipelined_all_reduce: bool = flag(
         False, "collective-pipeliner-forward: run all-reduces of a loop an iteration later."
     )

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from hlo_run.options.flag_values import choice, choice_list, from_proto, scalar
+
 _TABLE = Path(__file__).with_suffix(".tsv")
-_BOOLS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _LIST = "list of "
 
 
 @dataclass(frozen=True, slots=True)
 class DebugOption:
-    """One row of the table, whose head explains the columns. `number` is 0 if released XLA has no such field.
+    """One row of the table, whose head explains the columns. `effect` is the column `changes`, `always` the column `here`.
 
-    `choices` are the values of an enum, in XLA's order.
+
+    `number` is 0 if released XLA has no such field. `choices` are the values of an enum, in XLA's order.
     """
 
     name: str
@@ -32,6 +34,18 @@ class DebugOption:
     default: str
     verdict: str
     reason: str
+    effect: str = ""
+    always: str = ""
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """What a module has of which released XLA makes something else with the flag; empty if no such module is known."""
+        return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The values with which hlo-run always compiles."""
+        return tuple(filter(None, self.always.split("|")))
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -46,66 +60,22 @@ class DebugOption:
 
     def normal(self, text: str) -> str:
         """Return the value `text` as the table writes values; raises ValueError with the reason if it is not of the type."""
-        if not self.is_list:
-            return self._value(text)
-        words = [word.strip() for word in text.split(",") if word.strip()]
+        default = [value for value in self.default.split(",") if value]
         if self.type == "map":
             # As in XLA, a value replaces that of its key alone.
-            by_key = {word.partition("=")[0]: word for word in (*self.default.split(","), *words) if word}
+            by_key = {word.partition("=")[0]: word for word in (*default, *filter(None, text.split(",")))}
             return ",".join(word for _, word in sorted(by_key.items()))
-        if not any(word[0] in "+-" for word in words):
-            return ",".join(map(self._value, words))
-        # As in XLA, words that begin with a sign change the default.
-        if not all(word[0] in "+-" for word in words):
-            raise ValueError(f"'{text}' has a sign before some values and not before others")
-        values = [value for value in self.default.split(",") if value]
-        for word in words:
-            value = self._value(word[1:])
-            values = [other for other in values if other != value] + [value] * (word[0] == "+")
-        return ",".join(values)
-
-    def _value(self, text: str) -> str:
-        kind = self.type.removeprefix(_LIST)
         if self.choices:
-            return self._choice(text)
-        match kind:
-            case "bool":
-                if text.lower() not in _BOOLS:
-                    raise ValueError(f"'{text}' is not a boolean (true, false)")
-                return _BOOLS[text.lower()]
-            case "int32" | "int64":
-                return _integer(text, 32 if kind == "int32" else 64)
-            case "float":
-                return _float(text)
-            case _:
-                return text
+            return ",".join(choice_list(self.choices, text, default)) if self.is_list else choice(self.choices, text)
+        return ",".join(_words(text)) if self.is_list else scalar(self.type, text)
 
-    def _choice(self, text: str) -> str:
-        """Return the value that `text` names, in full or by words of it: `private` is COLLECTIVES_PRIVATE_MEMORY."""
-        word = text.strip().upper()
-        if word in self.choices:
-            return word
-        found = [choice for choice in self.choices if word and f"_{word}_" in f"_{choice}_"]
-        if len(found) != 1:
-            raise ValueError(f"'{text}' is not one of {', '.join(self.choices)}")
-        return found[0]
+    def from_proto(self, text: str) -> str:
+        """Return a value of a text proto as the command line writes it."""
+        return from_proto(self.type.removeprefix(_LIST), self.choices, text)
 
 
-def _integer(text: str, bits: int) -> str:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"'{text}' is not an integer") from None
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"'{text}' does not fit into {bits} bits")
-    return str(value)
-
-
-def _float(text: str) -> str:
-    try:
-        return f"{float(text):.9g}"
-    except ValueError:
-        raise ValueError(f"'{text}' is not a number") from None
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 @functools.cache

@@ -115,11 +115,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
 
 
 def _add_missing_in_arguments(missing: dict[str, str], options: Options) -> None:
-    """Add what flags of arguments lack. Raises UsageError for files that contradict each other, and for undefined arguments."""
+    """Add what flags of arguments lack. Raises UsageError for files that contradict each other."""
     mode = options.hlo_argument_mode
-    if mode == "uninitialized":
-        reason = "arguments that are whatever the memory holds give no result to compare"
-        raise UsageError(f"--hlo_argument_mode={mode}: {reason}", hint="use_zeros_as_input costs as little")
     if mode not in ("use_random_inputs", "use_shared_random_inputs"):
         missing["range"] = f"with --hlo_argument_mode={mode}, which has its own numbers"
     if options.input_literals_file and (options.force_fake_data or options.inputs):

@@ -18,8 +18,8 @@ class FlagOptions:
     flagfile: str = flag("", "Read flags from this file, as if they stood here (--xla_flagfile is the same).", "FILE")
     strict_flags: bool = flag(
         False,
-        "Stop with an error at an unknown --xla_* flag, and at one in XLA_FLAGS that is not supported. false: print a warning "
-        "and ignore the flag (docs/flags.md).",
+        "Stop with an error at an unknown --xla_* flag, at one in XLA_FLAGS that is not supported, and at one without effect "
+        "here that changes what XLA makes of the module. false: print a warning and ignore the flag (docs/flags.md).",
     )
     other_xla_flags: tuple[tuple[str, str], ...] = flag(
         (), "The flags of XLA that are not options, with their values.", hidden=True

@@ -18,12 +18,16 @@ class FloatChecks:
     """The checks of floats after every thunk of a run."""
 
     xla_gpu_detect_nan: str = flag(
-        _NONE, "Look for NaNs in what each thunk writes. WARNING: report the instruction; FAIL: then stop with an error.", "MODE"
+        _NONE, "Look for NaNs in what each thunk writes. warning: report the instruction; fail: then stop with an error.", "MODE"
     )
     xla_gpu_detect_inf: str = flag(
         _NONE,
-        "Look for infinities in what each thunk writes. WARNING: report the instruction; FAIL: then stop with an error.",
+        "Look for infinities in what each thunk writes. warning: report the instruction; fail: then stop with an error.",
         "MODE",
+    )
+    xla_gpu_experimental_thunk_buffer_debug_module_outputs: bool = flag(
+        False,
+        "Let the texts about thunks show XLA's checks of the result. A run does not do them; --localize looks at every thunk.",
     )
     xla_gpu_log_minmax: bool = flag(False, "Print the least and the largest float that each thunk writes.")
 
@@ -50,7 +54,7 @@ class ReductionChecks:
 
     xla_detect_unstable_reductions: str = flag(
         _NONE,
-        "Look for reductions that compute in floats of fewer than 32 bits, before optimisation. WARNING: report them; FAIL: then "
+        "Look for reductions that compute in floats of fewer than 32 bits, before optimisation. warning: report them; fail: then "
         "stop with an error.",
         "MODE",
     )

@@ -6,13 +6,32 @@ import difflib
 from dataclasses import dataclass, field
 
 from hlo_run.errors import UsageError
-from hlo_run.options.debug_options import debug_options, is_default
+from hlo_run.options.debug_options import DebugOption, debug_options, is_default
 
 
 def takes_value(name: str) -> bool | None:
     """Return True for a flag of the table that needs a value, False for a boolean, None for an unknown flag."""
     option = debug_options().get(name)
     return None if option is None else option.type != "bool"
+
+
+def checked(name: str, text: str) -> str:
+    """Return the value of an option of hlo-run that XLA has, too, as the table writes it; lists and texts as they are.
+
+    Raises UsageError for a value that XLA does not take.
+    """
+    option = debug_options().get(name)
+    if option is None:
+        return text
+    value = _normal(option, text)
+    return text if option.is_list or option.type == "string" else value
+
+
+def _normal(option: DebugOption, text: str) -> str:
+    try:
+        return option.normal(text)
+    except ValueError as error:
+        raise UsageError(f"--{option.name}: {error}", hint=f"its type is {option.type}") from None
 
 
 @dataclass
@@ -36,10 +55,7 @@ class OtherFlags:
         if option is None:
             self.unknown.append(name)
             return
-        try:
-            value = option.normal(text)
-        except ValueError as error:
-            raise UsageError(f"--{name}: {error}", hint=f"its type is {option.type}") from None
+        value = _normal(option, text)
         if option.verdict == "refused" and not is_default(option, value):
             problem = f"--{name}={value} is not supported: {option.reason}"
             if is_on_command_line:

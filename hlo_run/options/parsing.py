@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from hlo_run.options.other_flags import OtherFlags
 
 
+_OPPOSITES = {"true": "false", "1": "false", "false": "true", "0": "true"}
+_SHORT_DIGITS = 9  # fit into 32 bits
+_ENUM_LISTS = frozenset({"xla_gpu_disable_async_collectives"})  # their default is empty
+
+
 @dataclass(frozen=True, slots=True)
 class RawFlags:
     """The texts of flags by field name, before their types are checked.
@@ -126,6 +131,8 @@ class _Words:
             bare = "true" if self._fields[name].type == "bool" else self._fields[name].metadata["bare"]
         elif name.startswith("xla_"):
             bare = "" if self._xla_flags().takes_value(name) else "true"
+        elif name == "run":
+            bare = "true"
         else:
             raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, self._flags))
         if not equals and not bare:
@@ -140,11 +147,17 @@ class _Words:
             self._read_file(text)
 
     def take(self, name: str, text: str) -> None:
-        """Add a flag with its value. Raises UsageError for a value with a NUL byte, which only a file of flags can have."""
+        """Add a flag with its value.
+
+        Raises UsageError for a value that XLA does not take, and for a NUL byte, which only a file of flags can have.
+        """
         if "\0" in text:
             raise UsageError(f"--{name}: the value has a NUL byte")
+        if name == "run" and "compile_only" in self._fields:  # of hlo_runner_main
+            name, text = "compile_only", _OPPOSITES.get(text.lower(), text)
         if name in self._fields:
-            self.values[name] = text
+            is_plain = not name.startswith("xla_") or _is_plain(self._fields[name], text)
+            self.values[name] = text if is_plain else self._xla_flags().checked(name, text)
             return
         judged: OtherFlags = self._xla_flags().OtherFlags() if self.judged is None else self.judged
         self.judged = judged
@@ -170,6 +183,20 @@ class _Words:
         if words:
             raise UsageError(f"--flagfile={path}: '{words[0]}' is not a flag", hint="write --NAME=VALUE")
         self._open_files.pop()
+
+
+def _is_plain(option: Any, text: str) -> bool:
+    """True if a value of an option is valid for XLA, whatever the table of flags says about the option.
+
+    Texts are: enums and their lists have a default in capitals.
+    """
+    match option.type:
+        case "bool":
+            return text in ("true", "false")
+        case "int":
+            return text.isascii() and text.isdecimal() and len(text) <= _SHORT_DIGITS
+        case _:
+            return not option.default.isupper() and option.name not in _ENUM_LISTS
 
 
 def _did_you_mean(name: str, flags: Flags) -> str:
@@ -210,6 +237,8 @@ def _read_debug_options(path: str, words: _Words) -> None:
         if name in _RUNS_CODE:
             raise UsageError(f"--debug_options_file={path} sets {name}, which runs code", hint=f"pass --{name} yourself")
         known = debug_options().get(name)
+        if known is not None:
+            texts = [known.from_proto(value) for value in texts]
         if words.types.get(name) == "str" or (known is not None and known.is_list):
             found.setdefault(name, []).extend(texts)
         elif texts or known is None:

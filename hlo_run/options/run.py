@@ -40,15 +40,23 @@ class RunOptions:
         acts="reference",
     )
     num_replicas: int = flag(
-        0, "Simulate N replicas, at most 4096 devices (0: replica_count in the module's header).", "N", acts="file", least=0
+        0,
+        "Simulate N replicas, at most 4096 devices (0 or -1: replica_count in the module's header).",
+        "N",
+        acts="file",
+        least=-1,
     )
     num_partitions: int = flag(
-        0, "Simulate N partitions, at most 4096 devices (0: num_partitions in the module's header).", "N", acts="file", least=0
+        0,
+        "Simulate N partitions, at most 4096 devices (0 or -1: num_partitions in the module's header).",
+        "N",
+        acts="file",
+        least=-1,
     )
     input_format: str = flag(
         "",
-        "Read FILE in this format. Default: the format of the file's extension.",
-        "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc",
+        "Read FILE in this format, as run_hlo_module or hlo_runner_main calls it. Default: the format of the file's extension.",
+        "hlo|txt|pb|pbtxt|stablehlo|mhlo|text|proto_text|..",
         acts="file",
     )
     jobs: int = flag(
@@ -158,7 +166,7 @@ class RunOptions:
         "use_random_inputs",
         "Make arguments so. use_shared_random_inputs: the same on every device. use_device_id_as_input: all elements are the "
         "number of the device that holds them. use_random_normal_inputs: mean 0, standard deviation 1, whatever their uses. "
-        "uninitialized is refused.",
+        "uninitialized: arguments may hold anything; here they hold zeros.",
         "MODE",
         (
             "use_random_inputs",

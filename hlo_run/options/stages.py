@@ -25,6 +25,7 @@ STAGE_TEXTS = {
 OPT_STAGE_TEXTS = {
     **{name: text for name, text in STAGE_TEXTS.items() if name != "hlo-input"},
     "hlo-backend": "hlo, also if the module was scheduled before",
+    "html": "a page that draws the optimised module",
     "llvm-after-optimizations": "XLA's name of llvm",
 }
 """The stages of `hlo-opt --platform=gpu`."""

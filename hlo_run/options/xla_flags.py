@@ -51,8 +51,8 @@ class XlaFlags(CollectiveFlags):
     )
     xla_gpu_enable_while_loop_unrolling: str = flag(
         "WHILE_LOOP_UNROLLING_AUTO_UNROLL",
-        "loop-double-buffer-transformer: DOUBLE_BUFFER lets one iteration do the work of two, FULL_UNROLL that of all. The other "
-        "strategies do nothing at XLA's default effort.",
+        "loop-double-buffer-transformer: WHILE_LOOP_UNROLLING_DOUBLE_BUFFER lets one iteration do the work of two, "
+        "_FULL_UNROLL that of all. The other strategies do nothing at XLA's default effort.",
         "STRATEGY",
     )
     xla_gpu_force_conv_nchw: bool = flag(False, "layout-assignment: let features of convolutions be outside of the window.")
@@ -91,7 +91,7 @@ class XlaFlags(CollectiveFlags):
         1, "latency-hiding-scheduler: N collectives may be in flight.", "N", least=1
     )
     xla_gpu_experimental_parallel_async_compute_limit: int = flag(
-        2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N", least=1
+        2, "latency-hiding-scheduler: N asynchronous computations may be in flight.", "N"
     )
     xla_gpu_enable_analytical_latency_estimator: bool = flag(
         False, "latency-hiding-scheduler: estimate times from the sizes of arrays alone, not from measured speeds."
@@ -129,7 +129,7 @@ class XlaFlags(CollectiveFlags):
         "LEVEL",
     )
     xla_gpu_memory_limit_slop_factor: int = flag(
-        95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave.", "N", least=0
+        95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave (below 0: no limit).", "N"
     )
     xla_gpu_enable_dus_accumulator_zero_init_elimination: bool = flag(
         False, "Do not fill arrays with a constant that a loop overwrites slice by slice."

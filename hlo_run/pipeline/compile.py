@@ -118,7 +118,8 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
         observer.note("", MEMORY_USAGE_PROTO, lambda: _texts().memory_usage_proto(buffers).decode("latin-1"))
         observer.assigned(lambda: _texts().memory_use(buffers))
     with paused_collection():
-        return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
+        many_streams = ctx.options.xla_gpu_experimental_enable_collective_multi_streaming
+        return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target, many_streams))
 
 
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:
@@ -146,12 +147,16 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     if ctx.observers and ctx.show.checks_floats:
         checks = _texts().float_checks(program.thunks, module, buffers)
         shown = _with_command_buffers(ctx, program, frozenset(checks))
+    has_outputs = bool(ctx.observers) and ctx.show.xla_gpu_experimental_thunk_buffer_debug_module_outputs
+    outputs = _texts().checked_outputs(module, buffers) if has_outputs else None
     has_regions = bool(ctx.observers) and ctx.options.thunk_ordering == "regions"
     regions = {i.name: number for i, number in concurrent_regions(module).items()} if has_regions else None
     for observer in ctx.observers:
-        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks))
-        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks, regions))
-        observer.note("", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks, regions).decode("latin-1"))
+        observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(shown, checks, outputs))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(shown, checks, regions, outputs))
+        observer.note(
+            "", THUNK_METADATA_PROTO, lambda: _texts().thunk_metadata_proto(shown, checks, regions, outputs).decode("latin-1")
+        )
         if bodies.is_wanted:
             observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final

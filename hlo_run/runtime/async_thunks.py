@@ -16,7 +16,7 @@ from hlo_run.runtime.collective_thunks import collective_thunk
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, record
 
 # XLA's defaults; it gives streams to starts in turn.
-_COMPUTATION_STREAMS, _COMMUNICATION_STREAMS = 4, 1
+_COMPUTATION_STREAMS, _COMMUNICATION_STREAMS, _MORE_COMMUNICATION_STREAMS = 4, 1, 2
 _STREAM = "_xla_stream_annotation"
 _COLLECTIVE_STREAM = "collective"
 _GROUP = "_collectives_group"
@@ -27,11 +27,13 @@ def is_sync(start: HloInstruction) -> bool:
     return bool(record(backend_config(start), "collective_backend_config").get("is_sync", False))
 
 
-def stream_numbers(module: HloModule) -> dict[HloInstruction, int]:
+def stream_numbers(module: HloModule, many_for_communication: bool = False) -> dict[HloInstruction, int]:
     """Return the number of the stream of every start: the number in its attribute, or else the next of the streams of its kind.
 
-    Communication and computation have streams of their own.
+    Communication and computation have streams of their own. Communication has one, or more with `many_for_communication`.
     """
+    streams = _MORE_COMMUNICATION_STREAMS if many_for_communication else _COMMUNICATION_STREAMS
+    communication_starts = 0
     numbers: dict[HloInstruction, int] = {}
     computation_starts = 0
     waiting = deque([module.entry])
@@ -42,7 +44,8 @@ def stream_numbers(module: HloModule) -> dict[HloInstruction, int]:
                 if given.isdecimal():
                     numbers[instruction] = int(given)
                 elif is_communication(instruction):
-                    numbers[instruction] = _COMMUNICATION_STREAMS - 1
+                    numbers[instruction] = communication_starts % streams
+                    communication_starts += 1
                 else:
                     numbers[instruction] = computation_starts % _COMPUTATION_STREAMS
                     computation_starts += 1

@@ -37,6 +37,9 @@ from hlo_run.runtime.buffers import BufferAssignment
 Checks: TypeAlias = "Mapping[int, tuple[tuple[int, BufferSlice], ...]]"
 """(number among the thunk's buffers, buffer) of each check, by the `id()` of the thunk that it follows."""
 
+Outputs: TypeAlias = "tuple[tuple[BufferSlice, bool], ...]"
+"""The buffers of the result in order, each with whether it holds floats that are checked."""
+
 _CHECKED = ("f16", "bf16", "f32", "f64")
 
 
@@ -58,6 +61,13 @@ def float_checks(thunks: Iterable[Thunk], module: HloModule, buffers: BufferAssi
         if checked:
             found[id(thunk)] = checked
     return found
+
+
+def checked_outputs(module: HloModule, buffers: BufferAssignment) -> Outputs:
+    """Return the buffers of the module's result, at which `xla_gpu_experimental_thunk_buffer_debug_module_outputs` looks."""
+    root = module.entry.root
+    leaves = [(index, leaf) for index, leaf in root.shape.leaves() if leaf.is_array and (root, index) in buffers.slices]
+    return tuple((buffers.slices[root, index], leaf.element_type in _CHECKED) for index, leaf in leaves)
 
 
 def _holds(array: BufferSlice, piece: BufferSlice) -> bool:

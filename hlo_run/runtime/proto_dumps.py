@@ -8,7 +8,7 @@ from hlo_run.artifact import Executable
 from hlo_run.formats.wire import delimited, double, varint
 from hlo_run.runtime.buffer_dumps import UsageSpace, position_text, usage_spaces
 from hlo_run.runtime.buffers import BufferAssignment
-from hlo_run.runtime.float_checks import Checks
+from hlo_run.runtime.float_checks import Checks, Outputs
 from hlo_run.runtime.thunk_text import ThunkRecord, thunk_records
 
 
@@ -33,13 +33,18 @@ def _space(space: UsageSpace) -> bytes:
     return total + varint(2, space.color) + entries
 
 
-def thunk_metadata_proto(program: Executable, checks: Checks | None = None, regions: Mapping[str, int] | None = None) -> bytes:
-    """Return a serialized ThunkMetadataListProto, with the records of the `checks` of floats if any.
+def thunk_metadata_proto(
+    program: Executable,
+    checks: Checks | None = None,
+    regions: Mapping[str, int] | None = None,
+    outputs: Outputs | None = None,
+) -> bytes:
+    """Return a serialized ThunkMetadataListProto, with the records of the `checks` of floats and of `outputs` if any.
 
     `regions`: those of instructions that may run at the same time, by name.
     """
     return b"".join(
-        delimited(1, _metadata(record, (regions or {}).get(record.name))) for record in thunk_records(program, checks)
+        delimited(1, _metadata(record, (regions or {}).get(record.name))) for record in thunk_records(program, checks, outputs)
     )
 
 

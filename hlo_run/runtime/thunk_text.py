@@ -36,7 +36,7 @@ from hlo_run.artifact import (
     every_thunk,
     nested_sequences,
 )
-from hlo_run.runtime.float_checks import Checks
+from hlo_run.runtime.float_checks import Checks, Outputs
 from hlo_run.runtime.thunk_numbers import NO_NUMBER, thunk_numbers
 
 # Kinds whose description in XLA is the name of the kind.
@@ -51,19 +51,34 @@ _SELF_DESCRIBED = (
 )
 
 
-def thunk_sequence_text(program: Executable, checks: Checks | None = None) -> str:
-    """Return the thunks of an executable with their numbers, neighbours and descriptions, and the `checks` of floats if any."""
-    if not program.thunks and checks is None:
+def thunk_sequence_text(program: Executable, checks: Checks | None = None, outputs: Outputs | None = None) -> str:
+    """Return the thunks of an executable with their numbers, neighbours and descriptions.
+
+    `checks` of floats and checks of `outputs` are among them, if any.
+    """
+    if not program.thunks and checks is None and outputs is None:
         return "No thunks."
-    return _Printer(program, checks or {}).sequence(program.thunks, 0, has_ends=checks is not None)
+    printer = _Printer(program, checks or {})
+    lines = printer.lines(program.thunks, 0)
+    if outputs is not None:
+        lines = [_END_LINE, _END_LINE, *lines, *_output_lines(outputs)]
+    elif checks is not None:
+        lines = [_END_LINE, *lines, _END_LINE]
+    return _text(lines, 0)
 
 
-def thunk_metadata_text(program: Executable, checks: Checks | None = None, regions: Mapping[str, int] | None = None) -> str:
-    """Return a text proto with the number, instruction and kind of every thunk, and of the `checks` of floats if any.
+def thunk_metadata_text(
+    program: Executable,
+    checks: Checks | None = None,
+    regions: Mapping[str, int] | None = None,
+    outputs: Outputs | None = None,
+) -> str:
+    """Return a text proto with the number, instruction and kind of every thunk, also of the `checks` and those of `outputs`.
 
     `regions`: those of instructions that may run at the same time, by name.
     """
-    return "".join(_metadata(record, (regions or {}).get(record.name)) for record in thunk_records(program, checks))
+    records = thunk_records(program, checks, outputs)
+    return "".join(_metadata(record, (regions or {}).get(record.name)) for record in records)
 
 
 class ThunkRecord(NamedTuple):
@@ -74,8 +89,8 @@ class ThunkRecord(NamedTuple):
     kind: str
 
 
-def thunk_records(program: Executable, checks: Checks | None = None) -> Iterator[ThunkRecord]:
-    """Yield a record per thunk, each before those of the thunks inside it, and those of the `checks` of floats if any."""
+def thunk_records(program: Executable, checks: Checks | None = None, outputs: Outputs | None = None) -> Iterator[ThunkRecord]:
+    """Yield a record per thunk, each before those of the thunks inside it, and those of the `checks` and of `outputs` if any."""
     numbers = thunk_numbers(program.thunks)
 
     def records(thunks: Sequence[Thunk]) -> Iterator[ThunkRecord]:
@@ -92,7 +107,16 @@ def thunk_records(program: Executable, checks: Checks | None = None) -> Iterator
             if is_checked:
                 yield ThunkRecord("", NO_NUMBER, _CHECK)
 
-    if checks is None:
+    if outputs is not None:
+        yield from (_END_RECORD, _END_RECORD)
+        yield from records(program.thunks)
+        yield ThunkRecord("", NO_NUMBER, _CHECKSUM)
+        yield _END_RECORD
+        yield from [ThunkRecord(f"Buffer saver Module {program.name} Output Check", NO_NUMBER, _END)] * len(outputs)
+        if any(has_floats for _, has_floats in outputs):
+            yield ThunkRecord("", NO_NUMBER, _CHECK)
+        yield _END_RECORD
+    elif checks is None:
         yield from records(program.thunks)
     else:
         yield _END_RECORD
@@ -101,7 +125,7 @@ def thunk_records(program: Executable, checks: Checks | None = None) -> Iterator
 
 
 # XLA begins and ends the log of the checks by calls.
-_CHECK, _END = "kBuffersDebugFloatCheck", "kCustomCall"
+_CHECK, _CHECKSUM, _END = "kBuffersDebugFloatCheck", "kBuffersDebugChecksum", "kCustomCall"
 _END_RECORD = ThunkRecord("", NO_NUMBER, _END)
 
 
@@ -122,6 +146,25 @@ class _Line(Struct, frozen=True):
     touched: Accesses
 
 
+_END_LINE = _Line(NO_NUMBER, _END, _END, Accesses())
+
+
+def _output_lines(outputs: Outputs) -> list[_Line]:
+    """Return the lines about the checks of the result: a checksum, a thunk per buffer that saves it, a check of floats."""
+    pieces = list(enumerate(piece for piece, _ in outputs))
+    floats = [(number, piece) for number, piece in pieces if outputs[number][1]]
+    savers = [_Line(NO_NUMBER, _END, _END, Accesses(reads=(piece,))) for _, piece in pieces]
+    checks = [_buffers_line(_CHECK, floats, 0)] if floats else []
+    return [_buffers_line(_CHECKSUM, pieces, 0), _END_LINE, *savers, *checks, _END_LINE]
+
+
+def _buffers_line(kind: str, buffers: Sequence[tuple[int, BufferSlice]], level: int) -> _Line:
+    indent = " " * (level + 3)
+    where = "index:{0.allocation}, offset:{0.offset_bytes}, size:{0.size_bytes}"
+    texts = (f"\n{indent}buffer_idx: {number}, buffer: {{{where.format(piece)}}}" for number, piece in buffers)
+    return _Line(NO_NUMBER, kind, f", buffers = {len(buffers)}{''.join(texts)}", Accesses())
+
+
 class _Printer:
     def __init__(self, program: Executable, checks: Checks) -> None:
         self._numbers = thunk_numbers(program.thunks)
@@ -130,16 +173,13 @@ class _Printer:
         # XLA calls an asynchronous execution by the number of its start.
         self._starts = {t.key: self._numbers[id(t)] for t in every_thunk(program.thunks) if isinstance(t, AsyncStartThunk)}
 
-    def sequence(self, thunks: Sequence[Thunk], level: int, has_ends: bool = False) -> str:
-        """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line.
+    def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
+        """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
+        return _text(self.lines(thunks, level), level)
 
-        With `has_ends` the calls are around it that begin and end the log of checks.
-        """
-        lines = [self._line(thunk, level) for thunk in thunks]
-        if has_ends:
-            end = _Line(NO_NUMBER, _END, _END, Accesses())
-            lines = [end, *lines, end]
-        return _text(lines, level)
+    def lines(self, thunks: Sequence[Thunk], level: int) -> list[_Line]:
+        """Return what is in the lines of a sequence."""
+        return [self._line(thunk, level) for thunk in thunks]
 
     def _line(self, thunk: Thunk, level: int) -> _Line:
         own = _Line(self._numbers[id(thunk)], thunk.kind, "", _uses(thunk))
@@ -147,13 +187,7 @@ class _Printer:
         if checked is None:
             return structs.replace(own, description=self._describe(thunk, level))
         inner = structs.replace(own, description=self._describe(thunk, level + 1), touched=Accesses())
-        indent = " " * (level + 4)
-        buffers = "".join(
-            f"\n{indent}buffer_idx: {number}, buffer: {{index:{piece.allocation}, offset:{piece.offset_bytes}, "
-            f"size:{piece.size_bytes}}}"
-            for number, piece in checked
-        )
-        check = _Line(NO_NUMBER, _CHECK, f", buffers = {len(checked)}{buffers}", Accesses())
+        check = _buffers_line(_CHECK, checked, level + 1)
         return _Line(NO_NUMBER, "kSequential", _text([inner, check], level + 1).rstrip("\n"), own.touched)
 
     def _describe(self, thunk: Thunk, level: int) -> str:

@@ -18,22 +18,24 @@ _EFFECTS = SYNC_CONTROL_FLOW | {"outfeed", "infeed", "send", "custom-call", "cop
 
 
 def plan_thunks(
-    module: HloModule, buffers: BufferAssignment, target: TargetSpec
+    module: HloModule, buffers: BufferAssignment, target: TargetSpec, many_streams: bool = False
 ) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
     """Return the entry's thunks in schedule order, and the kernels that all thunks launch.
 
-    Raises Unsupported for an instruction that no thunk implements, ParseError for a backend_config that is not valid JSON.
+    With `many_streams` collectives are on several streams in turn. Raises Unsupported for an instruction that no thunk
+    implements, ParseError for a backend_config that is not valid JSON.
     """
-    planner = _Planner(module, buffers, target)
+    planner = _Planner(module, buffers, target, many_streams)
     return planner.sequence(module.entry), planner.context.kernels.requests
 
 
 class _Planner:
-    def __init__(self, module: HloModule, buffers: BufferAssignment, target: TargetSpec) -> None:
+    def __init__(self, module: HloModule, buffers: BufferAssignment, target: TargetSpec, many_streams: bool) -> None:
         assert module.schedule is not None, "the schedule row is required"
         self._schedule = module.schedule
         self._emitted: dict[HloComputation, tuple[Thunk, ...]] = {}
-        self.context = ThunkContext(buffers, KernelRequests(buffers), self.sequence, target, async_thunks.stream_numbers(module))
+        streams = async_thunks.stream_numbers(module, many_streams)
+        self.context = ThunkContext(buffers, KernelRequests(buffers), self.sequence, target, streams)
 
     def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
         """Return the thunks of a computation, such as the entry or a loop body."""

@@ -16,8 +16,8 @@ _TEXT = "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] ne
 @pytest.mark.parametrize(
     ("flag", "code", "message"),
     [
-        ("--num_partitions=-1", 2, "--num_partitions must be >= 0, got -1"),
-        ("--num_replicas=-3", 2, "--num_replicas must be >= 0, got -3"),
+        ("--num_partitions=-2", 2, "--num_partitions must be >= -1, got -2"),
+        ("--num_replicas=-3", 2, "--num_replicas must be >= -1, got -3"),
         ("--num_replicas=1000000", 4, "a run has 1 to 4096 devices"),
     ],
 )

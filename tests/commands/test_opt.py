@@ -192,6 +192,7 @@ def test_the_transforms_platform_prints_what_was_read(file: str, capsys: pytest.
         ("llvm", "define ptx_kernel void @input_reduce_fusion"),
         ("ptx", "// GPU Executable\n"),
         ("buffer-assignment", "allocation 0: size 128"),
+        ("html", "input_reduce_fusion</td>"),
     ],
 )
 def test_stages_of_the_gpu(stage: str, expected: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,8 +127,17 @@ def test_the_backend_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_other_names() -> None:
-    raw = read_flags(["--random_seed=7", "--device_type=gpu", "--disable_all_hlo_passes", "m.hlo"], {})
-    assert raw.given == {"seed": "7", "platform": "gpu", "xla_disable_all_hlo_passes": "true"}
+    raw = read_flags(["--random_seed=7", "--device_type=gpu", "--disable_all_hlo_passes", "--run=false", "m.hlo"], {})
+    assert raw.given == {"seed": "7", "platform": "gpu", "xla_disable_all_hlo_passes": "true", "compile_only": "true"}
+    assert read_flags(["--run", "m.hlo"], {}).given == {"compile_only": "false"}
+
+
+def test_other_names_of_formats_and_numbers(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--platform=Interpreter", "--num_replicas=-1", "--num_partitions=-1", "--input_format=TEXT"]
+    assert run([*flags, "--print_literals", str(file)]) == 0
+    assert capsys.readouterr().out.count("** Argument ") == 4, "two replicas, as in the header"
+    assert run(["--input_format=serialized_pjrt_executable", str(file)]) == 2
+    assert "executables of PjRt have no module" in capsys.readouterr().err
 
 
 def test_riegeli_is_refused(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,8 +124,9 @@ def test_modes_of_arguments(file: Path, capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "f32[3] {0, 0, 0}" in out
     assert "f32[3] {1, 1, 1}" in out
-    assert run(["--hlo_argument_mode=use_zeros_as_input", *flags]) == 0
-    assert "f32[3] {1, 1, 1}" not in capsys.readouterr().out
+    for mode in ("use_zeros_as_input", "uninitialized"):
+        assert run([f"--hlo_argument_mode={mode}", *flags]) == 0
+        assert "f32[3] {1, 1, 1}" not in capsys.readouterr().out
     texts: dict[str, list[str]] = {}
     for mode in ("use_random_inputs", "use_shared_random_inputs", "use_random_normal_inputs"):
         assert run([f"--hlo_argument_mode={mode}", *flags]) == 0
@@ -137,7 +138,5 @@ def test_modes_of_arguments(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_modes_without_a_meaning(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([PLATFORM, "--hlo_argument_mode=uninitialized", str(file)]) == 2
-    assert "give no result to compare" in capsys.readouterr().err
     assert run([PLATFORM, "--hlo_argument_mode=use_zeros_as_input", "--input_scale=2", str(file)]) == 2
     assert run([PLATFORM, "--hlo_argument_mode=use_zeros_as_input", "--random_init_input_literals=false", str(file)]) == 2

@@ -70,6 +70,8 @@ def test_the_text_format_holds_the_same_module(name: str, tmp_path: Path) -> Non
         (tmp_path / f"module.{extension}").write_bytes(module_to_bytes(hlo_run.parse(text), output_format))
     binary, *texts = (read_module(str(tmp_path / f"module.{kind}")).text for kind in ("pb", "pbtxt", "textproto"))
     assert texts == [binary, binary]
+    for kind in ("proto_text", "unoptimized_snapshot_proto_text", "proto_binary", "snapshot_proto_binary"):
+        assert read_module(str(tmp_path / f"module.{'pb' if 'binary' in kind else 'pbtxt'}"), kind).text == binary
 
 
 def test_every_message_that_holds_a_module_is_read(tmp_path: Path) -> None:

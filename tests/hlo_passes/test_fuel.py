@@ -65,7 +65,7 @@ def test_dashes_and_underscores_are_the_same() -> None:
     assert not fuel.take("constant_folding")
 
 
-@pytest.mark.parametrize("limit", ["dce", "dce=", "=1", "dce=-1", "dce=x"])
+@pytest.mark.parametrize("limit", ["dce", "dce=", "=1", "dce=1.5", "dce=x"])
 def test_limits_that_are_none_are_refused(limit: str) -> None:
     with pytest.raises(UsageError, match="not of the form PASS=N"):
         Fuel([limit])

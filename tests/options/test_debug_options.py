@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hlo_run.cli import parse_arguments
 from hlo_run.errors import UsageError
-from hlo_run.options.debug_options import debug_options, differing
+from hlo_run.options.debug_options import DebugOption, debug_options, differing
 from hlo_run.options.programs import FIELDS
 
 _TYPES = {"bool": "bool", "int32": "int", "int64": "int", "float": "float"}
@@ -53,6 +54,45 @@ def test_every_other_flag_gives_a_reason() -> None:
         assert option.verdict == "acts" or option.reason.endswith("."), option.name
 
 
+def _read(option: DebugOption, value: str) -> str:
+    try:
+        return option.normal(value)
+    except ValueError:
+        return "refused"
+
+
+def test_values_are_read_as_released_xla_reads_them() -> None:
+    differing_values: list[tuple[str, str, str, str]] = []
+    for line in Path("tests/data/xla_flag_values.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        name, value, result = line.split("\t")
+        option = debug_options()[name]
+        ours = _read(option, value)
+        if option.type == "float" and "refused" not in (ours, result):
+            ours, result = (f"{np.float32(text):.9g}" for text in (ours, result))
+        # XLA's message has the ranges in another form. Flag files have the proto's names, also those of newer XLA.
+        is_more = (option.type == "ranges" and not result and ours == value) or (result == "refused" and value in option.choices)
+        if ours != result and not is_more:
+            differing_values.append((name, value, result, ours))
+    assert {row[1:] for row in differing_values} == {("dump", "refused", "DETECTION_MODE_DUMP")}
+
+
+def test_text_protos_have_numbers_of_enums_and_other_spellings(tmp_path: Path) -> None:
+    file = tmp_path / "flags.pbtxt"
+    file.write_text(
+        "xla_gpu_detect_nan: 1 xla_gpu_enable_command_buffer: [1, CUDNN] xla_gpu_ftz: t xla_gpu_dot_merger_threshold_mb: 0x20"
+    )
+    options = parse_arguments([f"--debug_options_file={file}", "x.hlo"])[0]
+    assert (options.nan_check, options.xla_gpu_enable_command_buffer) == ("WARNING", "FUSION,CUDNN")
+    assert (options.xla_gpu_ftz, options.xla_gpu_dot_merger_threshold_mb) == (True, 32)
+
+
+@pytest.mark.parametrize("flag", ["xla_gpu_ftz=yes", "xla_gpu_graph_min_graph_size=1_0", "xla_gpu_detect_nan=WARNING"])
+def test_options_take_what_xla_takes(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"--{flag.partition('=')[0]}: "):
+        parse_arguments([f"--{flag}", "x.hlo"])
+    assert parse_arguments(["--xla_gpu_memory_limit_slop_factor=-3", "x.hlo"])[0].xla_gpu_memory_limit_slop_factor == -3
+
+
 def test_accepted_flags_keep_their_values() -> None:
     assert _others("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm", "--xla_gpu_autotune_gemm_rtol", ".5") == {
         "xla_gpu_autotune_level": "0",
@@ -65,7 +105,7 @@ def test_accepted_flags_keep_their_values() -> None:
     ("flag", "value"),
     [
         ("xla_gpu_ragged_all_to_all_mode=peer", "COLLECTIVES_PEER_MEMORY"),
-        ("xla_step_marker_location=step_mark_none", "STEP_MARK_NONE"),
+        ("xla_step_marker_location=STEP_MARK_NONE", "STEP_MARK_NONE"),
         (
             "xla_cpu_experimental_xnn_fusion_type=+individual_dot,+reduce",
             "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
@@ -86,7 +126,7 @@ def test_values_of_enums_and_lists(flag: str, value: str) -> None:
         ("--xla_gpu_autotune_gemm_rtol=x", "'x' is not a number"),
         ("--xla_cpu_use_onednn=maybe", "'maybe' is not a boolean"),
         ("--xla_gpu_shape_checks=never", "'never' is not one of IGNORE, RUNTIME, COMPILE_TIME"),
-        ("--xla_gpu_enable_collectives_command_buffer_filter=+allreduce,alltoall", "a sign before some values"),
+        ("--xla_gpu_experimental_autotune_backends=+triton,cudnn", "a sign before some values"),
         ("--xla_gpu_mock_custom_calls", "is not supported"),
         ("--xla_gpu_autotune_level", "needs a value"),
     ],

@@ -180,7 +180,7 @@ ENTRY e { x = f32[2,16,16,8] parameter(0)
 @pytest.mark.parametrize(
     ("flag", "trips"),
     [
-        ("--xla_gpu_enable_while_loop_unrolling=no_unroll", "7"),
+        ("--xla_gpu_enable_while_loop_unrolling=while_loop_unrolling_no_unroll", "7"),
         ("--xla_gpu_enable_while_loop_double_buffering", "3"),
         ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_DOUBLE_BUFFER", "3"),
         ("--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_FULL_UNROLL", "1"),

@@ -14,8 +14,10 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.runtime.async_thunks import stream_numbers
 from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
 from hlo_run.target import preset
 
@@ -292,3 +294,30 @@ def test_checks_of_floats_follow_their_thunks(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     kinds = [line.split('"')[1] for line in out.splitlines() if "kind" in line]
     assert kinds[:4] == ["kCustomCall", "kSequential", "kCustomKernel", "kBuffersDebugFloatCheck"]
+
+
+def test_checks_of_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "o.hlo"
+    file.write_text(
+        "HloModule o\nENTRY e { x = f32[64] parameter(0) n = s32[8] parameter(1)\n"
+        "  a = f32[64] sine(x) b = s32[8] add(n, n) ROOT t = (f32[64], s32[8]) tuple(a, b) }"
+    )
+    flag = "--xla_gpu_experimental_thunk_buffer_debug_module_outputs"
+    assert run([str(file), "--stage=thunks-after-passes", flag]) == 0
+    kinds = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line[:3].isdecimal()]
+    ends = ["kCustomCall"]
+    checks = ["kBuffersDebugChecksum", *ends, *ends * 2, "kBuffersDebugFloatCheck", *ends]
+    assert kinds == [*ends * 2, *["kCustomKernel"] * 2, *checks], "a call per buffer of the result is after the checksum"
+    assert run([str(file), "--stage=thunk-metadata", flag]) == 0
+    assert capsys.readouterr().out.count("Buffer saver Module o Output Check") == 2
+
+
+def test_streams_of_collectives() -> None:
+    start = "(f32[64], f32[128]) all-gather-start({}), replica_groups={{{{0,1}}}}, dimensions={{0}}"
+    gathers = "".join(f"  start{n} = {start.format(f'p{n}')}\n  g{n} = f32[128] all-gather-done(start{n})\n" for n in range(3))
+    module = parse(
+        "HloModule s, replica_count=2\nENTRY e {\n  p0 = f32[64] parameter(0)\n  p1 = f32[64] parameter(1)\n"
+        f"  p2 = f32[64] parameter(2)\n{gathers}  ROOT t = (f32[128], f32[128], f32[128]) tuple(g0, g1, g2)\n}}\n"
+    )
+    assert list(stream_numbers(module).values()) == [0, 0, 0]
+    assert list(stream_numbers(module, many_for_communication=True).values()) == [0, 1, 0]

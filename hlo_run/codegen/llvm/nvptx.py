@@ -49,9 +49,16 @@ def isa_of(target: TargetSpec, *, accelerated: bool = False) -> Isa:
 
     The variant with `accelerated` instructions runs on that GPU only. The PTX version is 8.6, or higher if the GPU needs it.
     It is at least 8.8 for Blackwell with CUDA 12.9 or newer, which has 256-bit accesses.
+
+    Raises UsageError for a GPU that is older than all of them.
     """
-    known = [sm for sm in _PTX_VERSION_OF_SM if sm <= target.sm]
-    sm = max(known, default=min(_PTX_VERSION_OF_SM))
+    sm = max((sm for sm in _PTX_VERSION_OF_SM if sm <= target.sm), default=None)
+    if sm is None:
+        has, oldest = (f"{sm // 10}.{sm % 10}" for sm in (target.sm, min(_PTX_VERSION_OF_SM)))
+        raise UsageError(
+            f"'{target.name}' has compute capability {has}; kernels can be compiled for {oldest} or newer",
+            hint="choose a newer GPU with --target or --xla_gpu_target_config_filename",
+        )
     version = _PTX_VERSION_OF_SM[sm]
     if target.is_blackwell and target.toolkit_version >= (12, 9):
         version = max(version, _WIDE_VECTORS_PTX_VERSION)

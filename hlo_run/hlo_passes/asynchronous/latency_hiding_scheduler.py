@@ -31,6 +31,7 @@ from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import LATENCY_SCHEDULE
 
+_UNLIMITED_BYTES = 1 << 63
 _USABLE_PERCENT = 80
 
 
@@ -91,13 +92,17 @@ def _asks_for_it(instruction: HloInstruction) -> bool:
 
 
 def _limit_bytes(ctx: PassContext, module: HloModule) -> int:
-    """Return the memory for temporaries: four fifths of the device's, without parameters and results, and a reserve."""
+    """Return the memory for temporaries: four fifths of the device's, without parameters and results, and a reserve.
+
+    XLA's limit is an unsigned number, so a negative factor is none.
+    """
     base = ctx.target.device_memory_size_bytes * _USABLE_PERCENT // 100
     shapes = [parameter.shape for parameter in module.entry.parameters] + [module.entry.root.shape]
     used = sum(map(_bytes, shapes))
     for output, _number, _place, _must in aliases(module):
         used -= _bytes(_part(module.entry.root.shape, output))
-    return max(base - used, 0) * ctx.options.xla_gpu_memory_limit_slop_factor // 100
+    limit = max(base - used, 0) * ctx.options.xla_gpu_memory_limit_slop_factor // 100
+    return limit if limit >= 0 else _UNLIMITED_BYTES
 
 
 def _part(shape: Shape, index: tuple[int, ...]) -> Shape:

@@ -11,13 +11,17 @@ added to a slice of the state that all devices update alike. Nothing else may re
 An element of the state into which each iteration writes a slice, the result of an all-reduce of any kind, is reduced after the
 loop as a whole, if that is at most `xla_while_loop_all_reduce_dus_code_motion_max_size_bytes` large.
 
-XLA's `WhileLoopAllReduceCodeMotion` for all-reduces. XLA also moves an all-reduce of a scatter into the state, where the elements
+With `xla_gpu_enable_while_loop_reduce_scatter_code_motion` a reduce-scatter that is added to an element of the state, and to
+nothing else, is done once, too. The element then has the shape of the reduce-scatter's operand inside the loop. Between
+reduce-scatter and sum there may be selects of the value or zero by one predicate for all elements.
+
+XLA's `WhileLoopAllReduceCodeMotion`. XLA also moves an all-reduce of a scatter into the state, where the elements
 that the scatter leaves are summed over the devices in every iteration. That changes values, so it is not done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +31,8 @@ from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.printer import computation_order
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.communication.channels import free_channels, pins_layouts
 from hlo_run.hlo_passes.communication.loop_slices import WrittenPart, written_part
 from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -57,14 +62,16 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         bodies = dict.fromkeys(loop.while_body for loop in module.instructions_of("while"))
-        reduces = [r for r in module.instructions_of("all-reduce") if r.parent in bodies]
-        if not reduces or pins_layouts(module, "all-reduce"):
+        scatters = ctx.options.xla_gpu_enable_while_loop_reduce_scatter_code_motion
+        opcodes = ("all-reduce", "reduce-scatter") if scatters else ("all-reduce",)
+        reduces = [r for r in module.instructions_of(*opcodes) if r.parent in bodies]
+        if not reduces or pins_layouts(module, *opcodes):
             return
         is_same = _sameness(module)
         for body in computation_order(module):
             if body in bodies:
                 _move_slices(module, body, ctx.options.xla_while_loop_all_reduce_dus_code_motion_max_size_bytes)
-                _move_out(module, body, is_same)
+                _move_out(module, body, is_same, opcodes)
 
 
 def _sameness(module: HloModule) -> _IsSame:
@@ -127,13 +134,15 @@ def _with_reduced_part(editor: Editor, reduce: HloInstruction, part: WrittenPart
     return editor.add("dynamic-update-slice", element.shape, [element, result, *(starts[start] for start in part.starts)])
 
 
-def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None:
+def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame, opcodes: Sequence[str]) -> None:
     loops = _loops(body)
     if not loops:
         return
     moved: dict[HloInstruction, list[_Accumulation]] = {}
     for reduce in body.post_order():
-        if reduce.opcode == "all-reduce" and (found := _accumulations(reduce, body, is_same)):
+        if reduce.opcode not in opcodes:
+            continue
+        if found := _scattered(reduce, body) if reduce.opcode == "reduce-scatter" else _accumulations(reduce, body, is_same):
             read = {a.number for a in found}
             conditions = [user for loop in loops for user in loop.while_condition.parameters[0].users]
             if all(user.opcode == "get-tuple-element" and user.tuple_index not in read for user in conditions):
@@ -141,6 +150,9 @@ def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None
     numbers = [a.number for found in moved.values() for a in found]
     if not moved or len(set(numbers)) < len(numbers):
         return
+    for reduce, found in moved.items():
+        if reduce.opcode == "reduce-scatter":
+            _widen(module, body, loops, reduce, found)
     for loop in loops:
         _reduce_after(module, loop, moved)
     for reduce in moved:
@@ -150,7 +162,7 @@ def _move_out(module: HloModule, body: HloComputation, is_same: _IsSame) -> None
 
 def _accumulations(reduce: HloInstruction, body: HloComputation, is_same: _IsSame) -> list[_Accumulation] | None:
     """Return the sums in which the result ends, or None if it has another use."""
-    if not reduce.shape.is_array or reduce.shape.element_type not in _TYPES or kind_of_reducer(reduce.to_apply) != "sum":
+    if not _is_sum(reduce):
         return None
     found: list[_Accumulation] = []
     waiting = [reduce]
@@ -170,6 +182,87 @@ def _accumulations(reduce: HloInstruction, body: HloComputation, is_same: _IsSam
             return None
     if any(_is_read_elsewhere(accumulation, reduce, body, is_same) for accumulation in found):
         return None
+    return found
+
+
+def _is_sum(reduce: HloInstruction) -> bool:
+    has_type = reduce.shape.is_array and reduce.shape.element_type in _TYPES
+    return has_type and kind_of_reducer(reduce.to_apply) == "sum"
+
+
+def _scattered(scatter: HloInstruction, body: HloComputation) -> list[_Accumulation] | None:
+    """Return the sums in which the result of a reduce-scatter ends; None if it, or an element of the state, has another use."""
+    if not _is_sum(scatter):
+        return None
+    found: list[_Accumulation] = []
+    waiting = [scatter]
+    for value in waiting:  # grows while we walk
+        for user in value.users:
+            if user.opcode == "select" and _has_one_predicate(user, value):
+                waiting.append(user)
+                continue
+            accumulation = _accumulation(user, value, body) if user.opcode == "add" else None
+            if accumulation is None or not _is_plain(accumulation, value, body):
+                return None
+            found.append(accumulation)
+        if value.is_root:
+            return None
+    return found
+
+
+def _has_one_predicate(select: HloInstruction, value: HloInstruction) -> bool:
+    """True for a select of the value or zero by a scalar, or by its broadcast."""
+    predicate, one, two = select.operands
+    other = two if one is value else one
+    scalar = predicate.operands[0] if predicate.opcode == "broadcast" else predicate
+    return predicate is not value and one is not two and _is_zero(other) and not scalar.shape.dims
+
+
+def _is_plain(accumulation: _Accumulation, value: HloInstruction, body: HloComputation) -> bool:
+    """True if the sum reads and writes its whole element of the state as it is, and nothing else reads that element."""
+    add, state = accumulation.sum, body.parameters[0]
+    elements = [user for user in state.users if user.opcode == "get-tuple-element" and user.tuple_index == accumulation.number]
+    (buffer,) = (operand for operand in add.operands if operand is not value)
+    return (
+        all(user.opcode == "get-tuple-element" for user in state.users)
+        and elements == [buffer]
+        and buffer.users == [add]
+        and add.users == [body.root]
+    )
+
+
+def _widen(
+    module: HloModule, body: HloComputation, loops: Sequence[HloInstruction], scatter: HloInstruction, found: list[_Accumulation]
+) -> None:
+    """Give what a reduce-scatter is added to the shape of the reduce-scatter's operand, inside the loops."""
+    whole = scatter.operands[0].shape
+    for select in _selects(scatter):
+        predicate, one, two = select.operands
+        scalar = predicate.operands[0] if predicate.opcode == "broadcast" else predicate
+        editor = Editor(select)
+        zero = editor.constant(np.zeros(whole.dims), whole.element_type)
+        values = [zero if _is_zero(value) else value for value in (one, two)]
+        select.operands = [editor.broadcast(scalar, whole.dims, ()), *values]
+        select.shape = whole
+    state = body.parameters[0]
+    for accumulation in found:
+        accumulation.sum.shape = whole
+        for user in state.users:
+            if user.tuple_index == accumulation.number:
+                user.shape = whole
+        shapes = list(state.shape.tuple_shapes)
+        shapes[accumulation.number] = whole
+        widened = Shape.make_tuple(tuple(shapes))
+        for holder in (state, body.root, *(loop.while_condition.parameters[0] for loop in loops)):
+            holder.shape = widened
+    module.version += 1
+
+
+def _selects(scatter: HloInstruction) -> list[HloInstruction]:
+    """Return the selects between a reduce-scatter and its sums."""
+    found = [user for user in scatter.users if user.opcode == "select"]
+    for select in found:  # grows while we walk
+        found += [user for user in select.users if user.opcode == "select"]
     return found
 
 
@@ -277,9 +370,11 @@ def _reduce_after(module: HloModule, loop: HloInstruction, moved: dict[HloInstru
     editor = Editor(loop)
     init = loop.operands[0]
     olds = {a.number: init.operands[a.number] for found in moved.values() for a in found}
-    zeros = {n: editor.constant(np.zeros(old.shape.dims), old.shape.element_type) for n, old in olds.items()}
+    inner = loop.while_body.parameters[0].shape
+    zeros = {n: editor.constant(np.zeros(inner.tuple_shapes[n].dims), inner.tuple_shapes[n].element_type) for n in olds}
     users, was_root = list(loop.users), loop.is_root
     loop.operands = [editor.tuple([zeros.get(n, value) for n, value in enumerate(init.operands)])]
+    loop.shape = inner
     elements = {n: editor.element(loop, n) for n in range(len(init.operands))}
     for reduce, found in moved.items():
         for accumulation in found:
@@ -293,6 +388,9 @@ def _reduce_after(module: HloModule, loop: HloInstruction, moved: dict[HloInstru
 def _reduced(module: HloModule, editor: Editor, reduce: HloInstruction, total: HloInstruction) -> HloInstruction:
     value = editor.convert(total, reduce.shape.element_type)
     attributes = {name: value for name, value in reduce.attrs.items() if name != "sharding"}
-    made = editor.add("all-reduce", value.shape, [value], dict(reduce.called), **attributes)
-    move_to_channel(made, free_channels(module))
+    shape = reduce.shape if reduce.opcode == "reduce-scatter" else value.shape
+    made = editor.add(reduce.opcode, shape, [value], dict(reduce.called), **attributes)
+    # XLA gives every such collective a channel. That would make more devices of a group if there are several partitions.
+    if made.channel_id is not None or int(module.attrs.get("num_partitions", 1)) == 1:
+        made.attrs["channel_id"] = next(free_channels(module))
     return editor.convert(made, total.shape.element_type)

@@ -30,13 +30,14 @@ class DeviceGrid(Struct, frozen=True):
 
     @staticmethod
     def of(module: HloModule, replicas: int = 0, partitions: int = 0) -> DeviceGrid:
-        """Return the grid of these numbers; 0 means the number in the module's header.
+        """Return the grid of these numbers; 0 or less means the number in the module's header.
 
         Raises Unsupported for more than MOST_DEVICES devices, for a header with a number below 1, and for one partition if the
         module takes parts of arrays.
         """
         grid = DeviceGrid(
-            replicas or int(module.attrs.get("replica_count", 1)), partitions or int(module.attrs.get("num_partitions", 1))
+            replicas if replicas > 0 else int(module.attrs.get("replica_count", 1)),
+            partitions if partitions > 0 else int(module.attrs.get("num_partitions", 1)),
         )
         if grid.replicas < 1 or grid.partitions < 1 or grid.size > MOST_DEVICES:
             hint = "--num_replicas=N and --num_partitions=N set the numbers"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from hlo_run.codegen.llvm.nvptx import Isa, Module, isa_of
-from hlo_run.errors import InternalError
-from hlo_run.target import PRESETS, preset
+from hlo_run.commands.target_choice import choose_target
+from hlo_run.errors import InternalError, UsageError
+from hlo_run.options import CompileOptions
+from hlo_run.target import PRESETS, preset, to_text_proto
 
 
 @pytest.mark.parametrize(
@@ -22,10 +26,23 @@ def test_every_preset_has_an_isa() -> None:
     assert {isa_of(target).cpu for target in PRESETS.values()} <= {"sm_70", "sm_80", "sm_90", "sm_100", "sm_120"}
 
 
-@pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86), ((3, 5), 70)])
+@pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86)])
 def test_a_card_llvm_does_not_know_gets_the_newest_older_one(capability: tuple[int, int], sm: int) -> None:
     target = replace(preset("h100"), compute_capability=capability)
     assert isa_of(target).sm == sm
+
+
+def test_a_card_before_volta_is_refused() -> None:
+    pascal = replace(preset("h100"), name="p100", compute_capability=(6, 0))
+    with pytest.raises(UsageError, match=r"'p100' has compute capability 6\.0; kernels can be compiled for 7\.0 or newer"):
+        isa_of(pascal)
+
+
+def test_a_description_of_a_card_before_volta_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "p100.txtpb"
+    file.write_text(to_text_proto(replace(preset("h100"), compute_capability=(6, 0))))
+    with pytest.raises(UsageError, match=r"capability 6\.0"):
+        choose_target(CompileOptions(xla_gpu_target_config_filename=str(file)))
 
 
 def test_a_newer_toolkit_brings_wide_vectors_on_blackwell_only() -> None:
