@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 
@@ -26,6 +27,11 @@ def _run_hlo(section: Section, folder: Path) -> str:
 
 
 RUNNERS: dict[str, Callable[[Section, Path], str]] = {".mlir": lambda section, folder: run_mlir(section), ".hlo": _run_hlo}
+
+
+# Examples are the same in every run, and no time of a machine counts.
+settings.register_profile("tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
