@@ -130,6 +130,9 @@ def ptx_of(folder: Path, kernel: str) -> Path:
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.chdir(tmp_path)
+    # A slow machine gives up no step of the search.
+    monkeypatch.setattr("hlo_run.triage.localize.interpreted._SECONDS", 5000.0)
+    monkeypatch.setattr("hlo_run.commands.checked_run._SECONDS", 5000.0)
     return Tool(tmp_path, capsys)
 
 

@@ -172,9 +172,8 @@ def test_a_process_that_fails_before_the_meeting_tells_the_others(number: int) -
 def test_processes_agree() -> None:
     both = _met(0, 1)
     ready = [_ready(), _ready(file="./m.hlo", flags=("--b=1",))]
-    assert (
-        _together(*(lambda met=met, own=own: met.agree(own, _LONG) for met, own in zip(both, ready, strict=True))) == [None] * 2
-    )
+    found = _together(*(lambda met=met, own=own: met.agree(own, _LONG) for met, own in zip(both, ready, strict=True)))
+    assert found == [None] * 2
     for met in both:
         met.close(None)
 
