@@ -45,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's cache out of the tests: they share one of their own, which later runs find again."""
     os.environ.pop("HLO_RUN_CACHE", None)
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
+    # Without its bytecode each of some hundred commands would compile the package again, and each run the tests.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
