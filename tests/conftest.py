@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
+from xla_converter import Converter
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -39,6 +40,15 @@ def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HLO_RUN_CRASH_DIR", str(tmp_path_factory.mktemp("crashes")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_process_converts_with_xla() -> Iterator[None]:
+    converter = Converter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hlo_run.formats.xla.run_command", converter)
+        yield
+    converter.stop()
 
 
 def pytest_configure(config: pytest.Config) -> None:
