@@ -16,6 +16,7 @@ from xla_converter import Converter
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.parallel import share_cores
 from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.kernel_cache import KernelCache
 
@@ -52,8 +53,10 @@ def _one_process_converts_with_xla() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the user's cache out of the tests: they share one of their own, which later runs find again."""
+    """Keep the user's cache out of the tests: they share one of their own, which later runs find again. A test has one core."""
     os.environ.pop("HLO_RUN_CACHE", None)
+    # Other tests use the other cores, and results of tests must not depend on their number.
+    share_cores(os.cpu_count() or 1)
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
     # Without its bytecode each of some hundred commands would compile the package again, and each run the tests.
     sys.dont_write_bytecode = False
