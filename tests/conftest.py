@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -61,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without its bytecode each of some hundred commands would compile the package again, and each run the tests.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look past the thousands of tests and modules, which stay."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

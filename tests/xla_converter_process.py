@@ -22,8 +22,11 @@ def _serve() -> None:
     importlib.import_module("jaxlib._jax")
     requests = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as answers:
-        while requests.peek(1):
-            name, data = pickle.load(requests)
+        while True:
+            try:
+                name, data = pickle.load(requests)
+            except EOFError:
+                return
             with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as said:
                 child = os.fork()
                 if child == 0:
