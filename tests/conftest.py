@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 from xla_converter import Converter
 
+from hlo_run.codegen.llvm import ptxas
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import share_cores
@@ -45,10 +47,12 @@ def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_process_converts_with_xla() -> Iterator[None]:
+def _programs_run_once() -> Iterator[None]:
+    """One process converts all modules with XLA, and ptxas assembles each text once."""
     converter = Converter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hlo_run.formats.xla.run_command", converter)
+        patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
         yield
     converter.stop()
 
