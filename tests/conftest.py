@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,12 +17,14 @@ from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 from xla_converter import Converter
 
-from hlo_run.codegen.llvm import ptxas
+from hlo_run.codegen.llvm import nvptx, ptxas
+from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import share_cores
 from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.kernel_cache import KernelCache
+from hlo_run.target import TargetSpec
 
 
 def _run_hlo(section: Section, folder: Path) -> str:
@@ -46,12 +49,24 @@ def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory)
         yield
 
 
+def _compiled_once() -> Callable[..., CompiledPtx]:
+    """Return a `compile_llvm` that compiles each text once, as long as LLVM has no limit of passes, which is not an argument."""
+    known = cache(compile_llvm)
+
+    def compiled(ir_text: str, target: TargetSpec, **settings: Any) -> CompiledPtx:
+        is_limited = nvptx._limit.passes is not None  # pyright: ignore[reportPrivateUsage]
+        return (compile_llvm if is_limited else known)(ir_text, target, **settings)
+
+    return compiled
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _programs_run_once() -> Iterator[None]:
-    """One process converts all modules with XLA, and ptxas assembles each text once."""
+def _compilers_work_once() -> Iterator[None]:
+    """LLVM and ptxas compile each text once, and one process converts all modules with XLA. What a pass makes is never kept."""
     converter = Converter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hlo_run.formats.xla.run_command", converter)
+        patch.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
         patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
         yield
     converter.stop()
