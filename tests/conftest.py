@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import tempfile
@@ -81,6 +82,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without its bytecode each of some hundred commands would compile the package again, and each run the tests.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give neighbouring tests to one process, so that each fixture of a module and each compilation is made in one of them."""
+    if config.getoption("dist") != "load":
+        return None
+    return importlib.import_module("xdist.scheduler").WorkStealingScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
