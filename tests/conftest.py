@@ -41,6 +41,10 @@ RUNNERS: dict[str, Callable[[Section, Path], str]] = {".mlir": lambda section, f
 # Examples are the same in every run, and no time of a machine counts.
 settings.register_profile("tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+# Nor do the tests before: Hypothesis would also draw the constants in the source of all loaded modules, which takes it seconds.
+_providers: Any = importlib.import_module("hypothesis.internal.conjecture.providers")
+if hasattr(_providers, "_local_constants"):
+    _providers._get_local_constants = lambda: _providers._local_constants
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -141,21 +145,11 @@ class TextSection(pytest.Item):
         return self.path, self.section.line - 1, f"{self.path.name} {self.name}"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let Hypothesis read the constants of the package before it draws.
-
-    It reads the source of every loaded module, seconds in a new checkout. Within the first draw that time would count as the
-    generator's, which is then refused as too slow.
-    """
-    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
-    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False) and providers is not None:
-        vars(providers).get("_get_local_constants", lambda: None)()
-
-
 @pytest.fixture(autouse=True)
 def _modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
     """A test that changes a pass must not get what was made without the change."""
+    # A command line of an earlier test may have chosen another directory.
+    monkeypatch.setattr("hlo_run.cache._chosen", "")
     monkeypatch.setattr(KernelCache, "open", _no_cache)
     monkeypatch.setattr(executable_cache, "open_for", _no_cache)
 
