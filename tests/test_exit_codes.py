@@ -37,9 +37,7 @@ def test_a_full_disk_is_a_usage_error(flags: list[str]) -> None:
 
 
 def test_a_closed_stdout_is_a_usage_error() -> None:
-    done = subprocess.run(
-        f"'{sys.executable}' -m hlo_run --help >&-", shell=True, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(f"'{sys.executable}' -m hlo_run --help >&-", shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "usage error: stdout is closed, so results cannot be printed\n"
 
