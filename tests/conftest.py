@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
+from xla_converter import Converter
 
+from hlo_run.codegen.llvm import nvptx, ptxas
+from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.parallel import share_cores
 from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.kernel_cache import KernelCache
+from hlo_run.target import TargetSpec
 
 
 def _run_hlo(section: Section, folder: Path) -> str:
@@ -28,6 +38,15 @@ def _run_hlo(section: Section, folder: Path) -> str:
 RUNNERS: dict[str, Callable[[Section, Path], str]] = {".mlir": lambda section, folder: run_mlir(section), ".hlo": _run_hlo}
 
 
+# Examples are the same in every run, and no time of a machine counts.
+settings.register_profile("tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+# Nor do the tests before: Hypothesis would also draw the constants in the source of all loaded modules, which takes it seconds.
+_providers: Any = importlib.import_module("hypothesis.internal.conjecture.providers")
+if hasattr(_providers, "_local_constants"):
+    _providers._get_local_constants = lambda: _providers._local_constants
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -35,10 +54,51 @@ def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory)
         yield
 
 
+def _compiled_once() -> Callable[..., CompiledPtx]:
+    """Return a `compile_llvm` that compiles each text once, as long as LLVM has no limit of passes, which is not an argument."""
+    known = cache(compile_llvm)
+
+    def compiled(ir_text: str, target: TargetSpec, **settings: Any) -> CompiledPtx:
+        is_limited = nvptx._limit.passes is not None  # pyright: ignore[reportPrivateUsage]
+        return (compile_llvm if is_limited else known)(ir_text, target, **settings)
+
+    return compiled
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compilers_work_once() -> Iterator[None]:
+    """LLVM and ptxas compile each text once, and one process converts all modules with XLA. What a pass makes is never kept."""
+    converter = Converter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hlo_run.formats.xla.run_command", converter)
+        patch.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
+        patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+        yield
+    converter.stop()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the user's cache out of the tests: they share one of their own, which later runs find again."""
+    """Keep the user's cache out of the tests: they share one of their own, which later runs find again. A test has one core."""
     os.environ.pop("HLO_RUN_CACHE", None)
+    # Other tests use the other cores, and results of tests must not depend on their number.
+    share_cores(os.cpu_count() or 1)
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
+    # Without its bytecode each of some hundred commands would compile the package again, and each run the tests.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give neighbouring tests to one process, so that each fixture of a module and each compilation is made in one of them."""
+    if config.getoption("dist") != "load":
+        return None
+    return importlib.import_module("xdist.scheduler").WorkStealingScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look past the thousands of tests and modules, which stay."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,21 +145,11 @@ class TextSection(pytest.Item):
         return self.path, self.section.line - 1, f"{self.path.name} {self.name}"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let Hypothesis read the constants of the package before it draws.
-
-    It reads the source of every loaded module, seconds in a new checkout. Within the first draw that time would count as the
-    generator's, which is then refused as too slow.
-    """
-    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
-    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False) and providers is not None:
-        vars(providers).get("_get_local_constants", lambda: None)()
-
-
 @pytest.fixture(autouse=True)
 def _modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
     """A test that changes a pass must not get what was made without the change."""
+    # A command line of an earlier test may have chosen another directory.
+    monkeypatch.setattr("hlo_run.cache._chosen", "")
     monkeypatch.setattr(KernelCache, "open", _no_cache)
     monkeypatch.setattr(executable_cache, "open_for", _no_cache)
 

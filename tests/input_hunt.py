@@ -37,7 +37,8 @@ from hlo_run.errors import InternalError
 from hlo_run.formats import conversions, xla
 
 DOCUMENTED = frozenset((0, 1, 2, 3, 4, 5, 6, 141))
-SECONDS_FOR_AN_INPUT = 10
+# Of the processor. Most inputs take some milliseconds.
+SECONDS_FOR_AN_INPUT = 60
 # For a call that waits without using the processor. Other programs may leave it little.
 _WALL_SECONDS = 600
 # Beside what the process has when it begins: that of a worker of pytest grows with the tests before.

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 import hlo_run
-from hlo_run import cache
+from hlo_run import cache, cli
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.pipeline import compile as compile_module
+from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.executable_cache import key_of
 from hlo_run.pipeline.kernel_cache import PARTS, KernelCache
 from hlo_run.target import preset
@@ -110,31 +112,47 @@ def test_no_home_no_cache(chosen: None, monkeypatch: pytest.MonkeyPatch) -> None
     assert open_cache("k") is None
 
 
-def _run(folder: Path, *flags: str) -> str:
-    """Run the module in a process of its own, and return which kernels were looked up and compiled."""
-    file = folder / "m.hlo"
-    file.write_text(MODULE)
-    code = (
-        "import sys\n"
-        "from hlo_run.pipeline import compile\n"
-        "first = compile._compile_missing\n"
-        "compile._compile_missing = lambda ctx, requests: print(len(requests), 'compiled', flush=True) or first(ctx, requests)\n"
-        "from hlo_run.cli import run\n"
-        "raise SystemExit(run(sys.argv[1:]))\n"
-    )
-    command = [sys.executable, "-c", code, "--platform=Host", f"--cache={folder / 'cache'}", *flags, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return "".join(line for line in done.stdout.splitlines() if line.endswith("compiled"))
+# Other tests have no caches.
+_CACHES = KernelCache.open, executable_cache.open_for
 
 
-def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
-    assert _run(tmp_path) == "3 compiled"
-    assert _run(tmp_path) == "", "the whole executable is found"
-    _damage(tmp_path, "executables")
-    assert _run(tmp_path) == "0 compiled", "each of the kernels is found"
-    _damage(tmp_path, "executables", "kernels")
-    assert _run(tmp_path) == "3 compiled"
+@dataclasses.dataclass
+class _Command:
+    """Runs the module with a cache of its own."""
+
+    folder: Path
+    compiled: list[int]
+
+    def __call__(self, *flags: str) -> list[int]:
+        """Return how many kernels each compilation of a run has compiled."""
+        file = self.folder / "m.hlo"
+        file.write_text(MODULE)
+        self.compiled.clear()
+        assert cli.run(["--platform=Host", f"--cache={self.folder / 'cache'}", *flags, str(file)]) == 0
+        return list(self.compiled)
+
+
+@pytest.fixture
+def command(tmp_path: Path, chosen: None, monkeypatch: pytest.MonkeyPatch) -> _Command:
+    first, command = compile_module._compile_missing, _Command(tmp_path, [])  # pyright: ignore[reportPrivateUsage]
+
+    def counted(ctx: PassContext, requests: Any) -> Any:
+        command.compiled.append(len(requests))
+        return first(ctx, requests)
+
+    monkeypatch.setattr(compile_module, "_compile_missing", counted)
+    monkeypatch.setattr(KernelCache, "open", _CACHES[0])
+    monkeypatch.setattr(executable_cache, "open_for", _CACHES[1])
+    return command
+
+
+def test_a_second_run_compiles_nothing(command: _Command) -> None:
+    assert command() == [3]
+    assert command() == [], "the whole executable is found"
+    _damage(command.folder, "executables")
+    assert command() == [0], "each of the kernels is found"
+    _damage(command.folder, "executables", "kernels")
+    assert command() == [3]
 
 
 def _damage(folder: Path, *kinds: str) -> None:
@@ -142,13 +160,13 @@ def _damage(folder: Path, *kinds: str) -> None:
         file.write_bytes(b"damaged")
 
 
-def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
-    assert _run(tmp_path) == "3 compiled"
-    assert _run(tmp_path, "--target=v100") == "3 compiled"
-    assert _run(tmp_path, "--xla_backend_optimization_level=1") == "3 compiled"
-    assert _run(tmp_path, "--disable_kernel_passes=cse") == "3 compiled"
-    assert _run(tmp_path, "--cache=off") == "3 compiled"
-    assert _run(tmp_path) == ""
+def test_other_targets_and_levels_have_other_kernels(command: _Command) -> None:
+    assert command() == [3]
+    assert command("--target=v100") == [3]
+    assert command("--xla_backend_optimization_level=1") == [3]
+    assert command("--disable_kernel_passes=cse") == [3]
+    assert command("--cache=off") == [3]
+    assert command() == []
 
 
 def _other_value(field: dataclasses.Field[Any]) -> object:
@@ -206,10 +224,10 @@ def test_another_module_another_executable() -> None:
     assert key_of(PassContext(preset("h100"), Options(seed=7, compile_processes=3)), hlo_run.parse(MODULE)) == keys[0]
 
 
-def test_who_watches_sees_everything(tmp_path: Path) -> None:
-    assert _run(tmp_path) == "3 compiled"
-    assert _run(tmp_path, "--v=1") == "3 compiled"
-    assert _run(tmp_path, f"--xla_dump_to={tmp_path / 'dump'}") == "3 compiled"
+def test_who_watches_sees_everything(command: _Command) -> None:
+    assert command() == [3]
+    assert command("--v=1") == [3]
+    assert command(f"--xla_dump_to={command.folder / 'dump'}") == [3]
 
 
 def test_a_new_directory_is_private(tmp_path: Path) -> None:

@@ -65,3 +65,14 @@ def test_commands_are_found() -> None:
     found = _COMMAND.findall(text)
     assert len(found) > 30
     assert sum(len(_FLAG.findall(arguments)) for _, arguments in found) > 30
+
+
+_SKIPS = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|importorskip)\(")
+
+
+def test_files_that_skip_tests_are_listed() -> None:
+    table = re.findall(r"^\| .* \| \d+ \| (.*) \|$", (ROOT / "docs" / "tests.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {name for names in table for name in re.findall(r"`([^`]+)`", names)}
+    tests = ROOT / "tests"
+    files = {str(path.relative_to(tests)) for path in tests.rglob("test_*.py") if _SKIPS.search(path.read_text(encoding="utf-8"))}
+    assert files == listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -87,6 +87,7 @@ PASSES_THAT_SHARE = {
 }
 
 
+@cache
 def _files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -116,17 +117,20 @@ def _layer(name: str) -> int:
     return found[0]
 
 
-def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield (dotted name, line) of everything a file imports, inside functions too; of our own the module."""
+@cache
+def _imports(path: Path) -> list[tuple[str, int]]:
+    """Return (dotted name, line) of everything a file imports, inside functions too; of our own the module."""
+    found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 ours = full.removeprefix("hlo_run.")
-                yield (full if ours in _modules() else node.module or ""), node.lineno
+                found.append((full if ours in _modules() else node.module or "", node.lineno))
+    return found
 
 
 def _violation(path: Path, name: str) -> str:

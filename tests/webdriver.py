@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 600
 
 
 def missing() -> str:

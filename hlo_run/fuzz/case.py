@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.artifact import Executable
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.execution.signatures import Signature
 from hlo_run.fuzz.arguments import DRAWS, draw_arguments, feeds_of, make_arguments
@@ -48,9 +49,20 @@ def mismatch(judge: str, differences: list[str], words: str = "wrong values", de
 class Case:
     """A parsed module with arguments. The reference runs when its result is first needed, once."""
 
-    def __init__(self, subject: Subject, module: HloModule, options: Options, draw: int | None = None) -> None:
-        """`draw` is an index of `DRAWS`; by default the generator's ranges, or an index by the seed. Raises HloRunError."""
+    def __init__(
+        self,
+        subject: Subject,
+        module: HloModule,
+        options: Options,
+        draw: int | None = None,
+        executables: dict[Options, Executable] | None = None,
+    ) -> None:
+        """`draw` is an index of `DRAWS`; by default the generator's ranges, or an index by the seed. Raises HloRunError.
+
+        `executables` are those of the module, by the options; judges add to them.
+        """
         self.subject, self.module, self.options = subject, module, options
+        self.executables: dict[Options, Executable] = {} if executables is None else executables
         self.claims = subject.made if draw is None else None
         if self.claims is not None:
             self.arguments: list[Any] = make_arguments(self.claims)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from hlo_run.artifact import Executable
 from hlo_run.errors import DeviceError, HloRunError, ParseError, Unsupported
 from hlo_run.execution.signatures import Signature, fold, signature_of
 from hlo_run.fuzz.arguments import DRAWS
@@ -56,13 +57,20 @@ def options_of(seed: int, verify: str = "every", engine: str = "auto") -> Option
     )
 
 
-def check(subject: Subject, options: Options, judges: Mapping[str, Judge], draw: int | None = None) -> Outcome:
+def check(
+    subject: Subject,
+    options: Options,
+    judges: Mapping[str, Judge],
+    draw: int | None = None,
+    executables: dict[Options, Executable] | None = None,
+) -> Outcome:
     """Ask each judge about a module; errors are returned as faults, never raised.
 
     `draw` is an index of `fuzz.arguments.DRAWS`: the arguments are drawn so, and the generator's predictions do not count.
+    `executables` are those of the module that earlier checks have made, by the options.
     """
     try:
-        case = Case(subject, parse(subject.text), options, draw)
+        case = Case(subject, parse(subject.text), options, draw, executables)
     except HloRunError as error:
         return Outcome.of(subject, [Fault(FAILED, signature_of(error), str(error))])
     try:
@@ -95,8 +103,9 @@ def check(subject: Subject, options: Options, judges: Mapping[str, Judge], draw:
 def check_every_draw(subject: Subject, options: Options, judges: Mapping[str, Judge]) -> Outcome:
     """Check a module with arguments of every kind in turn, until one shows a fault. Return the last outcome."""
     outcome = Outcome(subject, "left out")
+    executables: dict[Options, Executable] = {}
     for draw in range(len(DRAWS)):
-        outcome = check(subject, options, judges, draw)
+        outcome = check(subject, options, judges, draw, executables)
         if outcome.faults:
             break
     return outcome

@@ -14,6 +14,11 @@ _ASSEMBLED = 10
 
 
 def compiled(case: Case, options: Options) -> Executable:
-    """Return the executable. ptxas assembles the kernels of every tenth seed. Raises errors of the HloRunError family."""
-    context = PassContext(preset(options.target), options, assembles=case.subject.seed % _ASSEMBLED == 0)
-    return compile_module(context, case.module.clone())
+    """Return the executable, which is made once. ptxas assembles the kernels of every tenth seed.
+
+    Raises errors of the HloRunError family.
+    """
+    if options not in case.executables:
+        context = PassContext(preset(options.target), options, assembles=case.subject.seed % _ASSEMBLED == 0)
+        case.executables[options] = compile_module(context, case.module.clone())
+    return case.executables[options]

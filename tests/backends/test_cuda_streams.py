@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from clocks import Clock, TickingClock, use_clock
 from cuda_bench import array
 from fake_nccl import FakeNccl, Network
 from fake_streams import QueuedDriver
@@ -60,12 +61,11 @@ class _Process:
         binding: FakeNccl,
         connection: socket.socket,
         thunks: tuple[Thunk, ...],
-        wait_seconds: float,
     ) -> None:
         self.driver, self.binding = driver, binding
         main = driver.Stream()
         self.partners = Partners(Launch(2, number), {1 - number: connection}, 1 << 20)
-        self.device = SharedDevice(self.partners, 2, wait_seconds, Streams(self.driver, main))
+        self.device = SharedDevice(self.partners, 2, 5000, Streams(self.driver, main))
         self.memory = DeviceMemory(self.driver, main, "Stand-in")
         self.memory.settle = self.device.settle
         sizes = [BufferAllocation(place, X.slice.size_bytes, is_output=True) for place in range(5)]
@@ -80,19 +80,22 @@ class _Process:
         return sorted({*self.driver.floats(self.memory.address(array(place, "f32", (4, 2)).slice), 8).tolist()})
 
 
-def _processes(monkeypatch: pytest.MonkeyPatch, thunks: tuple[Thunk, ...], wait_seconds: float = 20.0) -> list[_Process]:
+_CLOCKS = ("backends.cuda.shared_device", "backends.exchange.patience")
+
+
+def _processes(monkeypatch: pytest.MonkeyPatch, thunks: tuple[Thunk, ...]) -> list[_Process]:
     """Return two processes whose runs have begun, without their thunks."""
     network, made = Network(), list[_Process]()
     for number, connection in enumerate(socket.socketpair()):
         driver = QueuedDriver()
         binding = FakeNccl(network, driver.view, driver.do)
         monkeypatch.setattr(shared_device, "load_nccl", lambda binding=binding: binding)
-        made.append(_Process(number, driver, binding, connection, thunks, wait_seconds))
+        made.append(_Process(number, driver, binding, connection, thunks))
     threads = [threading.Thread(target=process.device.begin, args=(process.program, 2, 1)) for process in made]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     for process in made:
         for stream in process.driver.streams:
             stream.steps.clear()
@@ -136,8 +139,9 @@ def test_a_collective_without_asynchronous_thunks_is_on_the_main_stream(monkeypa
 
 def test_a_partner_that_never_comes_is_found_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the collective, though the host went on after it."""
-    first, second = _processes(monkeypatch, _THUNKS, wait_seconds=0.1)
+    first, second = _processes(monkeypatch, _THUNKS)
     first.run.run()
+    use_clock(monkeypatch, TickingClock(1000), *_CLOCKS)
     with pytest.raises(DeviceError, match="device 0 waits for device 1, which did not arrive") as caught:
         first.device.settle()
     assert "%r: NCCL does not say which of its group {0,1} did not arrive" in caught.value.notes[-1]
@@ -149,18 +153,22 @@ def test_a_partner_that_never_comes_is_found_at_the_end(monkeypatch: pytest.Monk
 
 def test_time_until_the_own_stream_comes_to_a_collective_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel before the collective takes long: this device still computes, so it does not wait for a partner."""
-    first, second = _processes(monkeypatch, (_REDUCE,), wait_seconds=0.05)
+    first, second = _processes(monkeypatch, (_REDUCE,))
+    clock = Clock()
+    use_clock(monkeypatch, clock, *_CLOCKS)
     is_done = threading.Event()
     first.driver.do(77, "kernel", is_done.is_set)
     for process in (first, second):
         process.run.run()
     second.driver.work()
-    checks = iter(range(2000))
+    checks = iter(range(40))
 
     def check() -> None:
         number = next(checks)
-        assert first.partners.is_computing() or number > 1000
-        if number == 1000:
+        assert first.partners.is_computing() or number > 20
+        if number < 20:
+            clock.ahead += 10000.0
+        if number == 20:
             is_done.set()
 
     monkeypatch.setattr(shared_device, "_POLL_SECONDS", 0.0001)

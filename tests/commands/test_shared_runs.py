@@ -62,7 +62,7 @@ def test_two_processes_share_a_run(file: Path, capsys: pytest.CaptureFixture[str
             lines.append(line)
             assert line, "".join(lines)
         code = run(["--task_id=1", f"--address={line.split()[-1]}", *common, "m.hlo"])
-        text, messages = first.communicate(timeout=60)
+        text, messages = first.communicate()
     other_text, other_messages = capsys.readouterr()
     assert (first.returncode, code) == (0, 0), messages + other_messages
     assert "process 0 of 2: devices 0 to 1" in "".join(lines)

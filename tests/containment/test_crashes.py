@@ -176,6 +176,19 @@ llvm_ahead.compile_llvm = waiting
     assert "fneg" in (folder / "wrapped_negate.ll").read_text(encoding="utf-8")
 
 
+# Sets the limit when a loop begins, so no time of a machine counts.
+_LIMITS_LOOPS = """
+from hlo_run.containment.board import limited
+from hlo_run.reference.evaluate import control
+limits = []
+def begin(loop):
+    if not limits:
+        limits.append(limited(0.01))
+        limits[0].__enter__()
+control.check_limit = begin
+"""
+
+
 def test_a_loop_without_end_is_stopped_in_the_interpreter(tmp_path: Path) -> None:
     endless = """HloModule endless
 body { s = s32[] parameter(0)
@@ -185,10 +198,11 @@ cond { s = s32[] parameter(0)
 ENTRY e { p = s32[] parameter(0)
   ROOT w = s32[] while(p), condition=cond, body=body }
 """
-    files = _write(tmp_path, endless_hlo=endless)
-    done = hlo_run(tmp_path, "--platform=Interpreter", "--reference_platform=", "--timeout=0.3", files["endless_hlo"])
+    files = _write(tmp_path, endless_hlo=endless, limits_py=_LIMITS_LOOPS)
+    flags = ("--platform=Interpreter", "--reference_platform=", "--timeout=5000", f"--custom_calls={files['limits_py']}")
+    done = hlo_run(tmp_path, *flags, files["endless_hlo"])
     assert done.returncode == 5
-    assert "took longer than --timeout=0.3 s, in the run on Interpreter" in done.stderr
+    assert "took longer than --timeout=5000 s, in the run on Interpreter" in done.stderr
 
 
 def test_a_loop_without_end_is_stopped_in_the_reference(tmp_path: Path) -> None:
@@ -203,10 +217,11 @@ ENTRY e { z = s32[1] constant({0})
   i = (s32[1]) tuple(z)
   ROOT w = (s32[1]) while(i), condition=cond, body=body }
 """
-    files = _write(tmp_path, endless_hlo=endless)
-    done = hlo_run(tmp_path, "--platform=Host", "--timeout=0.6", files["endless_hlo"])
+    files = _write(tmp_path, endless_hlo=endless, limits_py=_LIMITS_LOOPS)
+    flags = ("--platform=Host", "--timeout=5000", f"--custom_calls={files['limits_py']}")
+    done = hlo_run(tmp_path, *flags, files["endless_hlo"])
     assert done.returncode == 5
-    assert "took longer than --timeout=0.6 s, in the run on Interpreter" in done.stderr
+    assert "took longer than --timeout=5000 s, in the run on Interpreter" in done.stderr
 
 
 def test_the_reproducer_has_what_was_read_from_stdin(tmp_path: Path) -> None:

@@ -81,17 +81,6 @@ def test_output_and_reports_do_not_depend_on_the_number_of_jobs(tmp_path: Path) 
     assert json.loads(str(found[0][6])) == report
 
 
-def test_golden_directories_do_not_depend_on_the_number_of_jobs(tmp_path: Path) -> None:
-    files = _write(tmp_path / "modules", *[NEGATE] * 5)
-    folders = [tmp_path / f"goldens{jobs}" for jobs in (1, 3)]
-    for jobs, folder in zip((1, 3), folders, strict=True):
-        done = hlo_run(tmp_path, f"--jobs={jobs}", f"--golden_dir={folder}", "--update_goldens", *files)
-        assert done.returncode == 0
-    texts = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.txt")} for folder in folders]
-    assert len({path.parts[0] for path in texts[0]}) == 5
-    assert texts[0] == texts[1]
-
-
 def test_a_file_that_is_finished_early_is_printed_in_its_place_and_recorded_at_once(tmp_path: Path) -> None:
     files = _write(tmp_path / "modules", NEGATE, ABS)
     os.mkfifo(tmp_path / "pipe")
@@ -103,16 +92,16 @@ def test_a_file_that_is_finished_early_is_printed_in_its_place_and_recorded_at_o
 
 
 def test_files_that_crash_do_not_end_the_others(tmp_path: Path) -> None:
-    files = _write(tmp_path / "modules", NEGATE, ABS, NEGATE, NEGATE, ABS)
+    files = _write(tmp_path / "modules", NEGATE, ABS, NEGATE)
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
     flags = ("--platform=Host", "--jobs=2", f"--custom_calls={tmp_path / 'dies.py'}", f"--report_json={tmp_path / 'json'}")
     done = hlo_run(tmp_path, *flags, *files)
     assert done.returncode == 70
     report = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
-    assert [file["outcome"] for file in report["files"]] == ["error", "passed", "error", "error", "passed"]
-    assert [bucket["files"] for bucket in report["buckets"]] == [[files[0], files[2], files[3]]]
-    assert len(reproducers(tmp_path)) == 3
-    assert "3 failures in 1 bucket:" in done.stderr
+    assert [file["outcome"] for file in report["files"]] == ["error", "passed", "error"]
+    assert [bucket["files"] for bucket in report["buckets"]] == [[files[0], files[2]]]
+    assert len(reproducers(tmp_path)) == 2
+    assert "2 failures in 1 bucket:" in done.stderr
 
 
 def test_bad_flags_are_said_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ NEGATE = "HloModule m\nENTRY e { p = s4[4] parameter(0)\n ROOT n = s4[4] negate(
 
 @pytest.fixture
 def xla() -> Iterator[XlaCpu]:
-    with XlaCpu() as found:
+    with XlaCpu(5000.0) as found:
         yield found
 
 

@@ -72,7 +72,7 @@ def test_xla_fails_as_the_page_says(name: str) -> None:
         except UsageError as missing:
             pytest.skip(missing.message)
     text = (DOCS / "findings" / f"{name}.hlo").read_text(encoding="utf-8")
-    judges = Judges([judge])
+    judges = Judges([judge], 5000.0)
     try:
         outcome = check_every_draw(Subject(0, text), options_of(0), judges.all)
     finally:
@@ -84,6 +84,6 @@ def test_xla_fails_as_the_page_says(name: str) -> None:
 def test_the_conversion_crashes_on_an_alias() -> None:
     _needs("jaxlib")
     text = (DOCS / "findings" / "alias_of_tuple_element.hlo").read_text(encoding="utf-8")
-    with XlaCpu() as xla:
+    with XlaCpu(5000.0) as xla:
         answer = xla.run(text, list(flat(draw_arguments(parse(text), 0, 0))))
     assert (answer.problem, "return_shape->IsTuple()" in answer.message) == ("crash", True)

@@ -141,7 +141,7 @@ def test_open_values_are_not_compared_with_xla(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("text", [MODULE, FUSED])
 def test_real_xla_cpu_agrees(text: str) -> None:
     pytest.importorskip("jaxlib")
-    judges = Judges(["xla-cpu"])
+    judges = Judges(["xla-cpu"], 5000.0)
     try:
         assert _check(text, judges.all).kind == "ok"
     finally:
@@ -197,7 +197,7 @@ def test_real_xla_gpu_agrees() -> None:
         find_plugin()
     except UsageError as missing:
         pytest.skip(missing.message)
-    assert _check(FUSED, Judges(["xla-gpu-compile"]).all).kind == "ok"
+    assert _check(FUSED, Judges(["xla-gpu-compile"], 5000.0).all).kind == "ok"
 
 
 def test_a_compiler_that_does_not_end(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.target import preset
 
 _CONTEXT = multiprocessing.get_context("fork")
-_SECONDS_TO_WAIT = 60.0
+_SECONDS_TO_WAIT = 600.0
 CHAIN = """HloModule chain, is_scheduled=true
 ENTRY e {
   p = f32[3,40] parameter(0)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from clocks import Clock, use_clock
 from msgspec.structs import replace
 
 from hlo_run.errors import DeviceError, HloRunError, ParseError, UsageError
@@ -40,6 +41,8 @@ from hlo_run.processes.secret import proof
 
 _MANY = 1 << 20
 _SECRET = b"known to all processes"
+# Longer than any machine needs for what a test awaits.
+_LONG = 5000.0
 
 
 class Place:
@@ -57,11 +60,11 @@ class Place:
             self._known.set()
 
     def address(self) -> str:
-        assert self._known.wait(10)
+        assert self._known.wait(_LONG)
         return self._text
 
 
-def _meet(place: Place, count: int, number: int, file: int = 0, seconds: float = 10.0, secret: bytes = _SECRET) -> Met:
+def _meet(place: Place, count: int, number: int, file: int = 0, seconds: float = _LONG, secret: bytes = _SECRET) -> Met:
     address = place.address() if number else "127.0.0.1:0"
     return meet(Meeting(Launch(count, number, address), seconds, secret, file), place.say)
 
@@ -90,7 +93,7 @@ def _together(*works: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     return found
 
 
@@ -99,7 +102,7 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
     has_called = threading.Event()
 
     def stranger() -> str:
-        with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+        with socket.create_connection(split_address(place.address())) as connection:
             has_called.set()
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             try:
@@ -108,7 +111,7 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
                 return "closed"
 
     def partners(number: int) -> list[int]:
-        assert not number or has_called.wait(10), "process 0 listens until all have come"
+        assert not number or has_called.wait(_LONG), "process 0 listens until all have come"
         mine = Partners(Launch(3, number), _meet(place, 3, number).connections, _MANY)
         mine.start()
         for other in mine.others:
@@ -144,7 +147,7 @@ def test_processes_with_another_count_are_all_refused_at_once() -> None:
             second_is_done.set()
 
     def third() -> Met:
-        assert second_is_done.wait(10)
+        assert second_is_done.wait(_LONG)
         return _meet(place, 3, 2)
 
     found = _together(lambda: _meet(place, 2, 0), second, third)
@@ -157,7 +160,7 @@ def test_processes_with_another_count_are_all_refused_at_once() -> None:
 def test_a_process_that_fails_before_the_meeting_tells_the_others(number: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    meetings = [Meeting(Launch(3, each, address), 20, _SECRET) for each in range(3)]
+    meetings = [Meeting(Launch(3, each, address), _LONG, _SECRET) for each in range(3)]
     works: list[Callable[[], Any]] = [lambda meeting=meeting: meet(meeting, print) for meeting in meetings]
     works[number] = lambda: tell_failure(Launch(3, number, address), _SECRET, ParseError("no module"), print)
     found = _together(*works)
@@ -169,7 +172,8 @@ def test_a_process_that_fails_before_the_meeting_tells_the_others(number: int) -
 def test_processes_agree() -> None:
     both = _met(0, 1)
     ready = [_ready(), _ready(file="./m.hlo", flags=("--b=1",))]
-    assert _together(*(lambda met=met, own=own: met.agree(own, 10) for met, own in zip(both, ready, strict=True))) == [None] * 2
+    found = _together(*(lambda met=met, own=own: met.agree(own, _LONG) for met, own in zip(both, ready, strict=True)))
+    assert found == [None] * 2
     for met in both:
         met.close(None)
 
@@ -189,7 +193,7 @@ def test_processes_agree() -> None:
 def test_processes_that_do_not_agree_end_with_the_same_words(changes: dict[str, Any], message: str) -> None:
     many = _met(0, 1, 2)
     ready = [_ready(), _ready(**changes), _ready()]
-    found = _together(*(lambda met=met, own=own: met.agree(own, 10) for met, own in zip(many, ready, strict=True)))
+    found = _together(*(lambda met=met, own=own: met.agree(own, _LONG) for met, own in zip(many, ready, strict=True)))
     assert {type(error) for error in found} == {UsageError}
     assert {error.message.startswith(message) for error in found} == {True}, found[0].message
     for met in many:
@@ -200,13 +204,13 @@ def test_a_process_that_fails_or_ends_while_it_compiles_ends_the_others() -> Non
     first, second = _met(0, 1)
     second.close(MemoryError())
     with pytest.raises(DeviceError, match="process 1: out of memory"):
-        first.agree(_ready(), 10)
+        first.agree(_ready(), _LONG)
     assert first.cause == Farewell(5, 1, "out of memory")
     first.close(None)
     first, second = _met(0, 1)
     second.connections[0].close()
     with pytest.raises(DeviceError, match=r"process 1 \(device 1\) ended before the run began"):
-        first.agree(_ready(), 10)
+        first.agree(_ready(), _LONG)
     first.close(None)
     first, second = _met(0, 1)
     with pytest.raises(DeviceError, match=r"process 1 \(device 1\) did not compile the module within 0.1 s"):
@@ -215,9 +219,32 @@ def test_a_process_that_fails_or_ends_while_it_compiles_ends_the_others() -> Non
     second.close(None)
 
 
-def test_a_process_with_another_secret_is_refused_and_refuses() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of a meeting, which does not say meanwhile whom it awaits. A test ends the meeting with `_too_late`."""
+    clock = Clock()
+    use_clock(monkeypatch, clock, "processes.rendezvous")
+    monkeypatch.setattr(rendezvous, "_TELL_SECONDS", _LONG)
+    return clock
+
+
+def _too_late(clock: Clock, place: Place) -> None:
+    """Let the time of a meeting pass, and wake process 0, which then sees that it has."""
+    clock.ahead += 2 * _LONG
+    with pytest.raises(UsageError):
+        _meet(place, 2, 1, secret=b"known to nobody else")
+
+
+def test_a_process_with_another_secret_is_refused_and_refuses(clock: Clock) -> None:
     place = Place()
-    first, second = _together(lambda: _meet(place, 2, 0, seconds=0.5), lambda: _meet(place, 2, 1, secret=b"known to nobody else"))
+
+    def wrong() -> Any:
+        try:
+            return _meet(place, 2, 1, secret=b"known to nobody else")
+        finally:
+            _too_late(clock, place)
+
+    first, second = _together(lambda: _meet(place, 2, 0), wrong)
     assert isinstance(second, UsageError)
     assert "does not know the secret of process 1" in second.message
     assert isinstance(first, DeviceError)
@@ -226,7 +253,7 @@ def test_a_process_with_another_secret_is_refused_and_refuses() -> None:
     assert place.said[1:] == [f"process 0 {first.notes[0]}"]
 
 
-def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
+def test_a_proof_does_not_serve_twice_nor_for_the_other_side(clock: Clock) -> None:
     """A stranger sends the proof of an earlier run, with its number, and the listener's own proof."""
     place = Place()
     introduction = Introduction(2, 1, 0, 1)
@@ -235,7 +262,7 @@ def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
     def stranger() -> list[str]:
         reasons: list[str] = []
         for number in range(3):
-            with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+            with socket.create_connection(split_address(place.address())) as connection:
                 send(connection, Greeting(MAGIC, b"a" * 32))
                 challenge = receive(connection, _MANY, 0)[0]
                 assert isinstance(challenge, Challenge)
@@ -243,9 +270,10 @@ def test_a_proof_does_not_serve_twice_nor_for_the_other_side() -> None:
                 answer = receive(connection, _MANY, 0)[0]
                 assert isinstance(answer, Refusal)
                 reasons.append(answer.reason)
+        _too_late(clock, place)
         return reasons
 
-    found = _together(stranger, lambda: _meet(place, 2, 0, seconds=0.5))
+    found = _together(stranger, lambda: _meet(place, 2, 0))
     assert found[0] == ["it does not know the secret of this run"] * 3
     assert isinstance(found[1], DeviceError)
 
@@ -255,7 +283,7 @@ def test_a_process_that_ends_while_others_are_awaited_is_named(monkeypatch: pyte
     place = Place()
 
     def second() -> None:
-        with socket.create_connection(split_address(place.address()), timeout=10) as connection:
+        with socket.create_connection(split_address(place.address())) as connection:
             send(connection, Greeting(MAGIC, b"a" * 32))
             challenge = receive(connection, _MANY, 0)[0]
             assert isinstance(challenge, Challenge)
@@ -263,7 +291,7 @@ def test_a_process_that_ends_while_others_are_awaited_is_named(monkeypatch: pyte
             nonces = b"a" * 32, challenge.nonce
             send(connection, Hello(introduction, proof(_SECRET, "caller", nonces, introduction_bytes(introduction))))
 
-    first, _ = _together(lambda: _meet(place, 3, 0, seconds=20), second)
+    first, _ = _together(lambda: _meet(place, 3, 0), second)
     assert isinstance(first, DeviceError)
     assert first.message == "process 1 (device 1) ended before all processes had come"
 
@@ -330,7 +358,7 @@ def test_a_deadline_is_that_of_the_whole_message() -> None:
     with pytest.raises(TimeoutError):
         receive(there, _MANY, 3, deadline=time.monotonic())
     parts: list[None] = []
-    receive(there, _MANY, 3, time.monotonic() + 20, lambda: parts.append(None))
+    receive(there, _MANY, 3, time.monotonic() + _LONG, lambda: parts.append(None))
     assert parts
     here.close()
     there.close()

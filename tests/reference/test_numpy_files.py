@@ -9,6 +9,7 @@ import struct
 import tracemalloc
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,39 +47,46 @@ def _encrypted() -> bytes:
     return bytes(data)
 
 
-_BOMB = _npy(_HEADER.replace("(2,)", "(33554432,)"), bytes(128 << 20))
-HOSTILE: dict[str, tuple[bytes, str]] = {
-    "a bomb of another shape": (_zip(_BOMB, method=zipfile.ZIP_DEFLATED), r"is f32\[33554432\], parameter 0 is f32\[2\]"),
-    "a bomb behind the array": (_zip(_npy() + bytes(64 << 20), method=zipfile.ZIP_DEFLATED), "is damaged: it has 67108872 bytes"),
+def _bomb() -> bytes:
+    return _zip(_npy(_HEADER.replace("(2,)", "(4194304,)"), bytes(16 << 20)), method=zipfile.ZIP_DEFLATED)
+
+
+# Files are made by their tests: every process of a run imports this module.
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a bomb of another shape": (_bomb, r"is f32\[4194304\], parameter 0 is f32\[2\]"),
+    "a bomb behind the array": (
+        lambda: _zip(_npy() + bytes(16 << 20), method=zipfile.ZIP_DEFLATED),
+        "is damaged: it has 16777224 bytes",
+    ),
     "a name that is a bomb": (
-        _zip(_npy(_HEADER.replace("<f4", "<U9999999").replace("(2,)", "()"), bytes(39999996)), "arg0.dtype.npy", 8),
+        lambda: _zip(_npy(_HEADER.replace("<f4", "<U1999999").replace("(2,)", "()"), bytes(7999996)), "arg0.dtype.npy", 8),
         "has no arg0",
     ),
-    "a huge shape": (_zip(_npy(_HEADER.replace("(2,)", "(1099511627776,)"))), r"is f32\[1099511627776\]"),
-    "a shape beyond 64 bits": (_zip(_npy(_HEADER.replace("(2,)", "(1180591620717411303424,)"))), "or is damaged"),
-    "negative dimensions": (_zip(_npy(_HEADER.replace("(2,)", "(-1, -2)"))), "or is damaged"),
-    "bool dimensions": (_zip(_npy(_HEADER.replace("(2,)", "(True, 2)"))), "or is damaged"),
-    "a long header": (_zip(_npy(size=60000)), "its header has 60000 bytes"),
-    "a header of 4 GiB": (_zip(_npy(version=(2, 0), size=0xFFFFFFFF)), "its header has 4294967295 bytes"),
-    "a nested header": (_zip(_npy("(" * 3000 + ")" * 3000)), "its header has"),
-    "another nested header": (_zip(_npy("[" * 1500 + "]" * 1500)), "or is damaged"),
-    "code in the header": (_zip(_npy("__import__('os').abort()")), "or is damaged"),
-    "objects": (_zip(_npy(_HEADER.replace("<f4", "|O"))), "holds Python objects"),
-    "version 3": (_zip(_npy(version=(3, 0))), "version of the format"),
-    "no elements": (_zip(_npy(elements=b"")), "is damaged: it has 0 bytes"),
-    "the same name twice": (_zip(_npy(), times=2), "two members with the same name"),
-    "an encrypted member": (_encrypted(), "packed in a way that numpy does not use"),
-    "bzip2": (_zip(_npy(), method=zipfile.ZIP_BZIP2), "packed in a way that numpy does not use"),
-    "another name": (_zip(_npy(), "arg²"), "has no arg0"),
-    "a long number": (_zip(_npy(), "arg" + "9" * 5000 + ".npy"), "has no arg0"),
-    "a path": (_zip(_npy(), "../../arg0.npy"), "has no arg0"),
+    "a huge shape": (lambda: _zip(_npy(_HEADER.replace("(2,)", "(1099511627776,)"))), r"is f32\[1099511627776\]"),
+    "a shape beyond 64 bits": (lambda: _zip(_npy(_HEADER.replace("(2,)", "(1180591620717411303424,)"))), "or is damaged"),
+    "negative dimensions": (lambda: _zip(_npy(_HEADER.replace("(2,)", "(-1, -2)"))), "or is damaged"),
+    "bool dimensions": (lambda: _zip(_npy(_HEADER.replace("(2,)", "(True, 2)"))), "or is damaged"),
+    "a long header": (lambda: _zip(_npy(size=60000)), "its header has 60000 bytes"),
+    "a header of 4 GiB": (lambda: _zip(_npy(version=(2, 0), size=0xFFFFFFFF)), "its header has 4294967295 bytes"),
+    "a nested header": (lambda: _zip(_npy("(" * 3000 + ")" * 3000)), "its header has"),
+    "another nested header": (lambda: _zip(_npy("[" * 1500 + "]" * 1500)), "or is damaged"),
+    "code in the header": (lambda: _zip(_npy("__import__('os').abort()")), "or is damaged"),
+    "objects": (lambda: _zip(_npy(_HEADER.replace("<f4", "|O"))), "holds Python objects"),
+    "version 3": (lambda: _zip(_npy(version=(3, 0))), "version of the format"),
+    "no elements": (lambda: _zip(_npy(elements=b"")), "is damaged: it has 0 bytes"),
+    "the same name twice": (lambda: _zip(_npy(), times=2), "two members with the same name"),
+    "an encrypted member": (_encrypted, "packed in a way that numpy does not use"),
+    "bzip2": (lambda: _zip(_npy(), method=zipfile.ZIP_BZIP2), "packed in a way that numpy does not use"),
+    "another name": (lambda: _zip(_npy(), "arg²"), "has no arg0"),
+    "a long number": (lambda: _zip(_npy(), "arg" + "9" * 5000 + ".npy"), "has no arg0"),
+    "a path": (lambda: _zip(_npy(), "../../arg0.npy"), "has no arg0"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused_with_little_memory(name: str, tmp_path: Path) -> None:
     data, message = HOSTILE[name]
-    (tmp_path / "x.npz").write_bytes(data)
+    (tmp_path / "x.npz").write_bytes(data())
     tracemalloc.start()
     try:
         with pytest.raises(UsageError) as caught:
@@ -93,8 +101,8 @@ def test_hostile_files_are_refused_with_little_memory(name: str, tmp_path: Path)
 
 
 def test_infeeds_are_compared_with_the_shapes_of_the_module(tmp_path: Path) -> None:
-    (tmp_path / "x.npz").write_bytes(_zip(_BOMB, method=zipfile.ZIP_DEFLATED))
-    with pytest.raises(UsageError, match=r"is f32\[33554432\], args of the module take f32\[2\]"):
+    (tmp_path / "x.npz").write_bytes(_bomb())
+    with pytest.raises(UsageError, match=r"is f32\[4194304\], args of the module take f32\[2\]"):
         read_arrays(str(tmp_path / "x.npz"), "arg", [F32])
     (tmp_path / "x.npz").write_bytes(_zip(_npy()))
     assert [array.tolist() for array in read_arrays(str(tmp_path / "x.npz"), "arg", [F32])] == [[0, 0]]

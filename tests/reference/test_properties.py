@@ -14,7 +14,6 @@ from reference_running import Array, apply, run
 
 # scipy has no type stubs.
 fft: Any = importlib.import_module("scipy.fft")
-signal: Any = importlib.import_module("scipy.signal")
 special: Any = importlib.import_module("scipy.special")
 
 SEEDS = st.integers(0, 2**31)
@@ -76,7 +75,7 @@ def test_inverse_fft_undoes_fft() -> None:
 
 
 def slow_convolution(x: Array, kernel: Array, strides: list[int], low: list[int], gaps: list[int], groups: int) -> Array:
-    """Correlate [batch, rows, columns, in] with [rows, columns, in / groups, out] by scipy, plane by plane."""
+    """Correlate [batch, rows, columns, in] with [rows, columns, in / groups, out], plane by plane."""
     planes: list[Array] = []
     for out in range(kernel.shape[-1]):
         group = out // (kernel.shape[-1] // groups)
@@ -85,7 +84,8 @@ def slow_convolution(x: Array, kernel: Array, strides: list[int], low: list[int]
             window = np.zeros([(size - 1) * gap + 1 for size, gap in zip(kernel.shape[:2], gaps, strict=True)])
             window[:: gaps[0], :: gaps[1]] = kernel[:, :, feature, out]
             source = np.pad(x[..., group * kernel.shape[-2] + feature], [(0, 0), *((pad, pad) for pad in low)])
-            total = total + np.stack([signal.correlate(plane, window, "valid", "direct") for plane in source])
+            places = np.lib.stride_tricks.sliding_window_view(source, window.shape, (1, 2))
+            total = total + np.sum(places * window, axis=(3, 4))
         planes.append(np.asarray(total)[:, :: strides[0], :: strides[1]])
     return np.stack(planes, axis=-1)
 

@@ -29,8 +29,13 @@ ENTRY e {
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_of_a_run_holds_every_part(tmp_path: Path) -> None:
-    text = write_page(tmp_path).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run that agrees."""
+    return write_page(tmp_path_factory.mktemp("page")).read_text(encoding="utf-8")
+
+
+def test_the_page_of_a_run_holds_every_part(text: str) -> None:
     page = Page(text)
     assert list(page.parts) == ["verdict", "passes", "graphs", "kernels", "memory", "profile"]
     verdict = page.parts["verdict"]
@@ -47,8 +52,8 @@ def test_the_page_of_a_run_holds_every_part(tmp_path: Path) -> None:
     assert references(text) == []
 
 
-def test_a_pass_that_changed_something_has_its_lines(tmp_path: Path) -> None:
-    page = Page(write_page(tmp_path).read_text(encoding="utf-8"))
+def test_a_pass_that_changed_something_has_its_lines(text: str) -> None:
+    page = Page(text)
     number = next(v["data-diff"] for tag, v in page.tags if tag == "button" and "data-diff" in v)
     for _, _, gone, come, above in page.data[f"diff-{number}"]["changes"]:
         assert gone != come
@@ -58,8 +63,8 @@ def test_a_pass_that_changed_something_has_its_lines(tmp_path: Path) -> None:
     assert len(rows) == sum(v.get("class") == "changed" for tag, v in page.tags if tag == "span")
 
 
-def test_the_graph_after_fusion_has_kernels_with_bytes_time_and_emitter(tmp_path: Path) -> None:
-    page = Page(write_page(tmp_path).read_text(encoding="utf-8"))
+def test_the_graph_after_fusion_has_kernels_with_bytes_time_and_emitter(text: str) -> None:
+    page = Page(text)
     before, after = page.data["graphs"]["before"][0]["nodes"], page.data["graphs"]["after"][0]["nodes"]
     assert {"tanh", "reduce", "transpose"} <= {node[1] for node in before}
     kernels = {node[0]: node for node in after if node[1] == "fusion"}
@@ -74,8 +79,8 @@ def test_the_graph_after_fusion_has_kernels_with_bytes_time_and_emitter(tmp_path
             assert all(nodes[operand][5] < node[5] for operand in node[4]), "operands are in layers above"
 
 
-def test_lines_of_the_texts_belong_together(tmp_path: Path) -> None:
-    page = Page(write_page(tmp_path).read_text(encoding="utf-8"))
+def test_lines_of_the_texts_belong_together(text: str) -> None:
+    page = Page(text)
     kernel = next(data for name, data in page.data.items() if name.startswith("kernel-") and "reduce" in data["name"])
     panes = {pane["title"]: pane for pane in kernel["panes"]}
     assert list(panes) == ["HLO", "Kernel IR", "LLVM IR, optimised", "PTX"]
@@ -108,8 +113,8 @@ def test_a_mismatch_has_a_heat_map(tmp_path: Path) -> None:
     assert "{8,4}" in page.parts["differences"]
 
 
-def test_memory_has_its_peak(tmp_path: Path) -> None:
-    page = Page(write_page(tmp_path).read_text(encoding="utf-8"))
+def test_memory_has_its_peak(text: str) -> None:
+    page = Page(text)
     chart = page.data["memory"]
     assert f"Peak: {max(chart['live']):,} bytes" in page.parts["memory"]
     assert {chart["kinds"][box[2]] for box in chart["boxes"]} == {"parameter", "output", "temporary"}
@@ -132,8 +137,7 @@ def test_names_cannot_be_markup(tmp_path: Path) -> None:
     assert "alert(1)</script>" not in text
 
 
-def test_the_policy_allows_only_the_script_of_the_page(tmp_path: Path) -> None:
-    text = write_page(tmp_path).read_text(encoding="utf-8")
+def test_the_policy_allows_only_the_script_of_the_page(text: str) -> None:
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     assert script is not None
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()

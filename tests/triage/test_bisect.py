@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from clocks import Clock, use_clock
 
+from hlo_run.containment.progress import Progress
 from hlo_run.tool import run_tool
 from hlo_run.triage.bisect import optional_rows
 from hlo_run.triage.predicates import RunPredicate
@@ -162,15 +164,29 @@ def test_optional_rows_are_in_order_and_no_required_one() -> None:
     assert "fusion-wrapper" not in names
 
 
-# It sleeps, so that the other tests have the processor.
-_ENDLESS = _PLANT.replace("    apply(self, ctx, module)\n", "    import time\n    while True: time.sleep(1)\n")
+@pytest.fixture
+def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A row that never ends. When one begins to wait, the clock of the trials goes beyond their limit, so none takes long."""
+    begun, planted = tmp_path / "begun", tmp_path / "plant.py"
+    begun.touch()
+    waits = f"    import signal\n    with open({str(begun)!r}, 'a') as begun: begun.write('.')\n    signal.pause()\n"
+    planted.write_text(_PLANT.replace("    apply(self, ctx, module)\n", waits), encoding="utf-8")
+
+    class BegunClock(Clock):
+        def monotonic(self) -> float:
+            return super().monotonic() + 10_000 * begun.stat().st_size
+
+    def soon(_: Progress, seconds: float) -> float:
+        return min(seconds, 0.02)
+
+    use_clock(monkeypatch, BegunClock(), "triage.trials")
+    monkeypatch.setattr(Progress, "draw", soon)
+    return planted
 
 
-def test_a_row_that_never_ends_is_named(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planted = tmp_path / "plant.py"
-    planted.write_text(_ENDLESS, encoding="utf-8")
-    run = f"--run=hlo-run --platform=Host --xla_enable_hlo_passes_only=algsimp,cse --custom_calls={planted}"
-    assert run_tool(["bisect", str(file), run, "--jobs=1", "--trial_seconds=4"]) == 0
+def test_a_row_that_never_ends_is_named(file: Path, endless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = f"--run=hlo-run --platform=Host --xla_enable_hlo_passes_only=algsimp,cse --custom_calls={endless}"
+    assert run_tool(["bisect", str(file), run, "--jobs=1", "--trial_seconds=5000"]) == 0
     text = capsys.readouterr().out
     assert "failure: row 'cse': time-out:" in text
     assert "The failure names the row 'cse'; the whole pipeline without it does not fail." in text

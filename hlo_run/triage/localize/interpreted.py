@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from hlo_run.artifact import KernelThunk
+from hlo_run.artifact import Executable, KernelThunk
 from hlo_run.backends.host.stepper import Stepper, flattened
 from hlo_run.dialects.parse import parse_module
 from hlo_run.errors import HloRunError
@@ -37,11 +37,12 @@ def blame_by_interpreter(ctx: PassContext, made: Reproducer, options: Options, d
     dump if completing the dumps before it has shown that they are right; the sentence is empty if it is the culprit.
     """
     until = time.monotonic() + _SECONDS
+    trial = Trial(ctx, made, options)
     last = ""
     for dump in dumps:
         wrong = "wrong"
         try:
-            is_right = agrees_interpreted(ctx, made, options, dump, until)
+            is_right = trial.agrees(dump, until)
         except BadAccess as error:
             is_right, wrong = False, f"stops at {error}"
         except NotInterpreted as error:
@@ -68,22 +69,28 @@ def _after(row: str, end: str) -> str:
     )
 
 
-def agrees_interpreted(ctx: PassContext, made: Reproducer, options: Options, dump: KernelIr, until: float) -> bool:
-    """Run the reproducer with one kernel interpreted; True if it agrees with the reference."""
-    module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
-    reference = unscheduled(module)
-    expected = evaluate(reference, made.values, seed=MODULE_SEED)
-    with_kernel = replace(alone_context(ctx, made), replacements=replace(ctx.replacements, ir={}))
-    executable = compile_module(with_kernel, module)
-    stepper = Stepper(open_host(options), executable)
-    stepper.begin(made.values, MODULE_SEED, NO_FEEDS(0))
-    for step in flattened(stepper.steps):
-        if isinstance(step.thunk, KernelThunk) and step.thunk.kernel == dump.kernel:
-            _interpret(stepper, step.thunk, dump, until)
-        else:
-            stepper.run([step])
-    actual = stepper.read(executable.result)
-    return verdicts_of(options).of_module(reference, made.values, expected, actual).ok
+class Trial:
+    """A reproducer, compiled once without replaced IR, to run with one kernel interpreted."""
+
+    def __init__(self, ctx: PassContext, made: Reproducer, options: Options) -> None:
+        self._made, self._options = made, options
+        module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
+        self._reference = unscheduled(module)
+        self._expected = evaluate(self._reference, made.values, seed=MODULE_SEED)
+        with_kernel = replace(alone_context(ctx, made), replacements=replace(ctx.replacements, ir={}))
+        self._executable: Executable = compile_module(with_kernel, module)
+
+    def agrees(self, dump: KernelIr, until: float) -> bool:
+        """Run with the kernel of the dump interpreted; True if the result agrees with the reference."""
+        stepper = Stepper(open_host(self._options), self._executable)
+        stepper.begin(self._made.values, MODULE_SEED, NO_FEEDS(0))
+        for step in flattened(stepper.steps):
+            if isinstance(step.thunk, KernelThunk) and step.thunk.kernel == dump.kernel:
+                _interpret(stepper, step.thunk, dump, until)
+            else:
+                stepper.run([step])
+        actual = stepper.read(self._executable.result)
+        return verdicts_of(self._options).of_module(self._reference, self._made.values, self._expected, actual).ok
 
 
 def _interpret(stepper: Stepper, thunk: KernelThunk, dump: KernelIr, until: float) -> None:

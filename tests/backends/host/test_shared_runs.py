@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from clocks import TickingClock, use_clock
 
 from hlo_run import parse
 from hlo_run.artifact import Executable
@@ -99,14 +100,14 @@ def _connections(count: int) -> list[dict[int, socket.socket]]:
     return found
 
 
-def _shared(text: str, arguments: list[Value], count: int, times: int = 1, wait_seconds: float = 20) -> list[Value]:
+def _shared(text: str, arguments: list[Value], count: int, times: int = 1, wait_seconds: float = 600) -> list[Value]:
     """Run in `count` processes and return the results of each run; raises the error of process 0."""
     executable, grid = _compiled(text), DeviceGrid.of(parse(text))
     failures: dict[int, HloRunError] = {}
     results: list[Value] = []
 
     def process(number: int, connections: dict[int, socket.socket]) -> None:
-        partners = Partners(Launch(count, number), connections, most_bytes(executable, grid.size), 20)
+        partners = Partners(Launch(count, number), connections, most_bytes(executable, grid.size), 600)
         backend = HostBackend(wait_seconds=wait_seconds)
         try:
             if number:
@@ -122,7 +123,7 @@ def _shared(text: str, arguments: list[Value], count: int, times: int = 1, wait_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert failures.keys() in (set(), set(range(count))), "an error ends all processes"
     if failures:
         raise failures[0]
@@ -155,9 +156,10 @@ def test_a_device_of_the_same_process_that_does_not_arrive_is_named() -> None:
     assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
 
 
-def test_a_time_limit_says_who_waits() -> None:
+def test_a_time_limit_says_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     module = parse(ONE_LOOPS)
-    backend = HostBackend(timeout_seconds=0.3, engine="emulator")
+    use_clock(monkeypatch, TickingClock(), "backends.host.backend", "backends.host.machine", "backends.host.emulator.emulator")
+    backend = HostBackend(timeout_seconds=200, engine="emulator")
     with pytest.raises(DeviceError, match="time") as caught:
         run_on_grid(backend, _compiled(ONE_LOOPS), [np.ones(4, np.float32)] * 2, DeviceGrid.of(module))
     assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[-1]

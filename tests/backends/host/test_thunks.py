@@ -315,6 +315,6 @@ def test_ctrl_c_ends_native_code_that_never_returns(tmp_path: Path) -> None:
         while not process.stderr.readline().startswith("Running HLO module with runner Host"):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait() == 130
         assert "interrupted" in process.stderr.read()
     assert list((tmp_path / "temporary").iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.triage.localize.interpreted import agrees_interpreted, blame_by_interpreter
+from hlo_run.triage.localize.interpreted import Trial, blame_by_interpreter
 from hlo_run.triage.localize.kernel_rows import KernelDumps
 from hlo_run.triage.localize.reproducer import Reproducer
 
@@ -42,6 +43,7 @@ _MODULES = {
 }
 
 
+@cache
 def _compiled(text: str) -> tuple[PassContext, Reproducer, list[KernelIr]]:
     """Return the dumps of the module's only kernel, after every row that changed it."""
     ctx = PassContext(targets.preset(targets.DEFAULT_TARGET), Options())
@@ -60,8 +62,9 @@ def _compiled(text: str) -> tuple[PassContext, Reproducer, list[KernelIr]]:
 def test_every_row_is_right(name: str) -> None:
     ctx, made, dumps = _compiled(_MODULES[name])
     assert [dump.row for dump in dumps][-1] == "lower-to-llvm-gpu"
+    trial = Trial(ctx, made, Options())
     for dump in dumps:
-        assert agrees_interpreted(ctx, made, Options(), dump, time.monotonic() + 60), dump.row
+        assert trial.agrees(dump, time.monotonic() + 5000), dump.row
 
 
 def test_a_wrong_dump_is_named() -> None:
