@@ -233,9 +233,9 @@ def _work(cases: Iterable[tuple[int, Callable[[], Case]]], pipe: Connection, fol
 
 def _replace_ptxas() -> None:
     # ptxas takes longer than everything else together, and is another program.
-    from hlo_run.pipeline import kernels
+    from hlo_run.pipeline import ptxas_check
 
-    kernels.find_ptxas = _no_ptxas
+    ptxas_check.find_ptxas = _no_ptxas
 
 
 def _death(process: BaseProcess, fault: Path, waited: bool) -> str:

@@ -157,3 +157,9 @@ class _Silent:
 
     def xla_diff(self, diff: XlaDiff) -> None:
         """Print nothing."""
+
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print nothing."""
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print nothing."""
