@@ -63,7 +63,7 @@ def _read(option: DebugOption, value: str) -> str:
 
 def test_values_are_read_as_released_xla_reads_them() -> None:
     differing_values: list[tuple[str, str, str, str]] = []
-    for line in Path("tests/data/xla_flag_values.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+    for line in (Path(__file__).parent.parent / "data" / "xla_flag_values.tsv").read_text(encoding="utf-8").splitlines()[1:]:
         name, value, result = line.split("\t")
         option = debug_options()[name]
         ours = _read(option, value)
