@@ -22,8 +22,7 @@ import multiprocessing
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +37,7 @@ from hlo_run.backends import load_backend
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.errors import HloRunError, Mismatch
 from hlo_run.execution.arguments import OTHER_DRAWS, Arguments
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import Place, SilentConsole
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.values.literal import Literal
@@ -145,36 +144,6 @@ def _without_last(store: re.Match[str], entry: str, written: Sequence[tuple[int,
     return [*out, f"\t@%mutant_p0 {store['op']} \t[{store['address']}{store['offset'] or ''}], {store['value']};"]
 
 
-class Silent:
-    """A console that keeps nothing."""
-
-    def out(self, text: str) -> None:
-        """Drop a result."""
-
-    def artefact(self, text: str) -> None:
-        """Drop a stage."""
-
-    def out_bytes(self, data: bytes) -> None:
-        """Drop a binary result."""
-
-    def err(self, text: str) -> None:
-        """Drop a message."""
-
-    def error(self, error: HloRunError) -> None:
-        """Drop an error."""
-
-    def mismatch(self, findings: Any) -> None:
-        """Drop a report."""
-
-    def xla_diff(self, diff: Any) -> None:
-        """Drop a comparison with XLA."""
-
-    @contextmanager
-    def busy(self, what: str) -> Generator[None]:
-        """Show nothing."""
-        yield
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of one fault of one kernel."""
@@ -224,7 +193,7 @@ class Subject:
         """Return what a run with default flags says about an executable, and its message."""
         result = FileResult(self.module.name)
         arguments = Arguments(self.options, self.module, [], Place(0, 1))
-        execution = Execution(self.options, Silent(), self.module, arguments, Place(0, 1), result)
+        execution = Execution(self.options, SilentConsole(), self.module, arguments, Place(0, 1), result)
         try:
             execution.prepare()
             backend = open_backend("Host", self.options)

@@ -16,7 +16,7 @@ from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, bug_report
 from hlo_run.execution.arguments import MODULE_SEED
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import Place, SilentConsole
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
@@ -29,8 +29,7 @@ from hlo_run.triage.localize.found import Localized, unscheduled, verdicts_of
 from hlo_run.triage.localize.replay import Kind
 
 if TYPE_CHECKING:
-    from hlo_run.analysis.cost.side_by_side import XlaDiff
-    from hlo_run.reference.compare.findings import Findings
+    pass
 
 _RIGHT_ROWS = "every HLO row keeps the module's meaning"
 # A reproducer of a row is tried for so many seconds.
@@ -121,7 +120,7 @@ def _sum(found: Localized) -> str:
 
 def _differs(task: Task, options: Options, file: str) -> bool:
     """Run a file with these options, as a command line of its own but without output. True if the result differs."""
-    own = Task.of(options, Place(0, 1), FileResult(file), _Silent(), task.claim)
+    own = Task.of(options, Place(0, 1), FileResult(file), SilentConsole(), task.claim)
     try:
         run(own, load(own), reference_platform(options))
     except Mismatch:
@@ -129,37 +128,3 @@ def _differs(task: Task, options: Options, file: str) -> bool:
     except HloRunError:
         return False
     return False
-
-
-class _Silent:
-    """A console that prints nothing."""
-
-    def out(self, text: str) -> None:
-        """Print nothing."""
-
-    def artefact(self, text: str) -> None:
-        """Print nothing."""
-
-    def out_bytes(self, data: bytes) -> None:
-        """Print nothing."""
-
-    def record(self, line: str) -> None:
-        """Print nothing."""
-
-    def err(self, text: str) -> None:
-        """Print nothing."""
-
-    def error(self, error: HloRunError) -> None:
-        """Print nothing."""
-
-    def mismatch(self, findings: Findings) -> None:
-        """Print nothing."""
-
-    def xla_diff(self, diff: XlaDiff) -> None:
-        """Print nothing."""
-
-    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
-        """Print nothing."""
-
-    def difference(self, text: str, is_result: bool = True) -> None:
-        """Print nothing."""

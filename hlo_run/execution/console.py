@@ -60,6 +60,40 @@ class Console(Protocol):
         ...
 
 
+class SilentConsole:
+    """A console that prints nothing."""
+
+    def out(self, text: str) -> None:
+        """Print nothing."""
+
+    def artefact(self, text: str) -> None:
+        """Print nothing."""
+
+    def out_bytes(self, data: bytes) -> None:
+        """Print nothing."""
+
+    def record(self, line: str) -> None:
+        """Print nothing."""
+
+    def err(self, text: str) -> None:
+        """Print nothing."""
+
+    def error(self, error: HloRunError) -> None:
+        """Print nothing."""
+
+    def mismatch(self, findings: Findings) -> None:
+        """Print nothing."""
+
+    def xla_diff(self, diff: XlaDiff) -> None:
+        """Print nothing."""
+
+    def verdict(self, text: str, good: bool, is_result: bool = False) -> None:
+        """Print nothing."""
+
+    def difference(self, text: str, is_result: bool = True) -> None:
+        """Print nothing."""
+
+
 class Place(Struct, frozen=True):
     """The index of a file on the command line, from 0, and the number of files."""
 

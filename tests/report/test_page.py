@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -173,13 +172,6 @@ def test_a_saved_executable_has_its_ptx(tmp_path: Path) -> None:
     page = Page(out.read_text(encoding="utf-8"))
     assert list(page.parts) == ["verdict", "kernels"]
     assert any(".entry" in line for line in page.data["kernel-0"]["panes"][3]["lines"])
-
-
-def test_wheels_have_the_style_and_the_script() -> None:
-    files = {path.name for path in (ROOT / "hlo_run" / "report" / "static").iterdir()}
-    assert files == {"page.css", "page.js"}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["setuptools"]["package-data"]["hlo_run.report"] == ["static/*"]
 
 
 @pytest.mark.parametrize("size", [33, 1000])
