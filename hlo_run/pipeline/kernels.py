@@ -66,7 +66,7 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     run = _kernel_run(ctx, request.kernel)
     arguments = _entry_arguments(request)
     emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
-    return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS)
+    return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS, KERNEL_PIPELINE)
 
 
 def load_for_kernels(ctx: PassContext) -> None:
@@ -109,7 +109,7 @@ def _compile_dump(ctx: PassContext, given: KernelIr) -> Kernel:
     run = _kernel_run(ctx, given.kernel)
     run.resume(emitted, given.row)
     with _blaming(given.file):
-        return _finish(ctx, run, given.kernel, emitted, given.row)
+        return _finish(ctx, run, given.kernel, emitted, given.row, KERNEL_PIPELINE)
 
 
 def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
@@ -134,7 +134,7 @@ def _finish(
     kernel: str,
     emitted: EmittedKernel,
     done: str,
-    pipeline: tuple[KernelRow, ...] = KERNEL_PIPELINE,
+    pipeline: tuple[KernelRow, ...],
 ) -> Kernel:
     """Run the rows after the row `done`, then make LLVM IR and PTX. Steps before a replacement text are skipped."""
     launch = emitted.launch
