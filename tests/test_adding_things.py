@@ -5,14 +5,18 @@ An `Edit` is one place that whoever adds the thing touches. A toy that needs ano
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from hlo_run.cli import run
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hlo_run"
 
@@ -27,8 +31,35 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class End:
+    """How a command ended: its exit code and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def agrees(self) -> bool:
+        return self.returncode == 0 and "close enough" in self.stderr
+
+
+# A module and flags of hlo-run, or -c and a Python program.
+Command = tuple[str, ...]
+_ENDS_OF = """import contextlib, io, json, sys
+from hlo_run.cli import run
+ends = []
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = exec(words[1], {}) or 0 if words[0] == "-c" else run(words)
+    ends.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(ends))
+"""
+
+
+@dataclass(frozen=True)
 class Toy:
-    """A copy of the package, which `run` runs as `hlo-run` of its own."""
+    """A copy of the package, and commands that one process runs with it."""
 
     folder: Path
 
@@ -45,31 +76,54 @@ class Toy:
         assert edit.after + edit.new in text, f"{edit.file} has no line {edit.new!r} any more"
         path.write_text(text.replace(edit.after + edit.new, edit.after, 1))
 
-    def run(self, module: str, *flags: str) -> subprocess.CompletedProcess[str]:
-        file = self.folder / "toy.hlo"
-        file.write_text(module)
-        files = [] if "--list_passes" in flags else [str(file)]
-        return self._python("-m", "hlo_run", "--platform=Host", "--cache=off", *flags, *files)
-
-    def python(self, program: str) -> str:
-        done = self._python("-c", program)
-        return done.stdout + done.stderr
-
-    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", *arguments]
+    def run(self, *commands: Command) -> list[End]:
         environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.folder)}
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _ENDS_OF],
+            input=json.dumps([_words(command, self.folder) for command in commands]),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return [End(*end) for end in json.loads(done.stdout)]
+
+
+def _words(command: Command, folder: Path) -> list[str]:
+    if command[0] == "-c":
+        return list(command)
+    module, *flags = command
+    file = folder / f"{zlib.crc32(module.encode())}.hlo"
+    file.write_text(module)
+    return ["--platform=Host", "--cache=off", *flags, *([str(file)] if "--list_passes" not in flags else [])]
+
+
+def _as_it_is(capsys: pytest.CaptureFixture[str], folder: Path, *command: str) -> End:
+    """Run a command in this process, with the package as it is."""
+    code = run(_words(command, folder))
+    printed = capsys.readouterr()
+    return End(code, printed.out, printed.err)
+
+
+def _copy(folder: Path) -> Toy:
+    # Compiled files come along: they are those of files with the same time.
+    shutil.copytree(PACKAGE, folder / "hlo_run", copy_function=shutil.copy2)
+    return Toy(folder)
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Toy:
-    # Compiled files come along: they are those of files with the same time.
-    shutil.copytree(PACKAGE, tmp_path / "hlo_run", copy_function=shutil.copy2)
-    return Toy(tmp_path)
+    return _copy(tmp_path)
 
 
-def _agrees(done: subprocess.CompletedProcess[str]) -> bool:
-    return done.returncode == 0 and "close enough" in done.stderr
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
+    """All toys in one copy, since none knows of another, and the end of each of COMMANDS."""
+    toy = _copy(tmp_path_factory.mktemp("toys"))
+    toy.add(*ELEMENTWISE_OP, *PASS, *EMITTER, GPU, OLD_GPU, OLDER_GPU, *ARCHITECTURE)
+    return dict(zip(COMMANDS, toy.run(*COMMANDS.values()), strict=True))
 
 
 ELEMENTWISE_OP = (
@@ -100,20 +154,22 @@ ENTRY toy {
 """
 
 
-def test_an_elementwise_op_of_libdevice_is_three_rows(toy: Toy) -> None:
-    refused = toy.run(OP_MODULE)
-    assert refused.returncode == 3
-    toy.add(*ELEMENTWISE_OP)
+BUILD_OP = (
+    "from hlo_run import HloBuilder; b = HloBuilder('m'); p = b.parameter(0, 'f32[2]');"
+    "print(b.build(b.exponential_base_two(p)).entry.root)"
+)
+
+
+def test_an_elementwise_op_of_libdevice_is_three_rows(
+    ends: dict[str, End], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _as_it_is(capsys, tmp_path, OP_MODULE).returncode == 3
     assert len({edit.file for edit in ELEMENTWISE_OP}) == 3
-    done = toy.run(OP_MODULE, "--v=3")
-    assert _agrees(done), done.stderr
+    done = ends["op"]
+    assert done.agrees, done.stderr
     assert "fusion(%p), kind=kLoop" in done.stderr
-    built = toy.python(
-        "from hlo_run import HloBuilder; b = HloBuilder('m'); p = b.parameter(0, 'f32[2]');"
-        "print(b.build(b.exponential_base_two(p)).entry.root)"
-    )
-    assert "exponential-base-two(p" in built.replace("%", ""), built
-    wrong_type = toy.run(OP_MODULE.replace("f16", "s32"))
+    assert "exponential-base-two(p" in ends["op built"].stdout.replace("%", "")
+    wrong_type = ends["op of integers"]
     assert wrong_type.returncode == 3
     assert "does not support elements of type s32" in wrong_type.stderr
 
@@ -159,13 +215,11 @@ ENTRY toy {
 """
 
 
-def test_a_pass_is_its_file_and_its_row(toy: Toy) -> None:
-    toy.add(*PASS)
+def test_a_pass_is_its_file_and_its_row(ends: dict[str, End]) -> None:
     assert len({edit.file for edit in PASS}) == 2
-    staged = toy.run(PASS_MODULE, "--stage=toy-doubling")
-    assert "multiply(%p" in staged.stdout, staged.stderr
-    assert "toy-doubling" in toy.run(PASS_MODULE, "--list_passes").stdout
-    assert _agrees(toy.run(PASS_MODULE, "--check_each_pass"))
+    assert "multiply(%p" in ends["pass, stage"].stdout, ends["pass, stage"].stderr
+    assert "toy-doubling" in ends["pass, list"].stdout
+    assert ends["pass"].agrees, ends["pass"].stderr
 
 
 EMITTER = (
@@ -211,11 +265,10 @@ ENTRY toy {
 """
 
 
-def test_an_emitter_is_its_file_and_its_row(toy: Toy) -> None:
-    toy.add(*EMITTER)
+def test_an_emitter_is_its_file_and_its_row(ends: dict[str, End]) -> None:
     assert len({edit.file for edit in EMITTER}) == 2
-    assert "toy negation" in toy.run(EMITTER_MODULE, "--stage=fusion-analysis").stdout
-    assert _agrees(toy.run(EMITTER_MODULE))
+    assert "toy negation" in ends["emitter, stage"].stdout, ends["emitter, stage"].stderr
+    assert ends["emitter"].agrees, ends["emitter"].stderr
 
 
 SMALL_FLOAT = (
@@ -251,20 +304,23 @@ POLICIES = (
 )
 
 
-def test_a_small_float_is_its_definition_and_one_ir_type(toy: Toy) -> None:
+def test_a_small_float_is_its_definition_and_one_ir_type(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     """xDSL's float types are a closed set, all of which HLO has: one of them is taken out and put in again."""
     definition, ir_type = SMALL_FLOAT
     toy.take_out(definition)
     toy.take_out(ir_type)
-    assert toy.run(FLOAT_MODULE).returncode == 3
+    (without,) = toy.run((FLOAT_MODULE,))
+    assert without.returncode == 3
     toy.add(definition)
-    without_kernels = toy.run(FLOAT_MODULE)
+    (without_kernels,) = toy.run((FLOAT_MODULE,))
     assert without_kernels.returncode == 4
     assert "elements of type f8e3m4 in a kernel" in without_kernels.stderr
     toy.add(ir_type)
+    for edit in SMALL_FLOAT:
+        assert (toy.folder / "hlo_run" / edit.file).read_text() == (PACKAGE / edit.file).read_text()
     # Every rounding is kept: both sides then compute the same.
-    done = toy.run(FLOAT_MODULE, "--xla_allow_excess_precision=false")
-    assert _agrees(done), done.stderr
+    done = _as_it_is(capsys, toy.folder, FLOAT_MODULE, "--xla_allow_excess_precision=false")
+    assert done.agrees, done.stderr
 
 
 def test_no_other_file_names_a_small_float_to_say_what_it_is() -> None:
@@ -281,17 +337,19 @@ GPU = Edit(
 )
 
 
-def test_a_gpu_is_one_record(toy: Toy) -> None:
-    toy.add(GPU)
-    assert ".target sm_121" in toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
-    assert _agrees(toy.run(PASS_MODULE, "--target=toy"))
+def test_a_gpu_is_one_record(ends: dict[str, End]) -> None:
+    assert ".target sm_121" in ends["gpu, stage"].stdout, ends["gpu, stage"].stderr
+    assert ends["gpu"].agrees, ends["gpu"].stderr
 
 
-# LLVM knows it, the tables do not: it is older than the oldest of them.
-OLD_GPU = Edit(
-    "target.py",
-    GPU.after,
-    '        _spec("toy", "A toy", (6, 2), (2, 2048, 128), 1.4, 524288, 58000000000, 8000000000, (49152, 65536)),\n',
+# LLVM knows these, the tables do not: they are older than the oldest of them. One of the two gets the rows of an architecture.
+OLD_GPU, OLDER_GPU = (
+    Edit(
+        "target.py",
+        GPU.after,
+        f'        _spec("{name}", "Toy", {capability}, (2, 2048, 128), 1.4, 524288, 58000000000, 8000000000, (49152, 65536)),\n',
+    )
+    for name, capability in (("old", (6, 2)), ("older", (5, 3)))
 )
 ARCHITECTURE = (
     Edit("codegen/llvm/nvptx.py", "_PTX_VERSION_OF_SM = {\n", "    62: 86,\n"),
@@ -299,17 +357,33 @@ ARCHITECTURE = (
 )
 CYCLES = (
     "from hlo_run.analysis.cost.op_cycles import cycles_per_element; from hlo_run.target import preset;"
-    "print(cycles_per_element('add', 'f32', preset('toy')))"
+    "print(*(cycles_per_element('add', 'f32', preset(name)) for name in ('old', 'older')))"
 )
 
 
-def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(toy: Toy) -> None:
-    toy.add(OLD_GPU)
-    assert ".target sm_62" not in toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
-    assert toy.python(CYCLES) != "5\n"
-    toy.add(*ARCHITECTURE)
+def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(ends: dict[str, End]) -> None:
     assert len({edit.file for edit in ARCHITECTURE}) == 2
-    ptx = toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
-    assert ".target sm_62" in ptx, ptx
-    assert toy.python(CYCLES) == "5\n"
-    assert _agrees(toy.run(PASS_MODULE, "--target=toy"))
+    assert ".target sm_53" not in ends["older gpu, stage"].stdout
+    assert ".target sm_62" in ends["old gpu, stage"].stdout, ends["old gpu, stage"].stderr
+    old, older = ends["cycles"].stdout.split()
+    assert old == "5"
+    assert older != "5"
+    assert ends["old gpu"].agrees, ends["old gpu"].stderr
+
+
+COMMANDS: dict[str, Command] = {
+    "op": (OP_MODULE, "--v=3"),
+    "op built": ("-c", BUILD_OP),
+    "op of integers": (OP_MODULE.replace("f16", "s32"),),
+    "pass": (PASS_MODULE, "--check_each_pass"),
+    "pass, stage": (PASS_MODULE, "--stage=toy-doubling"),
+    "pass, list": (PASS_MODULE, "--list_passes"),
+    "emitter": (EMITTER_MODULE,),
+    "emitter, stage": (EMITTER_MODULE, "--stage=fusion-analysis"),
+    "gpu": (PASS_MODULE, "--target=toy"),
+    "gpu, stage": (PASS_MODULE, "--target=toy", "--stage=ptx"),
+    "old gpu": (PASS_MODULE, "--target=old"),
+    "old gpu, stage": (PASS_MODULE, "--target=old", "--stage=ptx"),
+    "older gpu, stage": (PASS_MODULE, "--target=older", "--stage=ptx"),
+    "cycles": ("-c", CYCLES),
+}
