@@ -5,20 +5,15 @@ An `Edit` is one place that whoever adds the thing touches. A toy that needs ano
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-import sys
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from package_copy import PACKAGE, End, PackageCopy
 
 from hlo_run.cli import run
-
-PACKAGE = Path(__file__).resolve().parents[1] / "hlo_run"
 
 
 @dataclass(frozen=True)
@@ -30,72 +25,37 @@ class Edit:
     new: str
 
 
-@dataclass(frozen=True)
-class End:
-    """How a command ended: its exit code and what it printed."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-    @property
-    def agrees(self) -> bool:
-        return self.returncode == 0 and "close enough" in self.stderr
-
-
 # A module and flags of hlo-run, or -c and a Python program.
 Command = tuple[str, ...]
-_ENDS_OF = """import contextlib, io, json, sys
-from hlo_run.cli import run
-ends = []
-for words in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = exec(words[1], {}) or 0 if words[0] == "-c" else run(words)
-    ends.append((code, out.getvalue(), err.getvalue()))
-print(json.dumps(ends))
-"""
 
 
-@dataclass(frozen=True)
-class Toy:
-    """A copy of the package, and commands that one process runs with it."""
+class Toys:
+    """A copy of the package, and commands with it."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.copy = PackageCopy(folder / "package", {"TMPDIR": str(folder)})
 
     def add(self, *edits: Edit) -> None:
         for edit in edits:
-            path = self.folder / "hlo_run" / edit.file
-            before = path.read_text() if edit.after else ""
+            before = self.copy.read(edit.file) if edit.after else ""
             assert edit.after in before, f"{edit.file} has no line {edit.after!r} any more"
-            path.write_text(before.replace(edit.after, edit.after + edit.new, 1) if edit.after else edit.new)
+            self.copy.write(edit.file, before.replace(edit.after, edit.after + edit.new, 1) if edit.after else edit.new)
 
     def take_out(self, edit: Edit) -> None:
-        path = self.folder / "hlo_run" / edit.file
-        text = path.read_text()
+        text = self.copy.read(edit.file)
         assert edit.after + edit.new in text, f"{edit.file} has no line {edit.new!r} any more"
-        path.write_text(text.replace(edit.after + edit.new, edit.after, 1))
+        self.copy.write(edit.file, text.replace(edit.after + edit.new, edit.after, 1))
 
-    def run(self, *commands: Command) -> list[End]:
-        environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.folder)}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _ENDS_OF],
-            input=json.dumps([_words(command, self.folder) for command in commands]),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
-        return [End(*end) for end in json.loads(done.stdout)]
+    def run(self, *command: str) -> End:
+        return self.copy.run(self.folder, *_words(command, self.folder))
 
 
 def _words(command: Command, folder: Path) -> list[str]:
     if command[0] == "-c":
         return list(command)
     module, *flags = command
-    file = folder / f"{zlib.crc32(module.encode())}.hlo"
+    file = folder / "toy.hlo"
     file.write_text(module)
     return ["--platform=Host", "--cache=off", *flags, *([str(file)] if "--list_passes" not in flags else [])]
 
@@ -107,23 +67,20 @@ def _as_it_is(capsys: pytest.CaptureFixture[str], folder: Path, *command: str) -
     return End(code, printed.out, printed.err)
 
 
-def _copy(folder: Path) -> Toy:
-    # Compiled files come along: they are those of files with the same time.
-    shutil.copytree(PACKAGE, folder / "hlo_run", copy_function=shutil.copy2)
-    return Toy(folder)
-
-
 @pytest.fixture
-def toy(tmp_path: Path) -> Toy:
-    return _copy(tmp_path)
+def copy(tmp_path: Path) -> Iterator[Toys]:
+    toys = Toys(tmp_path)
+    yield toys
+    toys.copy.close()
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
-    """All toys in one copy, since none knows of another, and the end of each of COMMANDS."""
-    toy = _copy(tmp_path_factory.mktemp("toys"))
-    toy.add(*ELEMENTWISE_OP, *PASS, *EMITTER, GPU, OLD_GPU, OLDER_GPU, *ARCHITECTURE)
-    return dict(zip(COMMANDS, toy.run(*COMMANDS.values()), strict=True))
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    """All toys in one copy, since none knows of another."""
+    toys = Toys(tmp_path_factory.mktemp("toys"))
+    toys.add(*ELEMENTWISE_OP, *PASS, *EMITTER, GPU, OLD_GPU, OLDER_GPU, *ARCHITECTURE)
+    yield toys
+    toys.copy.close()
 
 
 ELEMENTWISE_OP = (
@@ -160,16 +117,14 @@ BUILD_OP = (
 )
 
 
-def test_an_elementwise_op_of_libdevice_is_three_rows(
-    ends: dict[str, End], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_elementwise_op_of_libdevice_is_three_rows(toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _as_it_is(capsys, tmp_path, OP_MODULE).returncode == 3
     assert len({edit.file for edit in ELEMENTWISE_OP}) == 3
-    done = ends["op"]
+    done = toys.run(OP_MODULE, "--v=3")
     assert done.agrees, done.stderr
     assert "fusion(%p), kind=kLoop" in done.stderr
-    assert "exponential-base-two(p" in ends["op built"].stdout.replace("%", "")
-    wrong_type = ends["op of integers"]
+    assert "exponential-base-two(p" in toys.run("-c", BUILD_OP).stdout.replace("%", "")
+    wrong_type = toys.run(OP_MODULE.replace("f16", "s32"))
     assert wrong_type.returncode == 3
     assert "does not support elements of type s32" in wrong_type.stderr
 
@@ -215,11 +170,12 @@ ENTRY toy {
 """
 
 
-def test_a_pass_is_its_file_and_its_row(ends: dict[str, End]) -> None:
+def test_a_pass_is_its_file_and_its_row(toys: Toys) -> None:
     assert len({edit.file for edit in PASS}) == 2
-    assert "multiply(%p" in ends["pass, stage"].stdout, ends["pass, stage"].stderr
-    assert "toy-doubling" in ends["pass, list"].stdout
-    assert ends["pass"].agrees, ends["pass"].stderr
+    staged = toys.run(PASS_MODULE, "--stage=toy-doubling")
+    assert "multiply(%p" in staged.stdout, staged.stderr
+    assert "toy-doubling" in toys.run(PASS_MODULE, "--list_passes").stdout
+    assert toys.run(PASS_MODULE, "--check_each_pass").agrees
 
 
 EMITTER = (
@@ -265,10 +221,10 @@ ENTRY toy {
 """
 
 
-def test_an_emitter_is_its_file_and_its_row(ends: dict[str, End]) -> None:
+def test_an_emitter_is_its_file_and_its_row(toys: Toys) -> None:
     assert len({edit.file for edit in EMITTER}) == 2
-    assert "toy negation" in ends["emitter, stage"].stdout, ends["emitter, stage"].stderr
-    assert ends["emitter"].agrees, ends["emitter"].stderr
+    assert "toy negation" in toys.run(EMITTER_MODULE, "--stage=fusion-analysis").stdout
+    assert toys.run(EMITTER_MODULE).agrees
 
 
 SMALL_FLOAT = (
@@ -304,22 +260,21 @@ POLICIES = (
 )
 
 
-def test_a_small_float_is_its_definition_and_one_ir_type(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_float_is_its_definition_and_one_ir_type(copy: Toys, capsys: pytest.CaptureFixture[str]) -> None:
     """xDSL's float types are a closed set, all of which HLO has: one of them is taken out and put in again."""
     definition, ir_type = SMALL_FLOAT
-    toy.take_out(definition)
-    toy.take_out(ir_type)
-    (without,) = toy.run((FLOAT_MODULE,))
-    assert without.returncode == 3
-    toy.add(definition)
-    (without_kernels,) = toy.run((FLOAT_MODULE,))
+    copy.take_out(definition)
+    copy.take_out(ir_type)
+    assert copy.run(FLOAT_MODULE).returncode == 3
+    copy.add(definition)
+    without_kernels = copy.run(FLOAT_MODULE)
     assert without_kernels.returncode == 4
     assert "elements of type f8e3m4 in a kernel" in without_kernels.stderr
-    toy.add(ir_type)
+    copy.add(ir_type)
     for edit in SMALL_FLOAT:
-        assert (toy.folder / "hlo_run" / edit.file).read_text() == (PACKAGE / edit.file).read_text()
+        assert copy.copy.read(edit.file) == (PACKAGE / edit.file).read_text()
     # Every rounding is kept: both sides then compute the same.
-    done = _as_it_is(capsys, toy.folder, FLOAT_MODULE, "--xla_allow_excess_precision=false")
+    done = _as_it_is(capsys, copy.folder, FLOAT_MODULE, "--xla_allow_excess_precision=false")
     assert done.agrees, done.stderr
 
 
@@ -337,9 +292,9 @@ GPU = Edit(
 )
 
 
-def test_a_gpu_is_one_record(ends: dict[str, End]) -> None:
-    assert ".target sm_121" in ends["gpu, stage"].stdout, ends["gpu, stage"].stderr
-    assert ends["gpu"].agrees, ends["gpu"].stderr
+def test_a_gpu_is_one_record(toys: Toys) -> None:
+    assert ".target sm_121" in toys.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
+    assert toys.run(PASS_MODULE, "--target=toy").agrees
 
 
 # LLVM knows these, the tables do not: they are older than the oldest of them. One of the two gets the rows of an architecture.
@@ -361,29 +316,12 @@ CYCLES = (
 )
 
 
-def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(ends: dict[str, End]) -> None:
+def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(toys: Toys) -> None:
     assert len({edit.file for edit in ARCHITECTURE}) == 2
-    assert ".target sm_53" not in ends["older gpu, stage"].stdout
-    assert ".target sm_62" in ends["old gpu, stage"].stdout, ends["old gpu, stage"].stderr
-    old, older = ends["cycles"].stdout.split()
+    assert ".target sm_53" not in toys.run(PASS_MODULE, "--target=older", "--stage=ptx").stdout
+    ptx = toys.run(PASS_MODULE, "--target=old", "--stage=ptx").stdout
+    assert ".target sm_62" in ptx, ptx
+    old, older = toys.run("-c", CYCLES).stdout.split()
     assert old == "5"
     assert older != "5"
-    assert ends["old gpu"].agrees, ends["old gpu"].stderr
-
-
-COMMANDS: dict[str, Command] = {
-    "op": (OP_MODULE, "--v=3"),
-    "op built": ("-c", BUILD_OP),
-    "op of integers": (OP_MODULE.replace("f16", "s32"),),
-    "pass": (PASS_MODULE, "--check_each_pass"),
-    "pass, stage": (PASS_MODULE, "--stage=toy-doubling"),
-    "pass, list": (PASS_MODULE, "--list_passes"),
-    "emitter": (EMITTER_MODULE,),
-    "emitter, stage": (EMITTER_MODULE, "--stage=fusion-analysis"),
-    "gpu": (PASS_MODULE, "--target=toy"),
-    "gpu, stage": (PASS_MODULE, "--target=toy", "--stage=ptx"),
-    "old gpu": (PASS_MODULE, "--target=old"),
-    "old gpu, stage": (PASS_MODULE, "--target=old", "--stage=ptx"),
-    "older gpu, stage": (PASS_MODULE, "--target=older", "--stage=ptx"),
-    "cycles": ("-c", CYCLES),
-}
+    assert toys.run(PASS_MODULE, "--target=old").agrees

@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from package_copy import End, PackageCopy
 
-import hlo_run
 from hlo_run.cli import run
 
-_PACKAGE = Path(hlo_run.__file__).parent
 _MODULE = """HloModule m
 
 ENTRY e {
@@ -30,33 +26,41 @@ ENTRY e {
 """
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of the package in `path`, and a folder with the module m.hlo."""
+_FLAGS = ("--platform=Host", "--cache=off", "--compile_processes=1")
 
-    path: Path
-    folder: Path
+
+class _Copy:
+    """A copy of the package, and a folder with the module m.hlo."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self._package = PackageCopy(folder / "package", {**os.environ, "HLO_RUN_CRASH_DIR": str(self.folder / "crashes")})
+        self.folder.mkdir()
+        (self.folder / "m.hlo").write_text(_MODULE, encoding="utf-8")
 
     def replace(self, file: str, old: str, new: str) -> None:
-        path = self.path / "hlo_run" / file
-        text = path.read_text(encoding="utf-8")
+        text = self._package.read(file)
         assert text.count(old) == 1, f"{file} has '{old}' {text.count(old)} times"
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        self._package.write(file, text.replace(old, new))
 
-    def run(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.path), "HLO_RUN_CRASH_DIR": str(self.folder / "crashes")}
-        command = [sys.executable, "-m", "hlo_run", "--platform=Host", "--cache=off", "--compile_processes=1", *words]
-        return subprocess.run(command, cwd=folder or self.folder, env=environment, capture_output=True, text=True, check=False)
+    def append(self, file: str, text: str) -> None:
+        self._package.write(file, self._package.read(file) + text)
+
+    def run(self, *words: str, folder: Path | None = None) -> End:
+        return self._package.run(folder or self.folder, *_FLAGS, *words)
+
+    def run_alone(self, *words: str, folder: Path | None = None) -> End:
+        return self._package.run_alone(folder or self.folder, *_FLAGS, *words)
+
+    def close(self) -> None:
+        self._package.close()
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> _Copy:
-    # With the compiled files: their sources have the same times.
-    shutil.copytree(_PACKAGE, tmp_path / "package" / "hlo_run")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "m.hlo").write_text(_MODULE, encoding="utf-8")
-    return _Copy(tmp_path / "package", folder)
+def copy(tmp_path: Path) -> Iterator[_Copy]:
+    copy = _Copy(tmp_path)
+    yield copy
+    copy.close()
 
 
 def _reproduces(copy: _Copy, words: list[str], folder: Path) -> None:
@@ -130,7 +134,7 @@ def test_an_abort_in_llvm(copy: _Copy) -> None:
         "    module = Module.from_text(_flushing(ir_text) if flushes_denormals else ir_text)\n",
         f"    import re as _re\n    text = ir_text\n    module = Module.from_text({broken})\n",
     )
-    done = copy.run("m.hlo")
+    done = copy.run_alone("m.hlo")
     assert done.returncode == 70
     assert "LLVM died with SIGABRT in kernel 'loop_multiply_fusion'" in done.stderr
     assert "Cannot select: intrinsic %llvm.amdgcn.rcp" in done.stderr
@@ -139,7 +143,7 @@ def test_an_abort_in_llvm(copy: _Copy) -> None:
     assert found is not None
     folder = Path(found[1])
     assert (folder / "loop_multiply_fusion.ll").is_file()
-    again = copy.run("m.hlo", folder=folder)
+    again = copy.run_alone("m.hlo", folder=folder)
     assert "LLVM died with SIGABRT" in again.stderr
 
 
@@ -169,8 +173,7 @@ def test_live_values_that_share_a_buffer(copy: _Copy) -> None:
 
 def test_thunks_in_the_wrong_order(copy: _Copy) -> None:
     """The buffers are right for the schedule, so they must not be blamed."""
-    with (copy.path / "hlo_run" / "runtime" / "thunks.py").open("a", encoding="utf-8") as file:
-        file.write(_WRONG_ORDER)
+    copy.append("runtime/thunks.py", _WRONG_ORDER)
     (copy.folder / "m.hlo").write_text(_DOTS, encoding="utf-8")
     done = copy.run("--check_each_pass", "m.hlo")
     assert done.returncode == 1
