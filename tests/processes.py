@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 NEGATE = """HloModule neg
@@ -66,11 +70,76 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+# Forks for each command, so that no command waits for the modules. It has run a module, so it has loaded most of them.
+_WARM = """
+import json, os, signal, sys, tempfile
+from hlo_run.cli import run
+requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+nothing = os.open(os.devnull, os.O_RDWR)
+for stream in range(3):
+    os.dup2(nothing, stream)
+run(["--platform=Host", "--cache=off", sys.argv[1]])
+sys.stdout.flush()
+for line in requests:
+    words, folder, environment, streams = json.loads(line)
+    process = os.fork()
+    if not process:
+        code = 70
+        try:
+            for stream, path in enumerate(streams):
+                os.dup2(os.open(path, os.O_WRONLY if stream else os.O_RDONLY), stream)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            tempfile.tempdir = None
+            # A reproducer names the command.
+            sys.orig_argv = [sys.executable, "-m", "hlo_run", *words]
+            sys.argv = sys.orig_argv[2:]
+            code = run(words, supervised=True)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), file=answers, flush=True)
+os._exit(0)
+"""
+
+
+class _Warm:
+    """A process that runs hlo-run in forks."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        module = Path(self._folder.name) / "warm.hlo"
+        module.write_text(NEGATE, encoding="utf-8")
+        command = [sys.executable, "-c", _WARM, str(module)]
+        with default_signals():
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str], stdin: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the working directory of this process."""
+        streams = [Path(self._folder.name) / name for name in ("stdin", "stdout", "stderr")]
+        for stream, text in zip(streams, (stdin, "", ""), strict=True):
+            stream.write_text(text, encoding="utf-8")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([words, os.getcwd(), dict(environment), [str(path) for path in streams]]) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return subprocess.CompletedProcess(words, code, *(path.read_text(encoding="utf-8") for path in streams[1:]))
+
+
+_warm = cache(_Warm)
+
+
 def hlo_run(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run hlo-run to its end."""
-    command = [sys.executable, "-m", "hlo_run", *arguments]
-    with default_signals():
-        return subprocess.run(command, input=stdin, env=environment(folder), capture_output=True, text=True, check=False)
+    """Run hlo-run to its end, in a process with its supervisor."""
+    return _warm().run(arguments, environment(folder), stdin)
 
 
 def reproducers(folder: Path) -> list[Path]:
