@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_kernels import apply, padded, pairs
+from host_kernels import apply, apply_each, padded, pairs
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -292,8 +292,9 @@ def test_comparisons(bits: int, signed: bool) -> None:
     t = f"{'s' if signed else 'u'}{bits}"
     functions = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
     functions |= {} if signed else {"lo": a < b, "ls": a <= b, "hi": a > b, "hs": a >= b}
-    for name, want in functions.items():
-        assert (apply(f"setp.{name}.{t} %x, %a, %b;", (a, b), np.bool_) == want).all(), name
+    found = apply_each([f"setp.{name}.{t} %x, %a, %b;" for name in functions], (a, b), np.bool_)
+    for (name, want), got in zip(functions.items(), found, strict=True):
+        assert (got == want).all(), name
     both = apply(f"setp.lt.{t} %q1, %a, %b; setp.eq.or.{t} %x|%y, %a, %b, %q1;", (a, b), np.bool_, np.bool_)
     assert (both[0] == (a <= b)).all()
     assert (both[1] == ((a != b) | (a < b))).all()
