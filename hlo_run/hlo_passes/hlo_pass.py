@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from msgspec import Struct, field
@@ -15,7 +16,7 @@ from hlo_run.options.compile import RowSelection
 from hlo_run.target import TargetSpec
 
 
-class PassContext(Struct, frozen=True):
+class PassContext(Struct, frozen=True, dict=True):
     """The context of a pass run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite.
 
     `show` controls the texts that observers get; the result of a pass must not depend on it. With `locates`, kernels record for
@@ -33,7 +34,7 @@ class PassContext(Struct, frozen=True):
     fuel: Fuel = field(default_factory=Fuel)
     assembles: bool = True
 
-    @property
+    @cached_property
     def rows(self) -> RowSelection:
         """The rows that the flags select in the table of this context."""
         return self.options.hlo_rows

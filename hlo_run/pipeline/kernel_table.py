@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -21,7 +21,7 @@ class KernelContext(PassContext, frozen=True):
 
     max_unroll_factor: int = 4
 
-    @property
+    @cached_property
     def rows(self) -> RowSelection:
         """The kernel rows that the flags select."""
         return self.options.kernel_rows

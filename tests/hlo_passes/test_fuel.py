@@ -133,17 +133,17 @@ def test_all_kernels_share_the_fuel_of_a_kernel_pass(tmp_path: Path, capsys: pyt
 _KERNELS = """HloModule m
 add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
 ENTRY e {
-  p = f32[64,1000]{1,0} parameter(0)
-  q = f16[700,513]{1,0} parameter(1)
+  p = f32[8,1000]{1,0} parameter(0)
+  q = f16[70,65]{1,0} parameter(1)
   z = f32[] constant(0)
-  x = f32[64,1000]{1,0} exponential(p)
-  y = f32[64,1000]{1,0} multiply(x, p)
-  r = f32[64]{0} reduce(y, z), dimensions={1}, to_apply=add
-  s = f16[513,700]{1,0} transpose(q), dimensions={1,0}
-  g = f16[513,700]{1,0} tanh(s)
-  d = f32[64,2000]{1,0} concatenate(p, x), dimensions={1}
-  h = f16[700,513]{1,0} multiply(q, q)
-  ROOT t = (f32[64]{0}, f16[513,700]{1,0}, f32[64,2000]{1,0}, f16[700,513]{1,0}) tuple(r, g, d, h)
+  x = f32[8,1000]{1,0} negate(p)
+  y = f32[8,1000]{1,0} multiply(x, p)
+  r = f32[8]{0} reduce(y, z), dimensions={1}, to_apply=add
+  s = f16[65,70]{1,0} transpose(q), dimensions={1,0}
+  g = f16[65,70]{1,0} negate(s)
+  d = f32[8,2000]{1,0} concatenate(p, x), dimensions={1}
+  h = f16[70,65]{1,0} multiply(q, q)
+  ROOT t = (f32[8]{0}, f16[65,70]{1,0}, f32[8,2000]{1,0}, f16[70,65]{1,0}) tuple(r, g, d, h)
 }
 """
 

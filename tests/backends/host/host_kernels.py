@@ -121,7 +121,7 @@ def kernel(body: str, parameters: int, declarations: str = "", registers: str = 
 .reg .b16 %h<20>;
 .reg .b32 %r<30>;
 .reg .b64 %d<30>;
-.reg .b64 %p<10>;
+.reg .b64 %p<40>;
 .reg .b32 %i, %tid, %cta, %ntid;
 .reg .b64 %w, %w2, %w4, %w8;
 {registers}
@@ -149,32 +149,49 @@ def apply(instructions: str, inputs: Sequence[Array], *outputs: type[Any]) -> An
 
     The registers of the results are as wide as the items of `outputs`; np.bool_ makes a predicate.
     """
+    return apply_all([(instructions, *outputs)], inputs)[0]
+
+
+def apply_each(instructions: Iterable[str], inputs: Sequence[Array], output: type[Any]) -> list[Array]:
+    """Return %x of each of these instructions, which one kernel runs."""
+    return apply_all([(each, output) for each in instructions], inputs)
+
+
+def apply_all(cases: Sequence[tuple[str, *tuple[type[Any], ...]]], inputs: Sequence[Array]) -> list[Any]:
+    """Do what `apply` does for several (instructions, outputs...), on the same inputs and in one kernel.
+
+    Compiling a kernel takes longer than running it on a few values.
+    """
     count = inputs[0].size
+    assert count % 32 == 0, "whole warps"
     declared: list[str] = []
-    loads: list[str] = []
+    lines: list[str] = []
     for number, (name, array) in enumerate(zip("abcde", inputs, strict=False)):
         size = array.itemsize
-        width = max(16, 8 * size)
-        declared.append(f".reg .b{width} %{name};")
+        declared.append(f".reg .b{max(16, 8 * size)} %{name};")
         scale = {1: "", 2: "2", 4: "4", 8: "8"}[size]
-        loads.append(f"add.s64 %d{number}, %p{number}, %w{scale};\nld.global.b{8 * size} %{name}, [%d{number}];")
-    stores: list[str] = []
-    results: list[Array] = []
-    for number, (name, output) in enumerate(zip("xy", outputs, strict=False)):
-        dtype = np.dtype(output)
-        results.append(np.zeros(count, dtype))
-        place = f"add.s64 %d{10 + number}, %p{len(inputs) + number}, %w{'' if dtype.itemsize == 1 else dtype.itemsize};"
-        if dtype == np.bool_:
-            declared.append(f".reg .pred %{name};")
-            stores.append(f"selp.b16 %h0, 1, 0, %{name};\n{place}\nst.global.b8 [%d{10 + number}], %h0;")
-        else:
-            declared.append(f".reg .b{8 * dtype.itemsize} %{name};")
-            stores.append(f"{place}\nst.global.b{8 * dtype.itemsize} [%d{10 + number}], %{name};")
-    assert count % 32 == 0, "whole warps"
-    body = "\n".join([*loads, instructions, *stores])
-    ptx = kernel(body, len(inputs) + len(outputs), registers="\n".join(declared))
-    run_text(ptx, [np.ascontiguousarray(array).copy() for array in inputs] + results, grid=count // 32)
-    return results[0] if len(outputs) == 1 else tuple(results)
+        lines.append(f"add.s64 %d{number}, %p{number}, %w{scale};\nld.global.b{8 * size} %{name}, [%d{number}];")
+    results: list[list[Array]] = []
+    parameter = len(inputs)
+    for instructions, *outputs in cases:
+        registers: list[str] = []
+        stores: list[str] = []
+        for name, output in zip("xy", outputs, strict=False):
+            dtype = np.dtype(output)
+            place = f"add.s64 %d10, %p{parameter}, %w{'' if dtype.itemsize == 1 else dtype.itemsize};"
+            if dtype == np.bool_:
+                registers.append(f".reg .pred %{name};")
+                stores.append(f"selp.b16 %h0, 1, 0, %{name};\n{place}\nst.global.b8 [%d10], %h0;")
+            else:
+                registers.append(f".reg .b{8 * dtype.itemsize} %{name};")
+                stores.append(f"{place}\nst.global.b{8 * dtype.itemsize} [%d10], %{name};")
+            parameter += 1
+        lines += ["{", *registers, instructions, *stores, "}"]
+        results.append([np.zeros(count, output) for output in outputs])
+    ptx = kernel("\n".join(lines), parameter, registers="\n".join(declared))
+    buffers = [result for group in results for result in group]
+    run_text(ptx, [*(np.ascontiguousarray(array).copy() for array in inputs), *buffers], grid=count // 32)
+    return [group[0] if len(group) == 1 else tuple(group) for group in results]
 
 
 def pairs(values: Array, others: Array | None = None) -> tuple[Array, Array]:

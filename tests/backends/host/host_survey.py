@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 INTEGERS = ("i8", "i16", "i32", "i64")
@@ -216,10 +217,29 @@ def all_kernels() -> list[Survey]:
     ]
 
 
+def _group_text(group: Sequence[Survey]) -> str:
+    parameters: list[str] = []
+    lines: list[str] = []
+    for number, kernel in enumerate(group):
+        head, *body, _, _ = re.sub(r"%(\w+)", rf"%\1.{number}", kernel.text()).split("\n")
+        parameters.append(head[head.index("(") + 1 : head.rindex(")")])
+        lines += body
+    return "\n".join([f"define ptx_kernel void @{group[0].name}({', '.join(parameters)}) {{", *lines, "  ret void", "}"])
+
+
 def module_text(kernels: list[Survey]) -> str:
     """Return one LLVM module with all kernels."""
+    return joined_text([[kernel] for kernel in kernels])
+
+
+def joined_text(groups: Sequence[Sequence[Survey]]) -> str:
+    """Return one LLVM module with a kernel per group, which does the work of all its kernels and has the name of the first.
+
+    Its parameters are those of the first kernel, then those of the second, and so on.
+    """
+    kernels = [kernel for group in groups for kernel in group]
     declarations = {f"declare i32 @llvm.nvvm.read.ptx.sreg.{sreg}()": None for sreg in SREGS.values()}
     declarations.update(dict.fromkeys(line for kernel in kernels for line in kernel.declarations))
     layout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
     head = f'target datalayout = "{layout}"\ntarget triple = "nvptx64-nvidia-cuda"'
-    return "\n".join([head, *(kernel.text() for kernel in kernels), *declarations]) + "\n"
+    return "\n".join([head, *map(_group_text, groups), *declarations]) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from host_kernels import apply, padded, pairs
+from host_kernels import apply, apply_each, padded, pairs
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.numerics import exact_numerics
@@ -86,15 +86,17 @@ EXACT: dict[str, Callable[..., Array]] = {"add": exact_numerics.exact_add, "mul"
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 def test_directed_rounding(kind: str, mode: str) -> None:
     a, b = pairs(values(kind)[:40:2], values(kind, 1)[::3])
-    for name, function in EXACT.items():
-        same(apply(f"{name}.{mode}.{kind} %x, %a, %b;", (a, b), a.dtype.type), function(a, b, mode, kind))
-    same(apply(f"sub.{mode}.{kind} %x, %a, %b;", (a, b), a.dtype.type), exact_numerics.exact_add(a, -b, mode, kind))
-    same(apply(f"div.{mode}.{kind} %x, %a, %b;", (a, b), a.dtype.type), exact_numerics.exact_div(a, b, mode, kind))
-    same(apply(f"sqrt.{mode}.{kind} %x, %a;", (a, b), a.dtype.type), exact_numerics.exact_sqrt(a, mode, kind))
     one = np.ones_like(a)
-    same(apply(f"rcp.{mode}.{kind} %x, %a;", (a, b), a.dtype.type), exact_numerics.exact_div(one, a, mode, kind))
-    got = apply(f"fma.{mode}.{kind} %x, %a, %b, %a;", (a, b), a.dtype.type)
-    same(got, exact_numerics.exact_fma(a, b, a, mode, kind))
+    wanted = {
+        **{f"{name}.{mode}.{kind} %x, %a, %b;": function(a, b, mode, kind) for name, function in EXACT.items()},
+        f"sub.{mode}.{kind} %x, %a, %b;": exact_numerics.exact_add(a, -b, mode, kind),
+        f"div.{mode}.{kind} %x, %a, %b;": exact_numerics.exact_div(a, b, mode, kind),
+        f"sqrt.{mode}.{kind} %x, %a;": exact_numerics.exact_sqrt(a, mode, kind),
+        f"rcp.{mode}.{kind} %x, %a;": exact_numerics.exact_div(one, a, mode, kind),
+        f"fma.{mode}.{kind} %x, %a, %b, %a;": exact_numerics.exact_fma(a, b, a, mode, kind),
+    }
+    for got, want in zip(apply_each(wanted, (a, b), a.dtype.type), wanted.values(), strict=True):
+        same(got, want)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])
@@ -139,23 +141,25 @@ def test_packed_halves_are_two_scalars(kind: str) -> None:
     a, b = pairs(values(kind), values(kind, 1))
     c = np.resize(values(kind, 2), a.size)
     packed = [np.stack([x, np.roll(x, 7)], axis=1).copy().view(np.uint32).reshape(-1) for x in (a, b, c)]
-    for code, names in (
-        ("add.rn", "ab"),
-        ("sub.rn", "ab"),
-        ("mul.rn", "ab"),
-        ("fma.rn", "abc"),
-        ("min", "ab"),
-        ("max", "ab"),
-        ("min.NaN", "ab"),
-        ("max.NaN", "ab"),
-        ("neg", "a"),
-        ("abs", "a"),
-    ):
-        operands = ", ".join(f"%{name}" for name in names)
-        both = apply(f"{code}.{kind}x2 %x, {operands};", packed[: len(names)], np.uint32).view(a.dtype).reshape(-1, 2)
-        low = apply(f"{code}.{kind} %x, {operands};", (a, b, c)[: len(names)], a.dtype.type)
-        rolled = [np.roll(x, 7) for x in (a, b, c)[: len(names)]]
-        high = apply(f"{code}.{kind} %x, {operands};", rolled, a.dtype.type)
+    operations = {
+        "add.rn": "ab",
+        "sub.rn": "ab",
+        "mul.rn": "ab",
+        "fma.rn": "abc",
+        "min": "ab",
+        "max": "ab",
+        "min.NaN": "ab",
+        "max.NaN": "ab",
+        "neg": "a",
+        "abs": "a",
+    }
+    operands = {code: ", ".join(f"%{name}" for name in names) for code, names in operations.items()}
+    pairwise = apply_each([f"{code}.{kind}x2 %x, {names};" for code, names in operands.items()], packed, np.uint32)
+    scalars = [f"{code}.{kind} %x, {names};" for code, names in operands.items()]
+    lows = apply_each(scalars, (a, b, c), a.dtype.type)
+    highs = apply_each(scalars, [np.roll(x, 7) for x in (a, b, c)], a.dtype.type)
+    for got, low, high in zip(pairwise, lows, highs, strict=True):
+        both = got.view(a.dtype).reshape(-1, 2)
         same(both[:, 0].copy(), low)
         same(both[:, 1].copy(), high)
     code = f"setp.lt.{kind}x2 %x|%y, %a, %b;"
@@ -230,11 +234,10 @@ def test_comparisons(kind: str) -> None:
     x, y = a.astype(np.float64), b.astype(np.float64)
     nan = np.isnan(x) | np.isnan(y)
     ordered = {"eq": x == y, "ne": (x != y) & ~nan, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}
-    for name, want in ordered.items():
-        assert (apply(f"setp.{name}.{kind} %x, %a, %b;", (a, b), np.bool_) == want).all(), name
-        assert (apply(f"setp.{name}u.{kind} %x, %a, %b;", (a, b), np.bool_) == (want | nan)).all(), name
-    assert (apply(f"setp.num.{kind} %x, %a, %b;", (a, b), np.bool_) == ~nan).all()
-    assert (apply(f"setp.nan.{kind} %x, %a, %b;", (a, b), np.bool_) == nan).all()
+    wanted = {**ordered, **{f"{name}u": want | nan for name, want in ordered.items()}, "num": ~nan, "nan": nan}
+    found = apply_each([f"setp.{name}.{kind} %x, %a, %b;" for name in wanted], (a, b), np.bool_)
+    for (name, want), got in zip(wanted.items(), found, strict=True):
+        assert (got == want).all(), name
 
 
 def test_flushing_comparison_and_selection() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from host_kernels import apply, padded, pairs
+from host_kernels import apply, apply_each, padded, pairs
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -36,12 +36,19 @@ def truncate(value: int, bits: int, signed: bool) -> int:
 
 def check_binary(instruction: str, bits: int, signed: bool, expected: Callable[[int, int], int], result_bits: int = 0) -> None:
     """Compare `instruction` (with %x, %a, %b) on all pairs of values with `expected`, modulo the width."""
-    items = array(values(bits, signed), bits, signed)
-    a, b = pairs(items)
+    check_all_binary({instruction: expected}, bits, signed, result_bits)
+
+
+def check_all_binary(
+    instructions: Mapping[str, Callable[[int, int], int]], bits: int, signed: bool, result_bits: int = 0
+) -> None:
+    """Do what `check_binary` does for several instructions, in one kernel."""
+    a, b = pairs(array(values(bits, signed), bits, signed))
     result_bits = result_bits or bits
-    got = apply(instruction, (a, b), (SIGNED if signed else UNSIGNED)[result_bits])
-    want = [truncate(expected(p, q), result_bits, signed) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
-    assert got.tolist() == want
+    found = apply_each(instructions, (a, b), (SIGNED if signed else UNSIGNED)[result_bits])
+    for (instruction, expected), got in zip(instructions.items(), found, strict=True):
+        want = [truncate(expected(p, q), result_bits, signed) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+        assert got.tolist() == want, instruction
 
 
 def quotient(a: int, b: int) -> int:
@@ -58,17 +65,23 @@ TYPES = [(bits, signed) for bits in (16, 32, 64) for signed in (False, True)]
 @pytest.mark.parametrize(("bits", "signed"), TYPES)
 def test_arithmetic(bits: int, signed: bool) -> None:
     t = f"{'s' if signed else 'u'}{bits}"
-    check_binary(f"add.{t} %x, %a, %b;", bits, signed, lambda a, b: a + b)
-    check_binary(f"sub.{t} %x, %a, %b;", bits, signed, lambda a, b: a - b)
-    check_binary(f"mul.lo.{t} %x, %a, %b;", bits, signed, lambda a, b: a * b)
-    check_binary(f"mul.hi.{t} %x, %a, %b;", bits, signed, lambda a, b: a * b >> bits)
-    check_binary(f"mad.lo.{t} %x, %a, %b, %a;", bits, signed, lambda a, b: a * b + a)
-    check_binary(f"mad.hi.{t} %x, %a, %b, %b;", bits, signed, lambda a, b: (a * b >> bits) + b)
-    check_binary(f"min.{t} %x, %a, %b;", bits, signed, min)
-    check_binary(f"max.{t} %x, %a, %b;", bits, signed, max)
-    check_binary(f"sad.{t} %x, %a, %b, %a;", bits, signed, lambda a, b: a + abs(a - b))
-    check_binary(f"div.{t} %x, %a, %b;", bits, signed, quotient)
-    check_binary(f"rem.{t} %x, %a, %b;", bits, signed, lambda a, b: a - quotient(a, b) * b if b else a)
+    check_all_binary(
+        {
+            f"add.{t} %x, %a, %b;": lambda a, b: a + b,
+            f"sub.{t} %x, %a, %b;": lambda a, b: a - b,
+            f"mul.lo.{t} %x, %a, %b;": lambda a, b: a * b,
+            f"mul.hi.{t} %x, %a, %b;": lambda a, b: a * b >> bits,
+            f"mad.lo.{t} %x, %a, %b, %a;": lambda a, b: a * b + a,
+            f"mad.hi.{t} %x, %a, %b, %b;": lambda a, b: (a * b >> bits) + b,
+            f"min.{t} %x, %a, %b;": min,
+            f"max.{t} %x, %a, %b;": max,
+            f"sad.{t} %x, %a, %b, %a;": lambda a, b: a + abs(a - b),
+            f"div.{t} %x, %a, %b;": quotient,
+            f"rem.{t} %x, %a, %b;": lambda a, b: a - quotient(a, b) * b if b else a,
+        },
+        bits,
+        signed,
+    )
 
 
 @pytest.mark.parametrize(("bits", "signed"), TYPES[:4])
@@ -84,15 +97,27 @@ def clamp32(value: int) -> int:
 
 
 def test_saturating_arithmetic() -> None:
-    check_binary("add.sat.s32 %x, %a, %b;", 32, True, lambda a, b: clamp32(a + b))
-    check_binary("sub.sat.s32 %x, %a, %b;", 32, True, lambda a, b: clamp32(a - b))
-    check_binary("mad.hi.sat.s32 %x, %a, %b, %a;", 32, True, lambda a, b: clamp32((a * b >> 32) + a))
+    check_all_binary(
+        {
+            "add.sat.s32 %x, %a, %b;": lambda a, b: clamp32(a + b),
+            "sub.sat.s32 %x, %a, %b;": lambda a, b: clamp32(a - b),
+            "mad.hi.sat.s32 %x, %a, %b, %a;": lambda a, b: clamp32((a * b >> 32) + a),
+        },
+        32,
+        True,
+    )
 
 
 def test_negation_and_magnitude() -> None:
     for bits in (16, 32, 64):
-        check_binary(f"neg.s{bits} %x, %a;", bits, True, lambda a, _: -a)
-        check_binary(f"abs.s{bits} %x, %a;", bits, True, lambda a, _: abs(a))
+        check_all_binary(
+            {
+                f"neg.s{bits} %x, %a;": lambda a, _: -a,
+                f"abs.s{bits} %x, %a;": lambda a, _: abs(a),
+            },
+            bits,
+            True,
+        )
 
 
 def test_minimum_with_relu_and_packed_halves() -> None:
@@ -227,11 +252,17 @@ def test_inserting_fields(bits: int) -> None:
 
 def test_logic() -> None:
     for bits in (16, 32, 64):
-        check_binary(f"and.b{bits} %x, %a, %b;", bits, False, lambda a, b: a & b)
-        check_binary(f"or.b{bits} %x, %a, %b;", bits, False, lambda a, b: a | b)
-        check_binary(f"xor.b{bits} %x, %a, %b;", bits, False, lambda a, b: a ^ b)
-        check_binary(f"not.b{bits} %x, %a;", bits, False, lambda a, _: ~a)
-        check_binary(f"cnot.b{bits} %x, %a;", bits, False, lambda a, _: int(a == 0))
+        check_all_binary(
+            {
+                f"and.b{bits} %x, %a, %b;": lambda a, b: a & b,
+                f"or.b{bits} %x, %a, %b;": lambda a, b: a | b,
+                f"xor.b{bits} %x, %a, %b;": lambda a, b: a ^ b,
+                f"not.b{bits} %x, %a;": lambda a, _: ~a,
+                f"cnot.b{bits} %x, %a;": lambda a, _: int(a == 0),
+            },
+            bits,
+            False,
+        )
 
 
 @pytest.mark.parametrize("table", [0x00, 0x80, 0xE8, 0x96, 0xCA, 0x1B, 0xFF])
@@ -292,8 +323,9 @@ def test_comparisons(bits: int, signed: bool) -> None:
     t = f"{'s' if signed else 'u'}{bits}"
     functions = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
     functions |= {} if signed else {"lo": a < b, "ls": a <= b, "hi": a > b, "hs": a >= b}
-    for name, want in functions.items():
-        assert (apply(f"setp.{name}.{t} %x, %a, %b;", (a, b), np.bool_) == want).all(), name
+    found = apply_each([f"setp.{name}.{t} %x, %a, %b;" for name in functions], (a, b), np.bool_)
+    for (name, want), got in zip(functions.items(), found, strict=True):
+        assert (got == want).all(), name
     both = apply(f"setp.lt.{t} %q1, %a, %b; setp.eq.or.{t} %x|%y, %a, %b, %q1;", (a, b), np.bool_, np.bool_)
     assert (both[0] == (a <= b)).all()
     assert (both[1] == ((a != b) | (a < b))).all()

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Array, Chunk, Lanes, Launch, merge_lanes
+from hlo_run.backends.host.emulator.lanes import Array, Chunk, Lanes, Launch, distinct, merge_lanes
 from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.program import CompiledBlock, Meeting, Program, Registers, set_to_zero
 from hlo_run.backends.host.ptx.control_flow import Branch, Exit, Invoke, Jump, KernelGraph, Return, Switch
@@ -212,7 +212,7 @@ class _ChunkRun:
         if outside.any():
             lane = int(np.flatnonzero(outside)[0])
             self._chunk.launch.fail("branch index out of range", line, group.lanes.describe(lane))
-        numbers = np.unique(flat)
+        numbers = distinct(flat)
         if numbers.size == 1:
             group.block = targets[int(numbers[0])]
         else:

@@ -131,6 +131,11 @@ class Lanes:
 
     def flat(self, values: Array) -> Array:
         """Return one value per lane as a flat array."""
+        # Most values have these two shapes, and broadcast_to costs more than all the rest.
+        if values.shape == self.shape:
+            return values.reshape(-1)
+        if values.size == 1:
+            return values.repeat(self.count)
         return np.broadcast_to(values, self.shape).reshape(-1)
 
     def describe(self, index: int) -> str:
@@ -168,6 +173,19 @@ class Lanes:
     def gather(self, values: Array, chosen: NDArray[np.bool_]) -> Array:
         """Return the values of the lanes of `subset(chosen)`. A value that is equal for all lanes stays a single value."""
         return values if values.shape == (1, 1) else self.flat(values)[chosen][None]
+
+
+def distinct(values: Array) -> Array:
+    """Return the distinct values of a flat array, ascending. np.unique hashes them, which takes many times as long as a sort."""
+    ordered = np.sort(values)
+    return ordered[changes(ordered)]
+
+
+def changes(values: Array) -> NDArray[np.bool_]:
+    """True where a value of a flat array differs from the one before it, and for the first value."""
+    changed = np.ones(values.size, np.bool_)
+    changed[1:] = values[1:] != values[:-1]
+    return changed
 
 
 def merge_lanes(groups: list[Lanes]) -> tuple[Lanes, Ids]:

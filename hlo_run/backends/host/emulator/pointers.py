@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Access, Lanes
+from hlo_run.backends.host.emulator.lanes import Access, Lanes, distinct
 from hlo_run.backends.host.emulator.memory import (
     ITEM_TYPES,
     LOCAL_NUMBER,
@@ -245,7 +245,7 @@ def mixed_or_single(lanes: Lanes, addresses: Array) -> Pointer:
     flat = lanes.flat(signed)
     numbers = (flat + _HALF) >> NUMBER_SHIFT
     parts: list[tuple[Offsets, Pointer]] = []
-    for number in np.unique(numbers):
+    for number in distinct(numbers):
         selection = np.flatnonzero(numbers == number)
         offsets = flat[selection] - (number << NUMBER_SHIFT)
         parts.append((selection, _pointer_into(lanes, int(number), offsets, selection)))

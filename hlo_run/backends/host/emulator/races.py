@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes
+from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes, distinct
 from hlo_run.backends.host.emulator.origins import origin
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
 from hlo_run.backends.host.ptx.syntax import TYPE_BYTES
@@ -179,9 +179,9 @@ class RaceDetector:
         del line
         epochs = self._epochs_of(lanes.chunk)
         if scope == "block":
-            epochs.blocks[np.unique(lanes.rows)] += 1
+            epochs.blocks[distinct(lanes.rows.reshape(-1))] += 1
         else:
-            epochs.warps[np.unique(lanes.warps)] += 1
+            epochs.warps[distinct(lanes.warps)] += 1
 
     def step(self, lanes: Lanes, block: Block, decision: Line | None) -> None:
         """Do nothing."""

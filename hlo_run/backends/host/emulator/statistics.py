@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Access, Lanes
+from hlo_run.backends.host.emulator.lanes import Access, Lanes, changes, distinct
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Invoke, Jump, Return, Switch
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.target import WARP_THREADS
@@ -235,7 +235,7 @@ def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Off
     phases = int(phase.max()) + 1
     bank_use = np.bincount(in_phase * _BANKS + distinct_word % _BANKS, minlength=phases * _BANKS)
     per_phase = bank_use.reshape(phases, _BANKS).max(axis=1)
-    used = np.unique(phase)
+    used = distinct(phase)
     cost = np.bincount(used // words, weights=per_phase[used]).astype(np.int64)
     return cost, np.bincount(used // words)
 
@@ -243,12 +243,10 @@ def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Off
 def _distinct(group: Offsets, value: Offsets) -> tuple[Offsets, Offsets]:
     """Return the distinct (group, value) pairs. Values are not negative."""
     span = int(value.max()) + 1
-    pairs = np.unique(group * span + value)
+    pairs = distinct(group * span + value)
     return pairs // span, pairs % span
 
 
 def _numbered(warps: Offsets) -> Offsets:
     """Renumber the ascending warps from 0 without gaps."""
-    changes = np.ones(warps.size, np.bool_)
-    changes[1:] = warps[1:] != warps[:-1]
-    return np.cumsum(changes) - 1
+    return np.cumsum(changes(warps)) - 1

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from host_kernels import apply, padded
+from host_kernels import apply, apply_all, padded
 from numpy.typing import NDArray
 from test_float_instructions import BF16, DTYPES, bits, ftz, round_half, same, values
 
@@ -47,13 +47,18 @@ def as_register(array: Array) -> Array:
 @pytest.mark.parametrize("source", sorted(INTEGERS))
 def test_between_integers(source: str) -> None:
     items = padded(integers(source))
-    for target, dtype in INTEGERS.items():
-        result = dtype if np.dtype(dtype).itemsize > 1 else (np.int16 if target[0] == "s" else np.uint16)
-        got = apply(f"cvt.{target}.{source} %x, %a;", (as_register(items),), result)
-        assert (got == items.astype(dtype)).all(), target
-        got = apply(f"cvt.sat.{target}.{source} %x, %a;", (as_register(items),), result)
+    registers = {
+        name: dtype if np.dtype(dtype).itemsize > 1 else (np.int16 if name[0] == "s" else np.uint16)
+        for name, dtype in INTEGERS.items()
+    }
+    plain = apply_all([(f"cvt.{name}.{source} %x, %a;", result) for name, result in registers.items()], (as_register(items),))
+    clamped = apply_all(
+        [(f"cvt.sat.{name}.{source} %x, %a;", result) for name, result in registers.items()], (as_register(items),)
+    )
+    for (target, dtype), low_bits, saturated in zip(INTEGERS.items(), plain, clamped, strict=True):
+        assert (low_bits == items.astype(dtype)).all(), target
         info = np.iinfo(dtype)
-        assert got.tolist() == [max(info.min, min(info.max, item)) for item in items.tolist()], target
+        assert saturated.tolist() == [max(info.min, min(info.max, item)) for item in items.tolist()], target
 
 
 def test_results_are_extended_to_wider_registers() -> None:
@@ -94,8 +99,9 @@ def test_floats_to_integers(source: str, mode: str) -> None:
         2.0**64,
     ]
     items = padded(np.concatenate([values(source), np.array(extra).astype(DTYPES[source])]))
-    for target in ("s16", "u16", "s32", "u32", "s64", "u64"):
-        got = apply(f"cvt.{mode}.{target}.{source} %x, %a;", (items,), INTEGERS[target])
+    targets = ("s16", "u16", "s32", "u32", "s64", "u64")
+    cases = [(f"cvt.{mode}.{target}.{source} %x, %a;", INTEGERS[target]) for target in targets]
+    for target, got in zip(targets, apply_all(cases, (items,)), strict=True):
         assert got.tolist() == [to_integer(v, mode, target, source) for v in items.astype(np.float64).tolist()], target
 
 
@@ -103,16 +109,19 @@ def test_floats_to_integers(source: str, mode: str) -> None:
 def test_integers_to_floats(source: str) -> None:
     items = padded(integers(source))
     register = as_register(items)
-    same(apply(f"cvt.rn.f64.{source} %x, %a;", (register,), np.float64), items.astype(np.float64))
-    same(apply(f"cvt.rn.f32.{source} %x, %a;", (register,), np.float32), items.astype(np.float32))
+    kinds = [*((kind, "rn") for kind in DTYPES), *((kind, mode) for kind in ("f32", "f64") for mode in ("rz", "rm", "rp"))]
+    found = apply_all([(f"cvt.{mode}.{kind}.{source} %x, %a;", DTYPES[kind]) for kind, mode in kinds], (register,))
+    results = dict(zip(kinds, found, strict=True))
+    same(results["f64", "rn"], items.astype(np.float64))
+    same(results["f32", "rn"], items.astype(np.float32))
     for kind in ("f16", "bf16"):
-        got = apply(f"cvt.rn.{kind}.{source} %x, %a;", (register,), DTYPES[kind])
+        got = results[kind, "rn"]
         # Through f64 with a sticky bit: the integer is cut to 53 bits and the last one set if anything was cut.
         exact = np.array([sticky(item) for item in items.tolist()])
         same(got, round_half(exact, kind))
     for mode in ("rz", "rm", "rp"):
         for kind, digits in (("f32", 24), ("f64", 53)):
-            got = apply(f"cvt.{mode}.{kind}.{source} %x, %a;", (register,), DTYPES[kind])
+            got = results[kind, mode]
             assert got.tolist() == [directed(item, mode, digits) for item in items.tolist()], (mode, kind)
 
 
