@@ -94,7 +94,7 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
     if not mode and "host" in missing:
         missing["checks"] = missing["host"]
     if files and not any(file.endswith((".mlir", ".log")) for file in files):
-        missing["mlir"] = f"on '{files[0]}', which is no module of the gpu dialect (.mlir)"
+        missing["mlir"] = f"on '{files[0]}', which is not a module of the gpu dialect (.mlir)"
     if not (options.stage or options.dumps_to or options.v or options.golden_dir):
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
     if options.one_process:

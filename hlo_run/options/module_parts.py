@@ -30,7 +30,7 @@ def with_parts(files: Sequence[str], input_format: str) -> tuple[str, ...]:
 def _count(file: str) -> int:
     try:
         data = read_bytes(file, file)
-    except UsageError:  # whoever reads the file reports it
+    except UsageError:  # the reader of the file reports it
         return 1
     return max(1, len(_modules(data.decode("utf-8", "replace")))) if _SEPARATOR.search(data) else 1
 

@@ -64,7 +64,7 @@ def test_errors(words: list[str], code: int, message: str, capfd: pytest.Capture
 def test_sizes_are_for_these_modules(capfd: pytest.CaptureFixture[str]) -> None:
     Path("m.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[2] parameter(0)\n}\n")
     assert run(["m.hlo", "--platform=Host", "--one_process", "--sizes=4"]) == 2
-    assert "no module of the gpu dialect" in capfd.readouterr().err
+    assert "not a module of the gpu dialect" in capfd.readouterr().err
 
 
 def test_which_files_are_such_modules() -> None:

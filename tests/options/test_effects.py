@@ -24,7 +24,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
     ({"update_goldens": True}, "--update_goldens has no effect without --golden_dir"),
-    ({"sizes": "8"}, "--sizes has no effect on 'x.hlo', which is no module of the gpu dialect"),
+    ({"sizes": "8"}, "--sizes has no effect on 'x.hlo', which is not a module of the gpu dialect"),
     ({"seed": 2, "golden_dir": "g"}, "--seed has no effect with --golden_dir"),
     ({"jobs": 2, "one_process": True}, "--jobs has no effect with --one_process"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),

@@ -48,7 +48,7 @@ def _check_launch(placed: PlacedModule, modules: dict[str, GpuModuleOp], op: Lau
     if kernel is None:
         raise ParseError(f"gpu.module @{holder} has no kernel @{name}", placed.where(op))
     if not kernel.is_kernel:
-        raise ParseError(f"@{holder}::@{name} is no kernel: it lacks the word 'kernel'", placed.where(op))
+        raise ParseError(f"@{holder}::@{name} is not a kernel: it lacks the word 'kernel'", placed.where(op))
     wanted, given = [*kernel.function_type.inputs], [value.type for value in op.arguments]
     if len(wanted) != len(given):
         raise ParseError(f"@{holder}::@{name} has {len(wanted)} arguments, and the launch gives {len(given)}", placed.where(op))

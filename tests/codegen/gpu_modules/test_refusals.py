@@ -24,7 +24,7 @@ def _changed(text: str, old: str, new: str, count: int = -1) -> str:
         (_changed(SAXPY, "%threads = arith.constant 128", "%threads = arith.constant 2048"), ParseError, 6, "CUDA's limit"),
         (_changed(TRANSPOSE, "@kernels::@transpose", "@kernels::@turn"), ParseError, 28, "has no kernel @turn"),
         (_changed(TRANSPOSE, "@kernels::@transpose", "@other::@transpose"), ParseError, 28, "no gpu.module @other"),
-        (_changed(TRANSPOSE, "kernel {", "{"), ParseError, 28, "is no kernel"),
+        (_changed(TRANSPOSE, "kernel {", "{"), ParseError, 28, "is not a kernel"),
         ("func.func @main() {\n  return\n}", ParseError, 1, "no gpu.launch and no kernel"),
         (
             _changed(SAXPY, "%blocks = arith", "%z = memref.load %x[%c1] : memref<?xf32>\n %blocks = arith"),
