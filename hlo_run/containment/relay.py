@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import io
 import marshal
@@ -9,6 +10,7 @@ import os
 import signal
 import struct
 import sys
+import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -21,6 +23,7 @@ LENGTH = struct.Struct("<I")
 # The kernel writes this many bytes to a pipe whole, also if a fork of the worker writes at the same time.
 _ATOMIC_BYTES = 4096
 _CHUNK_BYTES = _ATOMIC_BYTES - 64
+_SECONDS_TO_LEAVE_A_CALLBACK = 0.05
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -209,10 +212,26 @@ def interrupt_once() -> None:
         else:
             _interrupt()
 
+    sys.unraisablehook = _interrupt_again
     for number in SIGNALS:
         # The supervisor passes signals on as SIGTERM.
         if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """Raise KeyboardInterrupt once more if it came in a callback or a finaliser, which Python leaves without raising it."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGINT, lambda _number, _frame: _interrupt())
+    _thread.start_new_thread(_interrupt_soon, (_thread.get_ident(),))
+
+
+def _interrupt_soon(thread: int) -> None:
+    # Python calls the hook of the lost interrupt where nothing can be raised, so it has to return first.
+    time.sleep(_SECONDS_TO_LEAVE_A_CALLBACK)
+    signal.pthread_kill(thread, signal.SIGINT)  # a real signal, which also ends a wait in the system
 
 
 def send(pipe: int, kind: Kind, value: Any) -> None:
