@@ -44,9 +44,9 @@ class Allowance(Struct, frozen=True):
 class RoundingVerdict(Struct, frozen=True):
     """What the rounding of the type says about elements in doubt; see `rounding.py`.
 
-    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
-    differ. `largest` is the largest relative difference of an explained element. Of the explained ones, `lost` may be off
-    by more than they are large, so they tell nothing, and `first` is the first one.
+    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the bounds and differ.
+    `largest` is the largest relative difference of an explained element. Of the explained ones, `lost` may be off by more
+    than they are large, so they tell nothing, and `first` is the first one.
     """
 
     explained: int

@@ -67,7 +67,7 @@ def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
         leaf, first = next((leaf, verdict.first) for leaf, verdict in judged if verdict.first is not None)
         yield f"{text}, the first {_at(leaf, len(leaves))}{allowance_text(first, leaf.shape.dtype)}"
     if unexplained := sum(verdict.unexplained for _, verdict in judged):
-        yield f"{unexplained} within the abs bound are off by more than the rounding of the module's types"
+        yield f"{unexplained} within the bounds are off by more than the rounding of the module's types"
 
 
 def allowance_text(allowance: Allowance, dtype: DType) -> str:

@@ -79,6 +79,7 @@ def _rounding_record(verdict: RoundingVerdict, dtype: DType) -> Record:
         "explained": verdict.explained,
         "unexplained": verdict.unexplained,
         "largest_explained": number(verdict.largest),
+        "is_lost": 0 < verdict.lost == verdict.explained,
         "lost": verdict.lost,
         "first_explained": {
             "index": list(first.index),

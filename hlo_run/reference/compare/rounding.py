@@ -1,10 +1,10 @@
 """Judge the elements in doubt by the rounding that their type allows, not by the fixed bounds alone.
 
 Two kinds of elements are in doubt. *Beyond* the bounds: a long sum in bf16 may be off by more than 1e-3 although every op
-rounds as it should. *Small*: the relative bound is exceeded, and only the absolute bound, which does not know the size of
-the data, lets the element pass. The module's result in float64 and copies of it with random rounding errors
-(`evaluate/perturbed.py`) tell how far off each element may be (`spread.py`), so a sum that cancels is judged by its terms.
-Both sides must be that near to the float64 value.
+rounds as it should. *Within* them: only the absolute bound, which does not know the size of the data, lets the element pass,
+or the relative bound, which does not know how many digits f64 has. The module's result in float64 and copies of it with
+random rounding errors (`evaluate/perturbed.py`) tell how far off each element may be (`spread.py`), so a sum that cancels is
+judged by its terms. Both sides must be that near to the float64 value.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, wide
 # An error below this many roundings of the leaf's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
 _MOST_CANCELLED = 2.0**-10
+# A relative error of so many roundings is a reason for doubt: 5e-4 in f32, 1e-12 in f64.
+_DOUBTED_ROUNDINGS = 2.0**13
 # Two evaluations may be so many times the scale of one sample apart to need no more samples.
 _CLOSE = 2.0
 # So many samples decide; if elements are still wrong, more tell whether the first missed something by chance.
@@ -119,20 +121,23 @@ _NONE: Array = np.zeros(0, np.int64)
 
 
 def _doubts(leaf: LeafComparison, spec: ErrorSpec) -> tuple[Array, Array]:
-    """Return the places of the elements beyond the bounds, and of the small ones."""
-    if leaf.problem or not leaf.is_near or leaf.worst_rel is None or not leaf.worst_rel.error > spec.rel:
+    """Return the places of the elements beyond the bounds, and of those within."""
+    if leaf.problem or not leaf.is_near or leaf.worst_rel is None:
         return _NONE, _NONE
-    floor = cancellation_floor(leaf)
     # Two roundings of the result, one on each side, are no reason for doubt.
     least = 2 * rounding(leaf.shape.dtype) if leaf.shape.dtype.bits >= 16 else 0.0
-    beyond, small = [_NONE], [_NONE]
+    least = max(least, min(spec.rel, _DOUBTED_ROUNDINGS * rounding(leaf.shape.dtype)))
+    if not leaf.worst_rel.error > least and not leaf.mismatches:
+        return _NONE, _NONE
+    floor = cancellation_floor(leaf)
+    beyond, within = [_NONE], [_NONE]
     for start, want, got in steps(as_array(leaf.expected), as_array(leaf.actual)):
         errors = element_errors(want, got, leaf.shape.dtype, spec)
         finite = np.isfinite(errors.abs_error)
-        small_error = ~errors.mismatch & (errors.rel_error > max(spec.rel, least)) & (errors.abs_error > floor)
+        is_within = ~errors.mismatch & (errors.rel_error > least) & (errors.abs_error > floor)
         beyond.append(start + np.flatnonzero(errors.mismatch & finite))
-        small.append(start + np.flatnonzero(small_error & finite))
-    return np.concatenate(beyond), np.concatenate(small)
+        within.append(start + np.flatnonzero(is_within & finite))
+    return np.concatenate(beyond), np.concatenate(within)
 
 
 def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | None) -> _Bench | None:
@@ -155,7 +160,7 @@ class _Bench:
 
     def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
         self.leaf, self.dtype, self.is_exact = leaf, leaf.shape.dtype, is_exact
-        self.beyond, self.small = doubts
+        self.beyond, self.within = doubts
         self.exact = exact.reshape(-1)
         self.expected, self.actual = (as_array(side).reshape(-1) for side in (leaf.expected, leaf.actual))
         self.count = 0
@@ -190,13 +195,13 @@ class _Bench:
         is_right: Array = np.all((errors.of_expected <= errors.last) & (errors.of_actual <= errors.last), axis=-1)
         far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
         explained, unexplained = (near_actual & near_expected) | is_right, far & near_expected
-        wrong = np.concatenate([self.beyond[~explained[self.beyond]], self.small[unexplained[self.small]]])
+        wrong = np.concatenate([self.beyond[~explained[self.beyond]], self.within[unexplained[self.within]]])
         turned = _NONE
         if 0 < wrong.size <= errors.jumps.count:
             error = np.maximum(errors.of_actual, errors.of_expected)[wrong]
             turned = wrong if float(error.max()) <= errors.jumps.largest else _NONE
         accepted = np.concatenate([self.beyond[explained[self.beyond]], self.beyond[np.isin(self.beyond, turned)]])
-        rejected = self.small[unexplained[self.small] & ~np.isin(self.small, turned)]
+        rejected = self.within[unexplained[self.within] & ~np.isin(self.within, turned)]
         if not accepted.size and not rejected.size:
             return self.leaf
         return self._decided(np.sort(accepted), rejected, turned, errors)

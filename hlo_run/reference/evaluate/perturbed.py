@@ -160,7 +160,7 @@ class Perturbation:
     ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
         """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
         original = self._originals.get(instruction)
-        if original is None or _is_exact(instruction) or not _rounds(original.shape):
+        if original is None or is_exact(instruction) or not _rounds(original.shape):
             return evaluate, program
         shape = original.shape
         terms = term_count(instruction)
@@ -266,7 +266,7 @@ def _roundings_of_result(instruction: HloInstruction, shape: Shape, of_sum: floa
     return max(1.0, of_sum / 2)
 
 
-def _is_exact(instruction: HloInstruction) -> bool:
+def is_exact(instruction: HloInstruction) -> bool:
     """True for an op whose results are elements of its operands, or exact: also for the largest or smallest of many."""
     if instruction.opcode in ("reduce", "reduce-window", "all-reduce", "reduce-scatter", "scatter"):
         return instruction.called_computations[0].root.opcode in ("maximum", "minimum", "and", "or")

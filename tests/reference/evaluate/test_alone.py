@@ -68,6 +68,16 @@ def test_what_the_bounds_or_two_roundings_accept_is_not_evaluated(monkeypatch: p
     assert judge_alone(module, [p], right, (right.view(np.uint16) + 3).view(ml_dtypes.bfloat16), SPEC).mismatches == 64
 
 
+def test_what_rounds_nothing_must_be_equal() -> None:
+    text = "HloModule m ENTRY e { p = bf16[64] parameter(0) q = bf16[64] OPCODE(p) ROOT c = f32[64] convert(q) }"
+    p = np.linspace(1, 2, 64).astype(ml_dtypes.bfloat16)
+    for opcode, is_seen in (("copy", True), ("negate", True), ("tanh", False)):
+        module = hlo_run.parse(text.replace("OPCODE", opcode))
+        right: Any = Reference(module).run([[p]])[0]
+        assert judge_alone(module, [p], right, right, SPEC).ok
+        assert judge_alone(module, [p], right, right * np.float32(1 + 2.0**-11), SPEC).ok is not is_seen
+
+
 def test_an_instruction_that_cannot_be_evaluated_is_judged_by_the_bounds() -> None:
     module = hlo_run.parse(
         'HloModule c ENTRY e { p = f32[4] parameter(0) ROOT c = f32[4] custom-call(p), custom_call_target="x" }'
