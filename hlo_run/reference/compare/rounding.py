@@ -144,11 +144,7 @@ def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | N
     """Return what judges a leaf: by its exact value, or (None) by the expected one. None without doubt, or without a value."""
     if not any(map(len, doubts)):
         return None
-    if precise is None:
-        wide = _wide(as_array(leaf.expected), leaf.shape.dtype)
-        exact: Array | None = wide
-    else:
-        exact = _leaf_value(precise, leaf)
+    exact = _wide(as_array(leaf.expected), leaf.shape.dtype) if precise is None else _leaf_value(precise, leaf)
     if exact is None:
         return None
     kind = _InSteps if leaf.shape.dtype.bits < 16 else _InValues
@@ -156,11 +152,12 @@ def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | N
 
 
 class _Bench:
-    """Judges the elements in doubt of one leaf by the samples so far."""
+    """Judges the elements in doubt of one leaf by the samples so far. `places` has those beyond the bounds first."""
 
     def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
         self.leaf, self.dtype, self.is_exact = leaf, leaf.shape.dtype, is_exact
-        self.beyond, self.within = doubts
+        self.beyond = doubts[0]
+        self.places = np.concatenate(doubts)
         self.exact = exact.reshape(-1)
         self.expected, self.actual = (as_array(side).reshape(-1) for side in (leaf.expected, leaf.actual))
         self.count = 0
@@ -179,7 +176,7 @@ class _Bench:
         raise NotImplementedError
 
     def errors(self) -> _Errors:
-        """Return the errors of all elements and what is allowed."""
+        """Return the errors of the elements in doubt and what is allowed."""
         raise NotImplementedError
 
     def verdict(self) -> LeafComparison:
@@ -187,26 +184,24 @@ class _Bench:
         if not self.is_whole:
             return self.leaf
         errors = self.errors()
-        near_actual, near_expected = (
-            np.all((side <= errors.allowed) & np.isfinite(errors.allowed), axis=-1)
-            for side in (errors.of_actual, errors.of_expected)
-        )
+        is_bounded: Array = np.all(np.isfinite(errors.allowed), axis=-1)
+        near_expected: Array = np.all(errors.of_expected <= errors.allowed, axis=-1) & is_bounded
+        near_actual: Array = np.all(errors.of_actual <= errors.allowed, axis=-1) & is_bounded
         # Both sides are the float64 value but for the rounding of the result: right, however lost other roundings may be.
         is_right: Array = np.all((errors.of_expected <= errors.last) & (errors.of_actual <= errors.last), axis=-1)
         far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
-        explained, unexplained = (near_actual & near_expected) | is_right, far & near_expected
-        wrong = np.concatenate([self.beyond[~explained[self.beyond]], self.within[unexplained[self.within]]])
-        turned = _NONE
-        if 0 < wrong.size <= errors.jumps.count:
-            error = np.maximum(errors.of_actual, errors.of_expected)[wrong]
-            turned = wrong if float(error.max()) <= errors.jumps.largest else _NONE
-        accepted = np.concatenate([self.beyond[explained[self.beyond]], self.beyond[np.isin(self.beyond, turned)]])
-        rejected = self.within[unexplained[self.within] & ~np.isin(self.within, turned)]
-        if not accepted.size and not rejected.size:
+        is_beyond: Array = np.arange(self.places.size) < self.beyond.size
+        wrong: Array = np.where(is_beyond, ~(near_actual & near_expected | is_right), far & near_expected)
+        count = int(np.count_nonzero(wrong))
+        is_turned = False
+        if 0 < count <= errors.jumps.count:
+            is_turned = float(np.max(np.maximum(errors.of_actual, errors.of_expected)[wrong])) <= errors.jumps.largest
+        accepted, rejected = is_beyond & (~wrong | is_turned), ~is_beyond & wrong & (not is_turned)
+        if not accepted.any() and not rejected.any():
             return self.leaf
-        return self._decided(np.sort(accepted), rejected, turned, errors)
+        return self._decided(accepted, rejected, self._allowance(accepted, wrong & is_turned, errors), errors)
 
-    def _decided(self, accepted: Array, rejected: Array, turned: Array, errors: _Errors) -> LeafComparison:
+    def _decided(self, accepted: Array, rejected: Array, first_accepted: Allowance | None, errors: _Errors) -> LeafComparison:
         leaf, expected, actual = self.leaf, as_array(self.leaf.expected), as_array(self.leaf.actual)
         wrong = np.zeros(expected.size, np.bool_)
         if leaf.mismatches > self.beyond.size:  # NaNs and infinities, which no rounding explains
@@ -214,29 +209,32 @@ class _Bench:
                 found = element_errors(want, got, self.dtype, ErrorSpec(np.inf, np.inf))
                 wrong[start : start + want.size] = ~np.isfinite(found.abs_error)
         wrong[self.beyond] = True
-        wrong[accepted] = False
-        wrong[rejected] = True
+        wrong[self.places[accepted]] = False
+        wrong[self.places[rejected]] = True
         count = int(np.count_nonzero(wrong))
         first: Worst | None = None
         if count:
             place = int(np.argmax(wrong))
             index = multi_index(place, expected.shape)
             first = Worst(0.0, index, expected[index], actual[index])
-        verdict = RoundingVerdict(int(accepted.size), int(rejected.size), *self._largest(accepted, turned, errors))
+        ratios = errors.off[accepted] / errors.magnitude[accepted]
+        verdict = RoundingVerdict(
+            int(np.count_nonzero(accepted)),
+            int(np.count_nonzero(rejected)),
+            float(np.max(ratios, initial=0.0, where=np.isfinite(ratios))),
+            int(np.count_nonzero(np.all(errors.allowed[accepted] >= errors.size[accepted], axis=-1))),
+            first_accepted,
+        )
         return replace(leaf, mismatches=count, first=first, wrong=wrong, rounding=verdict)
 
-    def _largest(self, accepted: Array, turned: Array, errors: _Errors) -> tuple[float, int, Allowance | None]:
-        """Return the largest relative difference of the accepted elements, how many are lost, and the first one."""
-        if not accepted.size:
-            return 0.0, 0, None
-        size = np.abs(_parts(self.exact[accepted].astype(np.complex128 if self.dtype.is_complex else np.float64)))
-        off = np.abs(_parts(_wide(self.actual[accepted], self.dtype)) - _parts(_wide(self.expected[accepted], self.dtype)))
-        largest = float(np.max(off / size, initial=0.0, where=size > 0))
-        lost = int(np.count_nonzero(np.all(errors.allowed[accepted] >= errors.size[accepted], axis=-1)))
-        place = int(accepted[0])
-        is_jump, size = bool(np.isin(place, turned)), float(np.max(errors.size[place]))
-        allowed = errors.jumps.largest if is_jump else float(np.max(errors.allowed[place]))
-        first = Allowance(
+    def _allowance(self, accepted: Array, turned: Array, errors: _Errors) -> Allowance | None:
+        """Return what is allowed at the first accepted element."""
+        if not accepted.any():
+            return None
+        number = int(np.argmax(accepted))
+        place, is_jump, size = int(self.places[number]), bool(turned[number]), float(np.max(errors.size[number]))
+        allowed = errors.jumps.largest if is_jump else float(np.max(errors.allowed[number]))
+        return Allowance(
             multi_index(place, as_array(self.leaf.expected).shape),
             self.expected[place],
             self.actual[place],
@@ -246,12 +244,12 @@ class _Bench:
             self.dtype.bits < 16,
             is_jump,
         )
-        return largest, lost, first
 
 
 class _Errors(Struct, frozen=True):
-    """Per element and part: what rounding allows, and that of the result alone; the errors of both sides; their distance;
-    and the distance from zero. `jumps` are those that the samples have.
+    """Per element in doubt and part: what rounding allows, and that of the result alone; the errors of both sides; their
+    distance; and the distance from zero. `off` and `magnitude` are the distance and the size as numbers. `jumps` are those
+    that the samples have.
     """
 
     allowed: Array
@@ -260,7 +258,9 @@ class _Errors(Struct, frozen=True):
     of_actual: Array
     apart: Array
     size: Array
-    jumps: Jumps
+    off: Array
+    magnitude: Array
+    jumps: Jumps = Jumps()
 
 
 class _InValues(_Bench):
@@ -279,13 +279,19 @@ class _InValues(_Bench):
         self._spread.add(parts)
 
     def errors(self) -> _Errors:
-        exact, want, got = self._spread.exact, _parts(_wide(self.expected, self.dtype)), _parts(_wide(self.actual, self.dtype))
-        size = np.abs(exact)
-        # The last roundings are those of the result itself, on both sides.
-        last = 2 * rounding(self.dtype) * size + 2 * _step(self.dtype)
-        allowed = (NEAR if self.is_exact else _CLOSE) * self._spread.scale() + last
-        jumps = self._spread.jumps(last) if self.count >= _JUMP_SAMPLES else Jumps()
-        return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), np.abs(want - got), size, jumps)
+        exact = self._spread.exact[self.places]
+        want, got = (_parts(_wide(side[self.places], self.dtype)) for side in (self.expected, self.actual))
+        size, apart = np.abs(exact), np.abs(want - got)
+        last = self._last(size)
+        allowed = last
+        if self.count:
+            allowed = (NEAR if self.is_exact else _CLOSE) * self._spread.scale()[self.places] + last
+        jumps = self._spread.jumps(self._last(np.abs(self._spread.exact))) if self.count >= _JUMP_SAMPLES else Jumps()
+        return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), apart, size, apart, size, jumps)
+
+    def _last(self, size: Array) -> Array:
+        """Return the last roundings, those of the result itself on both sides."""
+        return 2 * rounding(self.dtype) * size + 2 * _step(self.dtype)
 
 
 class _InSteps(_Bench):
@@ -293,14 +299,14 @@ class _InSteps(_Bench):
 
     def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
         super().__init__(leaf, doubts, exact, is_exact)
-        self._narrow = narrow(self.exact, self.dtype)
-        self._spread: Array = np.zeros((self._narrow.size, 1))
+        self._places_exact = narrow(self.exact[self.places], self.dtype)
+        self._spread: Array = np.zeros((self.places.size, 1))
 
     def add_array(self, sample: Array) -> None:
-        rounded = narrow(sample, self.dtype)
-        steps_off = self._steps_from(rounded, self._narrow)
+        rounded = narrow(sample[self.places], self.dtype)
+        steps_off = self._steps_from(rounded, self._places_exact)
         if not self.is_exact:
-            steps_off = np.minimum(steps_off, self._steps_from(rounded, self.actual))
+            steps_off = np.minimum(steps_off, self._steps_from(rounded, self.actual[self.places]))
         self._spread = np.maximum(self._spread, steps_off)
 
     def _steps_from(self, x: Array, y: Array) -> Array:
@@ -310,11 +316,21 @@ class _InSteps(_Bench):
         return np.where(is_nan[0] & is_nan[1], 0.0, np.where(is_nan[0] ^ is_nan[1], np.inf, distance)).reshape(-1, 1)
 
     def errors(self) -> _Errors:
+        exact, want, got = self._places_exact, self.expected[self.places], self.actual[self.places]
         allowed = 1 + 2 * self._spread
-        of_expected, of_actual = (self._steps_from(side, self._narrow) for side in (self.expected, self.actual))
-        size = self._steps_from(self._narrow, np.zeros_like(self._narrow))
-        apart = self._steps_from(self.expected, self.actual)
-        return _Errors(allowed, np.ones_like(allowed), of_expected, of_actual, apart, size, Jumps())
+        size = self._steps_from(exact, np.zeros_like(exact))
+        off = np.abs(_parts(_wide(want, self.dtype) - _wide(got, self.dtype)))
+        magnitude = np.abs(_parts(self.exact[self.places].astype(np.float64)))
+        return _Errors(
+            allowed,
+            np.ones_like(allowed),
+            self._steps_from(want, exact),
+            self._steps_from(got, exact),
+            self._steps_from(want, got),
+            size,
+            off,
+            magnitude,
+        )
 
 
 def _leaf_value(value: Value, leaf: LeafComparison) -> Array | None:
