@@ -46,11 +46,6 @@ class Change:
     units: float
     error: HloRunError | None = None
 
-    @property
-    def is_rounding(self) -> bool:
-        """True if the results differ by no more than rounding does."""
-        return 0 < self.units <= ROUNDINGS
-
 
 class Alone:
     """The launch of one kernel, with its own memory."""
