@@ -1,7 +1,6 @@
 """Break kernels on purpose and count how many of the faults `hlo-run` finds with its default flags.
 
-    python3 scripts/venv.py python scripts/mutation_score.py FOLDER... [--match RE] [--every N] [--kernels N] [--kinds N]
-                                                             [--only KIND,KIND] [--seed N] [--fixed_bounds] [--report FILE.tsv]
+    python3 scripts/venv.py python scripts/mutation_score.py FOLDER... [--every N] [--kernels N] [--kinds N] [--seed N]
 
 A fault changes the PTX of one kernel, after the compilation, so it does not depend on what the emitters know:
 
@@ -87,6 +86,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one fault")
     parser.add_argument("--fixed_bounds", action="store_true", help="compare by XLA's rule alone")
     parser.add_argument("--report", type=Path, help="write the outcomes as tab-separated values")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the kernels of missed faults, for --xla_gpu_ptx_file")
     arguments = parser.parse_args()
     if unknown := set(arguments.only.split(",")) - set(KINDS):
         parser.error(f"--only: no kind is called '{min(unknown)}'; the kinds are {', '.join(KINDS)}")
@@ -100,6 +100,8 @@ def main() -> int:
             found += some
             counts = Counter(outcome.verdict for outcome in some)
             print(f"{folder.name}/{file.name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()), flush=True)
+            if arguments.keep:
+                _keep(arguments.keep, some)
             if arguments.report:
                 text = "\n".join([HEADINGS, *(outcome.row() for outcome in found)])
                 arguments.report.write_text(text + "\n", encoding="utf-8")
@@ -108,6 +110,15 @@ def main() -> int:
         if outcome.verdict == MISSED or outcome.kind == "none":
             print(f"{outcome.verdict}: {outcome.file} {outcome.kernel} ({outcome.kind}: {outcome.place}) {outcome.detail}")
     return int(any(outcome.verdict == MISSED for outcome in found))
+
+
+def _keep(folder: Path, found: Sequence[Outcome]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for outcome in found:
+        if outcome.ptx:
+            line = re.sub(r"\W+", "_", outcome.place.partition(":")[0])
+            name = f"{Path(outcome.file).stem}.{outcome.kernel}.{outcome.kind.replace(' ', '_')}.{line}.ptx"
+            (folder / name).write_text(f"// {outcome.place}\n{outcome.ptx}", encoding="utf-8")
 
 
 def _in_process(file: Path, options: Options, arguments: argparse.Namespace) -> list[Outcome]:

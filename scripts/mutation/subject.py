@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Outcome:
     """What became of one fault of one kernel.
 
     `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`.
+    `ptx` is that of a missed one.
     """
 
     file: str
@@ -47,6 +49,7 @@ class Outcome:
     lines: str = ""
     units: float = 0.0
     detail: str = ""
+    ptx: str = ""
 
     def row(self) -> str:
         """Return the outcome as tab-separated values."""
@@ -151,4 +154,5 @@ def _outcome(subject: Subject, alone: Alone, name: str, fault: Fault) -> Outcome
         return made(STOPPED if isinstance(change.error, DeviceError) else INVALID, "", change.error.message)
     if not change.units:
         return made(EQUIVALENT)
-    return made(*subject.verdict(name, fault.ptx))
+    found = made(*subject.verdict(name, fault.ptx))
+    return dataclasses.replace(found, ptx=fault.ptx) if found.verdict == MISSED else found
