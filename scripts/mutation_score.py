@@ -25,9 +25,9 @@ A fault changes the PTX of one kernel, after the compilation, so it does not dep
 The seed chooses the kernels of a module, the kinds of faults in a kernel, and their places. A fault is *equivalent*, and left
 out, if the kernel alone, on four sets of random operands of its own, gives equal numbers. It is *stopped*, and counts apart, if
 the kernel alone or the run ends with a device fault or a time-out. All others run as `hlo-run FILE --platform=Host` does: same
-arguments, same comparison, same later tries. *Found* are those that end with exit code 1, *missed* those that pass. The score is
-found by found and missed. *Rounding* are the missed ones that change the kernel's results by at most one unit of the last place
-of the largest number.
+arguments, same comparison, same later tries. *Found* are those that end with exit code 1, *missed* those that pass; *end to end*
+those that the comparison of the module's result finds. *Rounding* are the missed ones that change the kernel's results by at most
+one unit of the last place of the largest number.
 """
 
 from __future__ import annotations
@@ -48,26 +48,27 @@ from hlo_run.backends import load_backend
 from hlo_run.errors import HloRunError
 from hlo_run.options import Options
 
-_COLUMNS = ("faults", "found", "by end to end", "by alone", "missed", "rounding", "score", "stopped", "equivalent", "invalid")
+_COLUMNS = ("faults", "found", "alone", "end to end", "missed", "rounding", "stopped", "equivalent", "invalid")
 
 
-def score(found: Sequence[Outcome]) -> float:
-    """Return the share of faults, without those that count apart, that a run found."""
-    counts = Counter(outcome.verdict for outcome in found)
-    return counts[FOUND] / max(1, counts[FOUND] + counts[MISSED])
+def score(found: Sequence[Outcome], line: str = "") -> float:
+    """Return the share of faults, without those that count apart, that a run found; with `line`, that this line of it found."""
+    counted = [outcome for outcome in found if outcome.verdict in (FOUND, MISSED)]
+    caught = sum(outcome.verdict == FOUND and line in outcome.lines for outcome in counted)
+    return caught / max(1, len(counted))
 
 
 def table(found: Sequence[Outcome]) -> str:
-    """Return the counts per kind, in Markdown."""
+    """Return the counts per kind, in Markdown. `found`, `alone` and `end to end` are shares of the faults."""
     lines = [f"| kind | {' | '.join(_COLUMNS)} |", "| --- " * (len(_COLUMNS) + 1) + "|"]
     for kind in (*KINDS, "all"):
         some = [o for o in found if o.kind in (KINDS if kind == "all" else (kind,))]
         if not some:
             continue
         counts = Counter(outcome.verdict for outcome in some)
-        by = [sum(line in o.lines for o in some) for line in (END_TO_END, ALONE)]
         rounding = sum(o.verdict == MISSED and o.units <= ROUNDINGS for o in some)
-        cells = (counts[FOUND] + counts[MISSED], counts[FOUND], *by, counts[MISSED], rounding, f"{100 * score(some):.1f} %")
+        shares = (f"{100 * score(some, line):.1f} %" for line in ("", ALONE, END_TO_END))
+        cells = (counts[FOUND] + counts[MISSED], *shares, counts[MISSED], rounding)
         apart = (counts[STOPPED], counts[EQUIVALENT], counts[INVALID])
         lines.append(f"| {kind} | " + " | ".join(map(str, (*cells, *apart))) + " |")
     return "\n".join(lines)
