@@ -1,0 +1,1 @@
+"""Faults in the PTX of kernels, for scripts/mutation_score.py: what they are, and what a run makes of them."""

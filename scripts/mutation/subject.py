@@ -1,0 +1,158 @@
+"""A module, compiled once, that runs with and without faults in its kernels as `hlo-run` runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+import hlo_run
+from hlo_run.artifact import KernelThunk, Thunk, WhileThunk, nested_sequences
+from hlo_run.commands.run import run
+from hlo_run.commands.task import Task
+from hlo_run.errors import DeviceError, HloRunError, Mismatch
+from hlo_run.execution.console import Place, SilentConsole
+from hlo_run.execution.results import FileResult
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module, planned_buffers
+from hlo_run.target import preset
+from mutation.alone import Alone, types_of
+from mutation.faults import KINDS, Fault, faults
+from mutation.stores import Array
+
+# Verdicts on a fault. The last three count apart: the kernel alone gives equal numbers, stops, or the PTX is not valid here.
+FOUND, MISSED, EQUIVALENT, STOPPED, INVALID = "found", "missed", "equivalent", "stopped", "invalid"
+END_TO_END, ALONE = "end to end", "alone"
+# Places of a kind that are tried in a kernel until one is neither equivalent nor stopped.
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one fault of one kernel.
+
+    `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`.
+    `ptx` is that of a missed one.
+    """
+
+    file: str
+    kernel: str
+    kind: str
+    place: str
+    verdict: str
+    lines: str = ""
+    units: float = 0.0
+    detail: str = ""
+    ptx: str = ""
+
+    def row(self) -> str:
+        """Return the outcome as tab-separated values."""
+        cells = (self.file, self.kernel, self.kind, self.verdict, self.lines, f"{self.units:.3g}", self.place, self.detail)
+        return "\t".join(" ".join(cell.split()) for cell in cells)
+
+
+HEADINGS = "file\tkernel\tkind\tverdict\tfound by\tunits\tplace\tmessage"
+
+
+class Subject:
+    """A module with its executable and the types of its buffers."""
+
+    def __init__(self, file: Path, options: Options) -> None:
+        self.file, self.options = file.name, options
+        self.module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
+        self.optimized = self.module.clone()
+        executable = compile_module(PassContext(preset("h100"), options.compile), self.optimized)
+        # Host may sort with numpy in the place of kernels that sort, which would hide faults in them.
+        self.executable = replace(executable, thunks=without_sorts(executable.thunks))
+        self._buffers = planned_buffers(options.compile, self.optimized)
+
+    def launches(self) -> dict[str, KernelThunk]:
+        """Return the first launch of each kernel that a run may launch."""
+        found: dict[str, KernelThunk] = {}
+        for thunk in launched(self.executable.thunks):
+            found.setdefault(thunk.kernel, thunk)
+        return found
+
+    def alone(self, thunk: KernelThunk, seed: int) -> tuple[Alone, list[Array]]:
+        """Return the launch of a kernel alone, and its arrays."""
+        types = types_of(self.optimized, self._buffers, thunk)
+        arrays = [
+            Array(number, argument.slice.size_bytes, types.get(argument.slice, ""), argument.written)
+            for number, argument in enumerate(thunk.arguments)
+        ]
+        return Alone(self.executable, thunk, types, seed), arrays
+
+    def verdict(self, kernel: str = "", ptx: str = "") -> tuple[str, str, str]:
+        """Return what the default command says, the lines that say so, and its message, with the PTX of a kernel replaced."""
+        kernels = tuple(replace(k, ptx=ptx) if k.name == kernel else k for k in self.executable.kernels)
+        result = FileResult(self.file, self.module.name)
+        task = Task.of(self.options, Place(0, 1), result, SilentConsole(), lambda choose: choose(()))
+        task.executable = replace(self.executable, kernels=kernels)
+        try:
+            run(task, self.module, "Interpreter")
+        except Mismatch as error:
+            return FOUND, END_TO_END, error.message
+        except HloRunError as error:
+            return STOPPED, "", error.message
+        return MISSED, "", ""
+
+
+def launched(thunks: Iterable[Thunk]) -> Iterator[KernelThunk]:
+    """Yield the launches of kernels. A loop with a known trip count never runs its condition."""
+    for thunk in thunks:
+        if isinstance(thunk, KernelThunk):
+            yield thunk
+        elif isinstance(thunk, WhileThunk) and thunk.trip_count is not None:
+            yield from launched(thunk.body)
+        else:
+            for inner in nested_sequences(thunk):
+                yield from launched(inner)
+
+
+def without_sorts(thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
+    """Return thunks whose kernels sort themselves."""
+    return tuple(replace(thunk, sort=None) if isinstance(thunk, KernelThunk) else thunk for thunk in thunks)
+
+
+def outcomes(file: Path, options: Options, kernels: int, kinds: int, seed: int, only: Sequence[str] = KINDS) -> Iterator[Outcome]:
+    """Yield the outcomes of faults of at most `kinds` kinds in at most `kernels` kernels of a module, chosen by the seed."""
+    subject = Subject(file, options)
+    verdict, lines, detail = subject.verdict()
+    if verdict != MISSED:
+        yield Outcome(file.name, "", "none", "", verdict, lines, 0.0, detail)
+        return
+    choice = random.Random(f"{seed} {file.name}")
+    launches = subject.launches()
+    for name in choice.sample(sorted(launches), min(kernels, len(launches))):
+        alone, arrays = subject.alone(launches[name], seed)
+        kernel = subject.executable.kernel(name)
+        places = {kind: faults(kernel.ptx, kind, arrays, kernel.grid) for kind in KINDS}
+        possible = [kind for kind, found in places.items() if found and kind in only]
+        for kind in choice.sample(possible, min(kinds, len(possible))):
+            found = places[kind]
+            for fault in choice.sample(found, min(_TRIES, len(found))):
+                outcome = _outcome(subject, alone, name, fault)
+                yield outcome
+                if outcome.verdict in (FOUND, MISSED):
+                    break
+
+
+def _outcome(subject: Subject, alone: Alone, name: str, fault: Fault) -> Outcome:
+    kernel = replace(subject.executable.kernel(name), ptx=fault.ptx)
+    change = alone.change(kernel)
+
+    def made(verdict: str, lines: str = "", detail: str = "") -> Outcome:
+        return Outcome(subject.file, name, fault.kind, fault.place, verdict, lines, change.units, detail)
+
+    if change.error is not None:
+        return made(STOPPED if isinstance(change.error, DeviceError) else INVALID, "", change.error.message)
+    if not change.units:
+        return made(EQUIVALENT)
+    found = made(*subject.verdict(name, fault.ptx))
+    return dataclasses.replace(found, ptx=fault.ptx) if found.verdict == MISSED else found
