@@ -282,7 +282,8 @@ class Cutter:
             number = numbers[instruction]
             is_equal = own[instruction] in self._kept if instruction in roots else number in self._common
             is_cut = is_equal and number not in opened
-            is_cut = is_cut and instruction.opcode != "tuple"
+            # Elements are inputs, not tuples: others of their elements may be large, and are not read.
+            is_cut = is_cut and not instruction.shape.is_tuple
             is_cut = is_cut and (number in self._claimed or not self._is_constant(instruction))
             if is_cut or instruction.opcode == "parameter":
                 if instruction not in inputs.setdefault(number, []):
@@ -311,14 +312,25 @@ class Cutter:
     def grown(self, region: Region, opened: set[int]) -> Region | None:
         """Return the region with more of what its inputs are computed from; None at the parameters. Adds to `opened`.
 
-        Inputs of one side come first.
+        Inputs that depend on one which only one side has come first, then the latter.
         """
         alone = region.old.inputs.keys() ^ region.new.inputs.keys()
-        more = self._to_balance(region, alone) or self._openable(region, region.inputs)
+        dependent = self._dependent(alone) if alone else set[int]()
+        more = dependent & set(region.inputs) or self._openable(region, alone) or self._openable(region, region.inputs)
         if not more:
             return None
-        opened |= more
+        opened |= more | dependent
         return self.region(region.claims, opened)
+
+    def _dependent(self, wanted: Collection[int]) -> set[int]:
+        """Return the numbers of all values that are computed from the wanted ones."""
+        found: set[int] = set()
+        for computation, numbers in zip((self.old, self.new), self._numbers, strict=True):
+            for instruction in computation.post_order():
+                operands = (numbers[operand] for operand in instruction.operands)
+                if any(number in wanted or number in found for number in operands):
+                    found.add(numbers[instruction])
+        return found - set(wanted)
 
     def _to_balance(self, region: Region, alone: Collection[int]) -> set[int]:
         """Return the inputs to open so that both sides may have the same: those that depend on one of one side, or the latter."""
