@@ -51,5 +51,3 @@ class _Watch(Observer):
             signature = Signature(NAME, "mismatch", "wrong rewrite", base_name(step.row))
             details = f"row '{step.row}': {wrong.verdict.first}\n{modules[0]}\n=>\n{modules[1]}"
             self.faults.append(Fault(FAILED, signature, details))
-
-
