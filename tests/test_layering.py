@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit backends.exchange
         backends.host backends.cuda
         pipeline platforms
-        triage.diff triage.interpret
+        triage.diff triage.interpret triage.regions
         execution
         report triage.localize
         commands fuzz
@@ -74,7 +74,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ml_dtypes": ("hlo", "reference", "backends", "codegen", "triage/interpret"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("elementary", "formats", "builder", "fuzz", "triage/interpret"),
+        *("elementary", "formats", "builder", "fuzz", "triage/interpret", "triage/regions"),
     ),
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")

@@ -1,4 +1,7 @@
-"""`--check_each_pass`: evaluates the module after every HLO row that changed it, and reports the row that changed its result."""
+"""`--check_each_pass`: evaluates the module after every HLO row that changed it, and what the row rewrote alone.
+
+Reports the row that changed the module's result, or that rewrote a region into one that computes something else.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,16 @@ from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.triage.localize.verdicts import Verdicts
+from hlo_run.triage.regions.row import NotJudged, RowJudge, RowReport, Snapshot
+from hlo_run.triage.regions.sight import is_seen
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60
 # A module may take this many times as long as before the rows, and at least so many seconds.
 _PATIENCE, _LEAST_SECONDS = 20.0, 10.0
+# Of so many regions that are not judged alone, a row's check asks whether the result depends on them.
+_MOST_ASKED = 4
+_SHOWN_NAMES = 3
 
 
 class Candidate(Struct, frozen=True):
@@ -71,18 +79,23 @@ class _State(Struct, frozen=True):
     """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it, `endless` says which loop
     does not end."""
 
-    module: HloModule
+    snapshot: Snapshot
     result: Literal | None
     endless: str = ""
+
+    @property
+    def module(self) -> HloModule:
+        """The copy of the module."""
+        return self.snapshot.module
 
 
 class PassChecker(Observer):
     """Evaluates `working` by `run` on a grid after every row that changed it; raises Mismatch at the first row that changed its
-    result.
+    result, or rewrote a region wrongly.
 
     Writes the smallest computation that differs, before and after the row, with its arguments into `folder`. `arguments` are
     those of the module on one device; without them nothing is written. Where the reference cannot evaluate the module, the
-    row is not checked and `say` gets a message.
+    row is not checked and `say` gets a message, also about changes that neither the result nor their region tells of.
     """
 
     def __init__(
@@ -101,7 +114,8 @@ class PassChecker(Observer):
         self._version = working.version
         self._limit_seconds = math.inf
         begin = time.monotonic()
-        self._last = self._state("parsing")
+        self._judge = RowJudge()
+        self._last = self._state(Snapshot.of(working), "parsing")
         self._limit_seconds = max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - begin))
 
     def after(self, step: Step) -> None:
@@ -109,10 +123,25 @@ class PassChecker(Observer):
         if step.level is not Level.HLO or self._working.version == self._version:
             return
         self._version = self._working.version
-        now = self._state(f"row '{step.row}'")
-        last, self._last = self._last, now
+        snapshot, last = Snapshot.of(self._working), self._last
+        report = self._judge.report(last.snapshot, snapshot)
+        if report.is_proven and self._grid.size == 1 and not last.endless:
+            # The same values: shardings, which change those of several devices, do not matter.
+            self._last = _State(snapshot, last.result)
+            return
+        now = self._last = self._state(snapshot, f"row '{step.row}'")
         if last.result is not None and now.endless:
             raise _row_mismatch(step, last.module.name, [f"after it: {now.endless}"])
+        self._compare(step, last, now)
+        if report.wrong:
+            raise self._wrong_region(step, last.module.name, report)
+        if missing := self._unseen(report, now):
+            shown = ", ".join(f"%{i.name} ({reason})" for i, reason in list(missing.items())[:_SHOWN_NAMES])
+            more = ", .." if len(missing) > _SHOWN_NAMES else ""
+            self._say(f"row '{step.row}': {len(missing)} of {report.changed} changed instructions not judged: {shown}{more}")
+
+    def _compare(self, step: Step, last: _State, now: _State) -> None:
+        """Compare the results before and after a row. Raises Mismatch."""
         if last.result is None or now.result is None:
             return
         shape = self._grid.result_shape(last.module)
@@ -123,17 +152,54 @@ class PassChecker(Observer):
         if not comparison.ok:
             raise self._mismatch(step, last.module, now.module, comparison)
 
-    def _state(self, what: str) -> _State:
-        copy = self._working.clone()
-        copy.schedule = None
+    def _unseen(self, report: RowReport, now: _State) -> dict[HloInstruction, str]:
+        """Return the changed instructions of regions that were not judged and on which the result does not depend."""
+        unseen: dict[HloInstruction, str] = {}
+        for number, region in enumerate(report.not_judged):
+            if number >= _MOST_ASKED or now.result is None or not self._sees(region, now, now.result):
+                unseen.update(region.reasons)
+        return unseen
+
+    def _sees(self, region: NotJudged, now: _State, result: Literal) -> bool:
         try:
             with loops_end_within(self._limit_seconds):
-                return _State(copy, self._run(copy))
+                return is_seen(now.module, region.region.new.outputs, result, self._run) is True
+        except (HloRunError, MemoryError):
+            return False
+
+    def _state(self, snapshot: Snapshot, what: str) -> _State:
+        try:
+            with loops_end_within(self._limit_seconds):
+                return _State(snapshot, self._run(snapshot.module))
         except EndlessLoop as error:
-            return _State(copy, None, error.message)
+            return _State(snapshot, None, error.message)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._say(f"the reference cannot evaluate the module after {what}: {error}")
-            return _State(copy, None)
+            return _State(snapshot, None)
+
+    def _wrong_region(self, step: Step, name: str, report: RowReport) -> RowMismatch:
+        """Return the error of a row that rewrote a region wrongly, which the result does not show."""
+        wrong = report.wrong[0]
+        first = wrong.verdict.first
+        assert first is not None, "a region that differs has a first element that differs"
+        output = wrong.region.claims_at(first.outputs)[0]
+        index = "{" + ",".join(map(str, first.index)) + "}" if first.index else ""
+        notes = [
+            f"%{output.old.name} => %{output.new.name}: {first.count} of {first.elements} elements differ on random operands;"
+            f" the first{index and ' is at ' + index}: {first.old} before, {first.new} after"
+        ]
+        if len(report.wrong) > 1:
+            notes.append(f"the first of {len(report.wrong)} wrong regions")
+        modules, paths = wrong.region.modules(output.new.name), list[str]()
+        for when, module in zip(("before", "after"), modules, strict=True):
+            paths.append(write_isolated(self._folder, f"{name}.{step.row}.{when}", module, wrong.values))
+            notes += _shown(when, module, paths[-1])
+        message = f"row '{step.row}' of pipeline '{step.pipeline}' rewrote a part of {name} wrongly"
+        notes.append(f"look at HLO row '{step.row}': the result of the module does not depend on that part with these arguments")
+        error = RowMismatch(message, notes=tuple(notes))
+        error.candidates = (Candidate(modules[0], wrong.values, paths[0]),)
+        error.name = f"{name}.{step.row}.reproducer"
+        return error
 
     def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> RowMismatch:
         notes = [f"after it: {comparison.summary()}"]
@@ -161,11 +227,14 @@ class PassChecker(Observer):
         for when, module in (("before", found.before), ("after", found.after)):
             path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
             paths.append(path)
-            notes.append(f"{when}: {path}.hlo, with the arguments in {path}.npz")
-            text = module.to_string().rstrip()
-            if text.count("\n") < _SHOWN_LINES:
-                notes.append(text)
+            notes += _shown(when, module, path)
         return notes, paths[0]
+
+
+def _shown(when: str, module: HloModule, path: str) -> list[str]:
+    """Return the notes on the files of a module, and its text if it is short."""
+    text = module.to_string().rstrip()
+    return [f"{when}: {path}.hlo, with the arguments in {path}.npz", *[text][: text.count("\n") < _SHOWN_LINES]]
 
 
 def _row_mismatch(step: Step, name: str, notes: Sequence[str]) -> RowMismatch:

@@ -27,6 +27,8 @@ from hlo_run.reference.compare.compare import Comparison
 _PACKAGE = __name__.partition(".")[0]
 _ROW = re.compile(r" in row '([^']*)'(?:, kernel '[^']*')?: ")
 _INSIDE = re.compile(r" in row '(?P<row>[^']*)'(?:, kernel '(?P<kernel>[^']*)')?")
+_WRONG_ROW = re.compile(r"row '([^']*)' of pipeline '[^']*' (?:changed the meaning|rewrote a part) of ")
+_NUMBER_OF_ROW = re.compile(r"-\d+$")
 _FRAME = re.compile(rf"^at ({_PACKAGE}\.[\w.<>]+), line \d+$")
 _BUG = re.compile(r"^at ([\w.]+):\d+, (\S+)$")
 _DIED = re.compile(r"^(?P<step>.*?) died with (?P<how>SIG\w+|signal \d+|exit code -?\d+)(?: in (?P<where>.*))?$")
@@ -159,6 +161,9 @@ def golden_signature(what: str) -> Signature:
 
 
 def _of_mismatch(error: Mismatch, comparison: Comparison | None) -> Signature:
+    if row := _WRONG_ROW.match(error.message):
+        # A wrong rewrite is the same fault, whether the result shows it or its region alone.
+        return Signature("hlo passes", "mismatch", "wrong rewrite", _NUMBER_OF_ROW.sub("", row[1]))
     if comparison is None:
         return Signature("compare", "mismatch", "wrong values")
     if comparison.problem:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hlo_run.errors import UsageError
-from hlo_run.fuzz import against_host, against_reference, against_shardings
+from hlo_run.fuzz import against_host, against_passes, against_reference, against_shardings
 from hlo_run.fuzz.case import Case, Fault
 
-JUDGES = ("reference", "host", "shardings", "host-shardings", "xla-cpu", "xla-gpu-compile")
+JUDGES = ("reference", "passes", "host", "shardings", "host-shardings", "xla-cpu", "xla-gpu-compile")
 # They judge modules with shardings, for several devices; the others judge modules for one.
 SHARDED = frozenset(("shardings", "host-shardings"))
 Judge = Callable[[Case], Iterator[Fault]]
@@ -48,6 +48,8 @@ class Judges:
         match name:
             case "reference":
                 return against_reference.judge
+            case "passes":
+                return against_passes.judge
             case "host":
                 return against_host.judge
             case "shardings":

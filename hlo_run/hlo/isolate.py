@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.walks import post_order
 
 # Header attributes to which instructions refer by number.
@@ -70,18 +71,45 @@ def isolate_between(root: HloInstruction, inputs: Sequence[HloInstruction], name
     All parameters that `root` needs must be among `inputs`. Called computations are copied. The module of `root` is
     unchanged.
     """
+    return isolate_values([((root,), {value: number for number, value in enumerate(inputs)})], inputs, name)
+
+
+def isolate_values(
+    sides: Sequence[tuple[Sequence[HloInstruction], Mapping[HloInstruction, int]]], inputs: Sequence[HloInstruction], name: str
+) -> HloModule:
+    """Return a module `name` that computes values of one or more sides from the same parameters.
+
+    The parameters have the names and shapes of `inputs`. A side is a pair (values, numbers of the parameters that instructions
+    are); an instruction with another layout than its parameter is a copy of it. The result is the only value, or a tuple of
+    all values in order. All parameters that a value needs must have numbers in its side. Called computations are copied.
+    """
     module = HloModule(name)
-    entry = HloComputation("main", root.where)
-    copies: dict[HloInstruction, HloInstruction] = {}
+    entry = HloComputation("main", sides[0][0][0].where)
+    parameters: list[HloInstruction] = []
     for number, value in enumerate(inputs):
         attributes: dict[str, AttributeValue] = {"parameter_number": number}
-        copies[value] = entry.add(HloInstruction(value.name, "parameter", value.shape, attrs=attributes, where=value.where))
+        made = HloInstruction(value.name, "parameter", value.shape, attrs=attributes, where=value.where)
+        parameters.append(entry.add(made))
+    results: list[HloInstruction] = []
     called: dict[HloComputation, HloComputation] = {}
-    for old in needed_for(root, copies):
-        groups = {key: tuple(_copy(computation, called) for computation in group) for key, group in old.called.items()}
-        operands = [copies[operand] for operand in old.operands]
-        copies[old] = entry.add(HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), groups, old.where))
-    entry.root = copies[root]
+    for values, numbers in sides:
+        copies: dict[HloInstruction, HloInstruction] = {}
+        for value, number in numbers.items():
+            same = value.shape == parameters[number].shape
+            made = HloInstruction(value.name, "copy", value.shape, [] if same else [parameters[number]], where=value.where)
+            copies[value] = parameters[number] if same else entry.add(made)
+        for value in values:
+            for old in needed_for(value, copies):
+                groups = {key: tuple(_copy(computation, called) for computation in group) for key, group in old.called.items()}
+                operands = [copies[operand] for operand in old.operands]
+                made = HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), groups, old.where)
+                copies[old] = entry.add(made)
+            results.append(copies[value])
+    if len(results) == 1:
+        entry.root = results[0]
+    else:
+        shape = Shape.make_tuple(tuple(value.shape for value in results))
+        entry.add(HloInstruction("values", "tuple", shape, results), is_root=True)
     for computation in called.values():
         module.add_computation(computation)
     module.add_computation(entry, is_entry=True)

@@ -167,7 +167,8 @@ class CompileOptions(XlaFlags):
     )
     check_each_pass: bool = flag(
         False,
-        "Evaluate the module with the reference after every row that changed it; stop at the first row that changes the result.",
+        "Evaluate the module with the reference after every row that changed it, and what the row rewrote alone, on random "
+        "operands; stop at the first row that changes the result or rewrites a part wrongly.",
         acts="compile",
     )
     verify: str = flag(

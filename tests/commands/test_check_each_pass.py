@@ -119,6 +119,74 @@ def test_a_wrong_row_is_named_and_cut_out(
     assert not np.array_equal(np.asarray(before), np.asarray(after))
 
 
+HIDDEN = """HloModule m
+
+ENTRY e {
+  p = f32[6,7] parameter(0)
+  q = f32[6,7] parameter(1)
+  c = f32[6,7] subtract(p, q)
+  a = f32[6,7] exponential(c)
+  large = f32[] constant(100)
+  all_large = f32[6,7] broadcast(large), dimensions={}
+  never = pred[6,7] compare(p, all_large), direction=GT
+  ROOT r = f32[6,7] select(never, a, q)
+}
+"""
+
+
+def test_a_wrong_row_is_named_that_the_result_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    file = tmp_path / "m.hlo"
+    file.write_text(HIDDEN)
+    assert _check(str(file), tmp_path) == 0
+    _plant(monkeypatch, _SwapsSubtractions())
+    assert _check(str(file), tmp_path) == 1
+    err = capsys.readouterr().err
+    assert "row 'swaps-subtractions' of pipeline 'planted' rewrote a part of m wrongly" in err
+    assert "%c => %c: 42 of 42 elements differ on random operands; the first is at {0,0}: " in err
+    assert "look at HLO row 'swaps-subtractions'" in err
+    assert "reproduce: hlo-run" in err
+    modules = [hlo_run.parse((tmp_path / f"m.swaps-subtractions.{when}.hlo").read_text()) for when in ("before", "after")]
+    assert [[i.opcode for i in module.entry.instructions] for module in modules] == [["parameter", "parameter", "subtract"]] * 2
+
+
+class _OtherNumbers:
+    name: ClassVar[str] = "other-numbers"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        del ctx
+        for instruction in module.instructions_of("rng"):
+            instruction.attrs["distribution"] = "rng_normal"
+
+
+UNUSED_NUMBERS = """HloModule m
+
+ENTRY e {
+  p = f32[4] parameter(0)
+  l = f32[] constant(0)
+  h = f32[] constant(1)
+  r = f32[4] rng(l, h), distribution=rng_uniform
+  large = f32[] constant(100)
+  all_large = f32[4] broadcast(large), dimensions={}
+  never = pred[4] compare(p, all_large), direction=GT
+  ROOT s = f32[4] select(never, r, p)
+}
+"""
+
+
+def test_changes_that_nothing_judges_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    file = tmp_path / "m.hlo"
+    file.write_text(UNUSED_NUMBERS)
+    _plant(monkeypatch, _OtherNumbers())
+    assert _check(str(file), tmp_path) == 0
+    assert "row 'other-numbers': 1 of 1 changed instructions not judged: %r (random numbers)" in capsys.readouterr().err
+
+
 def test_random_numbers_stay_the_same_when_their_rng_is_expanded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,3 +82,9 @@ def test_a_table_has_the_largest_bucket_first_and_needs_two_failures() -> None:
     assert bucket_table([("a", "1")]) == []
     lines = bucket_table([("a", "1"), ("b", "2"), ("b", "3")])
     assert lines == ["3 failures in 2 buckets:", "    2  b  [2, 3]", "    1  a  [1]"]
+
+
+@pytest.mark.parametrize("words", ["changed the meaning of m", "rewrote a part of m wrongly"])
+def test_a_wrong_row_has_one_bucket_whatever_shows_it(words: str) -> None:
+    signature = signature_of(Mismatch(f"row 'algsimp-9' of pipeline 'p' {words}"))
+    assert signature.bucket == "hlo passes: mismatch: wrong rewrite (algsimp)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +19,10 @@ from hlo_run.fuzz.check import Outcome, check, check_every_draw, options_of
 from hlo_run.fuzz.generate import random_module
 from hlo_run.fuzz.judges import JUDGES, Judge, Judges, parse_against
 from hlo_run.fuzz.subjects import Subject
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pipeline import compile as compile_module
+from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 
 MODULE = """HloModule m, entry_computation_layout={(f32[6]{0}, f32[6]{0})->f32[6]{0}}
 
@@ -72,6 +76,37 @@ def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_our_judges_agree_with_random_modules(seed: int) -> None:
     outcome = check(Subject.of(random_module(seed)), options_of(seed), Judges(["reference", "host"]).all)
     assert outcome.kind == "ok", outcome.faults
+
+
+class _SwapsSubtractions:
+    name: ClassVar[str] = "swaps-subtractions-2"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        del ctx
+        for instruction in module.entry.instructions:
+            if instruction.opcode == "subtract":
+                instruction.operands = tuple(reversed(instruction.operands))
+
+
+HIDDEN = """
+ENTRY e {
+  p = f32[6] parameter(0)
+  q = f32[6] parameter(1)
+  s = f32[6] subtract(p, q)
+  e = f32[6] exponential(s)
+  zero = f32[] constant(0)
+  zeros = f32[6] broadcast(zero), dimensions={}
+  ROOT m = f32[6] multiply(e, zeros)
+}
+"""
+
+
+def test_a_wrong_rewrite_of_a_row_is_found_that_the_result_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    judges = Judges(["passes"]).all
+    assert _check(HIDDEN, judges).kind == "ok"
+    row = HloRow("swaps-subtractions-2", lambda c: _SwapsSubtractions())
+    monkeypatch.setattr(compile_module, "PIPELINE", (HloGroup("planted", (row,)), *PIPELINE))
+    assert _buckets(_check(HIDDEN, judges)) == ["passes: mismatch: wrong rewrite (swaps-subtractions)"]
 
 
 def test_engines_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,5 +247,5 @@ def test_a_compiler_that_does_not_end(tmp_path: Any, monkeypatch: pytest.MonkeyP
 
 def test_all_judges_have_a_row() -> None:
     assert set(Judges([name for name in JUDGES if not name.startswith("xla")]).all) == {
-        *("reference", "host", "shardings", "host-shardings")
+        *("reference", "passes", "host", "shardings", "host-shardings")
     }

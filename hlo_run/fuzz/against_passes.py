@@ -1,0 +1,53 @@
+"""The judge `passes`: what every HLO row rewrites, alone, on operands of its own; and the optimised module by the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hlo_run.execution.signatures import Signature
+from hlo_run.fuzz.case import FAILED, Case, Fault, mismatch
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Level, Observer, Step
+from hlo_run.pipeline.compile import optimize
+from hlo_run.pipeline.table_rows import base_name
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.target import preset
+from hlo_run.triage.regions.row import RowJudge, Snapshot
+
+NAME = "passes"
+
+
+def judge(case: Case) -> Iterator[Fault]:
+    """Yield the rows with a wrong rewrite, then the differences of the optimised module's result. Raises the passes' errors."""
+    working = case.module.clone()
+    watch = _Watch(working)
+    context = PassContext(preset(case.options.target), case.options, observers=(watch,))
+    optimize(context, working)
+    yield from watch.faults
+    if case.is_open:
+        return
+    expected = case.expected
+    working.schedule = None
+    actual = Reference(working).run([case.arguments], feeds=case.feeds)[0]
+    if found := case.differences(actual, expected):
+        yield mismatch(NAME, found)
+
+
+class _Watch(Observer):
+    """Collects the wrong rewrites of the rows."""
+
+    def __init__(self, working: HloModule) -> None:
+        self._working, self._judge = working, RowJudge()
+        self._last, self._version = Snapshot.of(working), working.version
+        self.faults: list[Fault] = []
+
+    def after(self, step: Step) -> None:
+        if step.level is not Level.HLO or self._working.version == self._version:
+            return
+        last, self._last, self._version = self._last, Snapshot.of(self._working), self._working.version
+        for wrong in self._judge.report(last, self._last).wrong:
+            modules = wrong.region.modules("region")
+            signature = Signature(NAME, "mismatch", "wrong rewrite", base_name(step.row))
+            details = f"row '{step.row}': {wrong.verdict.first}\n{modules[0]}\n=>\n{modules[1]}"
+            self.faults.append(Fault(FAILED, signature, details))

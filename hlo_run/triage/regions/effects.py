@@ -1,0 +1,46 @@
+"""Which instructions cannot be cut out and evaluated alone: effects, random numbers, and what needs other devices."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, DYNAMIC_SIZE, TRANSFER
+
+# Of a static array, the size of a dimension is a constant.
+_SETS_SIZES = DYNAMIC_SIZE - {"get-dimension-size"}
+_RANDOM = frozenset(("rng", "rng-get-and-update-state"))
+_ELSEWHERE = COLLECTIVE | DEVICE_ID | TRANSFER | {"infeed", "outfeed", "send-done", "recv-done"}
+
+
+def is_own_kind(instruction: HloInstruction) -> bool:
+    """True if two such instructions with equal operands may return different values, or if one does more than return a value."""
+    return instruction.opcode in _RANDOM or has_side_effect(instruction)
+
+
+def reason_against(instruction: HloInstruction) -> str:
+    """Return why an instruction cannot be evaluated alone, or nothing."""
+    if instruction.opcode in _RANDOM:
+        return "random numbers"
+    if instruction.opcode in _ELSEWHERE:
+        return instruction.opcode
+    if has_side_effect(instruction):
+        return "side effect"
+    shapes = [each.shape for each in (instruction, *instruction.operands)]
+    is_dynamic = any(any(leaf.dynamic_dims) for shape in shapes for _, leaf in shape.leaves() if leaf.is_array)
+    if is_dynamic or instruction.opcode in _SETS_SIZES:
+        return "dynamic sizes"
+    return ""
+
+
+def reason_against_all(instruction: HloInstruction) -> str:
+    """Return why an instruction or one that it calls cannot be evaluated alone, or nothing."""
+    waiting, seen = [instruction], set[HloInstruction]()
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if reason := reason_against(one):
+            return reason
+        waiting += [inner for computation in one.called_computations for inner in computation.instructions]
+    return ""
