@@ -166,6 +166,22 @@ def test_imports_follow_the_layers() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# What backends take from the reference: types of values, and the numbers of devices. `interpreter.py` runs the reference.
+_OF_THE_REFERENCE = ("hlo_run.reference.values", "hlo_run.reference.evaluate.devices")
+
+
+def test_no_backend_computes_with_the_reference() -> None:
+    """The reference judges what the backends compute: code that both used would hide its own bugs."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line}: imports {name}"
+        for path in _files()
+        if path.is_relative_to(PACKAGE / "backends") and path.name != "interpreter.py"
+        for name, line in _imports(path)
+        if name.startswith("hlo_run.reference") and name not in _OF_THE_REFERENCE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_wrong_import_is_found() -> None:
     assert "must not import" in _violation(PACKAGE / "hlo" / "graph.py", "hlo_run.pipeline.runner")
     assert "must not import" in _violation(PACKAGE / "hlo" / "graph.py", "hlo_run.hlo.text.parser"), "inner layers count"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
-from hlo_run.artifact.collective_thunks import REDUCED_ELEMENTS, CollectiveKind, CollectiveThunk, GroupMode
+from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
@@ -55,7 +55,6 @@ from hlo_run.artifact.thunks import (
 )
 
 __all__ = [
-    "REDUCED_ELEMENTS",
     "Accesses",
     "ArraySpec",
     "ArrayTree",

@@ -13,18 +13,15 @@ CollectiveKind = Literal[
 # XLA's CollectiveOpGroupMode: the meaning of the numbers in groups.
 GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartition", "kFlattenedID"]
 
-# Stands for the number of elements in the text of a reducer.
-REDUCED_ELEMENTS = "ELEMENTS"
-
 
 class CollectiveThunk(FunctionCall, frozen=True):
     """A collective: each device of a group contributes its operands and receives its results.
 
     `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices synchronise
     in thunks of the same `key`. `dim` is the dimension that is concatenated or split (-1: none). `reduction` is the opcode of
-    the reduction; if it is empty, `reducer` is the text of a module that reduces two arrays to one. A permutation has (source,
-    target) pairs in `groups`. With `slice_sizes` a permutation copies a slice of each array into a slice of the target's array.
-    The operands are then the inputs, the outputs, and scalars: the start indices in the inputs, then in the outputs.
+    the reduction. A permutation has (source, target) pairs in `groups`. With `slice_sizes` a permutation copies a slice of each
+    array into a slice of the target's array. The operands are then the inputs, the outputs, and scalars: the start indices in
+    the inputs, then in the outputs.
     """
 
     name: str
@@ -37,4 +34,3 @@ class CollectiveThunk(FunctionCall, frozen=True):
     dim: int = -1
     reduction: str = ""
     slice_sizes: tuple[tuple[int, ...], ...] = ()
-    reducer: str = ""

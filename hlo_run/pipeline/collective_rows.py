@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.options import CompileOptions
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
@@ -219,6 +220,14 @@ GATHER_MAJOR_DIMENSION = HloRow(
 
 SUB_BYTE_COLLECTIVES = HloRow(
     "sub-byte-collective-normalization", _pass("collectives.sub_byte_collective_normalization"), for_opcodes=_SENT
+)
+
+# Ours: XLA:GPU refuses these reducers after its last pass.
+GENERAL_REDUCTIONS = HloRow(
+    "general-reduction-decomposer",
+    _pass(f"{_REDUCE}.general_reduction_decomposer"),
+    for_opcodes=tuple(sorted(REDUCING_COLLECTIVE)),
+    required=True,
 )
 
 MESSAGE_ORDER = HloGroup(

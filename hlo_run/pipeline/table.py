@@ -16,6 +16,7 @@ from hlo_run.pipeline.collective_rows import (
     COMBINERS,
     ESTIMATES,
     GATHER_MAJOR_DIMENSION,
+    GENERAL_REDUCTIONS,
     MESSAGE_ORDER,
     SUB_BYTE_COLLECTIVES,
 )
@@ -403,6 +404,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "async-collective-conversion",
         (
+            GENERAL_REDUCTIONS,
             HloRow("async-collective-creator", _pass("asynchronous.async_collective_creator"), for_opcodes=_COLLECTIVES),
             HloRow(
                 "async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_COLLECTIVE_STARTS
@@ -458,6 +460,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         (
             # Ours, for a module that comes with a schedule.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
+            GENERAL_REDUCTIONS,
             HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",), required=True),
             HloRow("custom-fusion-inliner", _pass("library.custom_fusion_inliner"), required=True),
             # Ours: expands the remaining sorts that no kernel can do in place, also in a module that comes with a schedule.

@@ -101,7 +101,7 @@ def _reduction(
         elif dtype.is_complex and thunk.reduction == "add":
             kind, elements = {"c64": "Float32", "c128": "Float64"}[operand.dtype], 2 * elements
         if kind is None or operation is None:
-            return f"NCCL has no {thunk.reduction or 'reducer of several instructions'} of {operand.dtype}"
+            return f"NCCL has no {thunk.reduction} of {operand.dtype}"
         if thunk.kind == "kReduceScatter" and not _is_major(operand, thunk.dim):
             return "NCCL splits arrays along their major dimension only"
         assert thunk.kind == "kAllReduce" or math.prod(operand.dims) == ranks * math.prod(result.dims), "each rank gets a piece"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hlo_run.artifact import REDUCED_ELEMENTS, CollectiveThunk
+from hlo_run.artifact import CollectiveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 
 # From the operands of every member, in group order, to the results of every member.
@@ -107,9 +105,6 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
     for number, spec in enumerate(thunk.operands):
         dtype = DTYPES[spec.dtype]
         column = [operands[number] for operands in everyones]
-        if thunk.reducer:
-            totals.append(functools.reduce(functools.partial(_apply, thunk.reducer), column))
-            continue
         if dtype.kind == "pred":
             function = {"add": np.logical_or, "multiply": np.logical_and}.get(thunk.reduction, _REDUCE[thunk.reduction])
         else:
@@ -120,21 +115,6 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
             total = function(total, other.astype(wide, copy=False), out=total)
         totals.append(total.astype(dtype.numpy, copy=False))
     return totals
-
-
-def _apply(reducer: str, one: Array, two: Array) -> Array:
-    """Return the reduction of two arrays by a reducer that numpy does not have."""
-    from hlo_run.reference.evaluate.evaluate import evaluate  # few modules have such a reducer
-
-    value = evaluate(_module_of(reducer, one.size), [one.reshape(-1), two.reshape(-1)])
-    return np.asarray(value).reshape(one.shape)
-
-
-@functools.lru_cache(maxsize=64)
-def _module_of(reducer: str, elements: int) -> HloModule:
-    from hlo_run.ops.parse import parse
-
-    return parse(reducer.replace(REDUCED_ELEMENTS, str(elements)))
 
 
 def _computing(array: Array) -> np.dtype[Any]:

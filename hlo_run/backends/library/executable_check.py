@@ -165,7 +165,7 @@ def _collective_problem(thunk: CollectiveThunk) -> str:
     unlike = "operands and results that do not fit"
     operands, results, dim = thunk.operands, thunk.results, thunk.dim
     if thunk.kind in ("kAllReduce", "kReduceScatter"):
-        if not thunk.reducer and thunk.reduction not in _REDUCTIONS:
+        if thunk.reduction not in _REDUCTIONS:
             return f"reduction '{thunk.reduction}', which is unknown"
         kinds = {DTYPES[spec.dtype].kind for spec in operands}
         if thunk.reduction in _BITWISE and kinds & {"float", "complex"}:

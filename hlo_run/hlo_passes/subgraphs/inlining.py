@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import clone_called, copy_instruction
+from hlo_run.hlo.edit import Editor, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import callees_in_order
@@ -112,3 +112,22 @@ def _joined_name(prefix: str, name: str) -> str:
     if not prefix or inner.startswith(prefix) or len(prefix) + len(inner) >= _LONGEST_NAME:
         return name
     return f"{prefix}/{inner}" if inner else prefix
+
+
+def one_result(module: HloModule, reducer: HloComputation, number: int) -> HloComputation:
+    """Return a computation of one result of a reducer: the reducer itself if it returns no tuple."""
+    if not reducer.root.shape.is_tuple:
+        return reducer
+    made = HloComputation(f"{reducer.name}.dup.{number}")
+    parameters = [
+        made.add(HloInstruction(p.name, "parameter", p.shape, attrs={"parameter_number": place}))
+        for place, p in enumerate(reducer.parameters)
+    ]
+    made.root = parameters[0]
+    module.add_computation(made)
+    editor = Editor(parameters[0])
+    call = editor.add("call", reducer.root.shape, parameters, {"to_apply": [reducer]})
+    made.root = editor.element(call, number)
+    inline_call(module, call)
+    made.remove(call)
+    return made

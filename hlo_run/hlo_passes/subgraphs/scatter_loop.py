@@ -30,7 +30,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     scalar_starts,
     window_start,
 )
-from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+from hlo_run.hlo_passes.subgraphs.inlining import one_result
 
 
 def row_count(scatter: HloInstruction) -> int:
@@ -116,7 +116,7 @@ def _one_update(
     flag = editor.broadcast(_is_valid(module, editor, start, limits), window)
     results: list[HloInstruction] = []
     for number, value in enumerate(inputs):
-        combiner = _result(module, scatter.to_apply, number)
+        combiner = one_result(module, scatter.to_apply, number)
         shape = Shape.array(value.shape.element_type, window)
         dimensions = tuple(range(len(window)))
         combined = editor.add("map", shape, [*old, *new], {"to_apply": [combiner]}, dimensions=dimensions)
@@ -151,22 +151,3 @@ def _all(name: str) -> HloComputation:
     ]
     computation.add(HloInstruction("and", "and", flag, values), is_root=True)
     return computation
-
-
-def _result(module: HloModule, combiner: HloComputation, number: int) -> HloComputation:
-    """Return a computation of one result of `combiner`: the combiner itself if it returns no tuple."""
-    if not combiner.root.shape.is_tuple:
-        return combiner
-    made = HloComputation(f"{combiner.name}.dup.{number}")
-    parameters = [
-        made.add(HloInstruction(p.name, "parameter", p.shape, attrs={"parameter_number": place}))
-        for place, p in enumerate(combiner.parameters)
-    ]
-    made.root = parameters[0]
-    module.add_computation(made)
-    editor = Editor(parameters[0])
-    call = editor.add("call", combiner.root.shape, parameters, {"to_apply": [combiner]})
-    made.root = editor.element(call, number)
-    inline_call(module, call)
-    made.remove(call)
-    return made

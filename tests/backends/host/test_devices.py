@@ -225,7 +225,8 @@ def test_shapes_for_more_devices_than_there_are(result: str, collective: str) ->
     ("kind", "body"),
     [
         ("f32", "s = f32[] add(a, b) m = f32[] multiply(a, b) ROOT r = f32[] subtract(s, m)"),
-        ("s32", "n = s32[] not(a) ROOT r = s32[] or(n, b)"),
+        ("s32", "ROOT r = s32[] xor(a, b)"),
+        ("s4", "n = s4[] not(a) ROOT r = s4[] or(n, b)"),
         ("bf16", "ROOT r = bf16[] call(b, a), to_apply=g"),
     ],
 )
@@ -246,13 +247,21 @@ def test_any_computation_of_two_scalars_reduces(kind: str, body: str, collective
     _agrees(f"HloModule m, replica_count=2\n{functions}\n{entry}".replace("T[", f"{kind}["))
 
 
-def test_a_reduction_of_several_arrays_at_once_is_refused() -> None:
+def test_a_computation_of_two_scalars_of_each_array_reduces_them_together() -> None:
+    reducer = """f { v = f32[] parameter(0) i = s32[] parameter(1) w = f32[] parameter(2) j = s32[] parameter(3)
+    p = pred[] compare(v, w), direction=GE a = f32[] select(p, v, w) b = s32[] select(p, i, j)
+    ROOT r = (f32[], s32[]) tuple(a, b) }"""
+    entry = """ENTRY e { p = f32[5] parameter(0) q = s32[5] parameter(1)
+    ROOT a = (f32[5], s32[5]) all-reduce(p, q), replica_groups={{1,3,0},{2}}, to_apply=f }"""
+    _agrees(f"HloModule m, replica_count=4\n{reducer}\n{entry}")
+
+
+def test_a_reduction_of_other_types_is_refused() -> None:
     module = parse("""HloModule m, replica_count=2
-f { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] parameter(2) d = f32[] parameter(3)
-    s = f32[] add(a, c) t = f32[] add(b, d) ROOT r = (f32[], f32[]) tuple(s, t) }
-ENTRY e { p = f32[5] parameter(0) ROOT a = (f32[5], f32[5]) all-reduce(p, p), replica_groups={}, to_apply=f }""")
+f { a = f32[] parameter(0) b = f32[] parameter(1) c = f32[] multiply(a, a) ROOT r = f32[] add(b, c) }
+ENTRY e { p = s32[5] parameter(0) ROOT a = s32[5] all-reduce(p), replica_groups={}, to_apply=f }""")
     with pytest.raises(Unsupported, match="'all-reduce' with the reduction %f"):
-        _run(module, [np.ones(5, np.float32)] * 2)
+        _run(module, [np.ones(5, np.int32)] * 2)
 
 
 def test_a_token_in_the_result_is_not_divided() -> None:

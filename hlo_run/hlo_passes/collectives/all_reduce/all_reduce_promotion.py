@@ -2,7 +2,7 @@
 
     r = u16[8] all-reduce(x), to_apply=add    =>   r = u16[8] convert(u32[8] all-reduce(u32[8] convert(x))), to_apply=add_promoted
 
-Also for reduce-scatters. XLA's `AllReducePromotion`.
+Also for reduce-scatters. A reducer of several operations stays. XLA's `AllReducePromotion`, which drops all but the last of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.communication.reductions import reducer_of_type
+from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reducer_of_type
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _WIDE = {"u16": "u32", "s16": "s32"}
@@ -30,6 +30,8 @@ class AllReducePromotion(Struct, frozen=True):
         for reduce in module.in_post_order("all-reduce", "reduce-scatter"):
             types = {operand.shape.element_type for operand in reduce.operands}
             if not reduce.shape.is_array or len(types) != 1 or reduce.shape.element_type not in _WIDE:
+                continue
+            if reduce.to_apply.root.operands != tuple(reduce.to_apply.parameters) and not kind_of_reducer(reduce.to_apply):
                 continue
             narrow = reduce.shape.element_type
             editor, wide = Editor(reduce), _WIDE[narrow]

@@ -4,7 +4,8 @@
         =>   c = f32[10] all-reduce(concatenate(f32[4] bitcast(x), f32[6] bitcast(y))), to_apply=add
              r = tuple(f32[2,2] bitcast(f32[4] slice(c)), f32[6] bitcast(f32[6] slice(c)))
 
-The new instructions have neither metadata nor notes of the frontend, but for the tuple. XLA's `AllReduceContiguous`.
+The new instructions have neither metadata nor notes of the frontend, but for the tuple. Operands of several types stay, as do
+those that the reducer reduces together. XLA's `AllReduceContiguous`, which makes wrong modules of them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,13 @@ class AllReduceContiguous(Struct, frozen=True):
         del ctx
         if not pins_layouts(module, "all-reduce"):
             for reduce in module.instructions_of("all-reduce"):
-                if len(reduce.operands) > 1:
+                if len(reduce.operands) > 1 and _is_of_one_array(reduce):
                     _reduce_one_buffer(module, reduce)
+
+
+def _is_of_one_array(reduce: HloInstruction) -> bool:
+    """True if the reducer reduces each element on its own, and all have one type."""
+    return len({operand.shape.element_type for operand in reduce.operands}) == 1 and reduce.to_apply.root.shape.is_array
 
 
 def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
