@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
+from ptx_checks import PtxChecks
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 from xla_converter import Converter
 
@@ -73,8 +74,25 @@ def _compilers_work_once() -> Iterator[None]:
         patch.setattr("hlo_run.formats.xla.run_command", converter)
         patch.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
         patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+        patch.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
         yield
     converter.stop()
+
+
+_ptx_checks = PtxChecks()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    _ptx_checks.test = item.nodeid
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Have ptxas check the kernels of the tests so far, if they are many or these are all."""
+    if nextitem is None or _ptx_checks.are_many:
+        _ptx_checks.run()
 
 
 def pytest_configure(config: pytest.Config) -> None:
