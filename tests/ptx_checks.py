@@ -19,8 +19,12 @@ _MANY = 64
 _HEADER = re.compile(r"\s*\.version [^\n]*\n\.target [^\n]*\n\.address_size 64\n")
 _FILE_NUMBER = re.compile(r"^(\s*\.(?:loc|file)\s+)(\d+)", re.MULTILINE)
 _LINES_SECTION = re.compile(r"^\s*\.section\s+\.debug_macinfo\s+\{\s*\}\n", re.MULTILINE)
-# A name that the whole module sees, at the beginning of a line: only bodies of functions are indented or in braces.
-_DECLARED = re.compile(r"^(?!\.extern)\.[^\n;={]*?([\w$]+)(?:\(|\[[^\n]*|\s*(?:=[^\n]*)?;)", re.MULTILINE)
+# Names that the whole module sees: of functions and variables. Only these lines begin at the left.
+_DECLARED = re.compile(
+    r"^(?:\.(?:visible|weak)\s+)?\.(?:entry|func)\s+(?:\([^\n]*?\)\s+)?([\w$]+)"
+    r"|^(?!\.extern)\.[^\n;={(]*?([\w$]+)(?:\[[^\n]*|\s*=[^\n]*|;)",
+    re.MULTILINE,
+)
 
 
 class PtxChecks:
@@ -74,7 +78,7 @@ def joined(header: str, texts: list[str]) -> str:
     files = 0
     for number, text in enumerate(texts):
         body = _LINES_SECTION.sub("", _HEADER.sub("", text, count=1))
-        names = {found[1] for found in _DECLARED.finditer(body)}
+        names = {found[1] or found[2] for found in _DECLARED.finditer(body)}
         if names:
             body = re.sub(rf"(?<![\w$.%])(?:{'|'.join(map(re.escape, names))})(?![\w$])", rf"\g<0>_of_{number}", body)
         offset, numbers = files, [int(found[2]) for found in _FILE_NUMBER.finditer(body)]

@@ -18,7 +18,7 @@ _KERNEL = f"""//
 {_HEADER}
 
 	// .globl	scale
-.func  (.param .b32 func_retval0) twice
+.func  (.param .align 16 .b8 func_retval0[16]) twice
 (
 	.param .b32 twice_param_0
 )
@@ -42,7 +42,7 @@ $L__func_begin0:
 	st.shared.b32 	[tile], %r1;
 	{{
 	.param .b32 param0;
-	.param .b32 retval0;
+	.param .align 16 .b8 retval0[16];
 	st.param.b32 	[param0], %r1;
 	call.uni (retval0), twice, (param0);
 	ld.param.b32 	%r2, [retval0];
@@ -50,7 +50,7 @@ $L__func_begin0:
 	st.global.b32 	[%rd1], %r2;
 	ret;
 }}
-.func  (.param .b32 func_retval0) twice(
+.func  (.param .align 16 .b8 func_retval0[16]) twice(
 	.param .b32 twice_param_0
 )
 {{
