@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
+from ptx_checks import PtxChecks
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 from xla_converter import Converter
 
+from hlo_run import cache as hlo_cache
 from hlo_run.codegen.llvm import nvptx, ptxas
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.errors import HloRunError
+from hlo_run.garbage_collection import collect_seldom
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import share_cores
 from hlo_run.pipeline import executable_cache
@@ -73,13 +76,32 @@ def _compilers_work_once() -> Iterator[None]:
         patch.setattr("hlo_run.formats.xla.run_command", converter)
         patch.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
         patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+        patch.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
         yield
     converter.stop()
+
+
+_ptx_checks = PtxChecks()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    _ptx_checks.test = item.nodeid
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Have ptxas check the kernels of the tests so far, if they are many or these are all."""
+    if nextitem is None or _ptx_checks.are_many:
+        _ptx_checks.run()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's cache out of the tests: they share one of their own, which later runs find again. A test has one core."""
     os.environ.pop("HLO_RUN_CACHE", None)
+    # A collection walks the thousands of tests, and most tests leave no cycles.
+    collect_seldom()
     # Other tests use the other cores, and results of tests must not depend on their number.
     share_cores(os.cpu_count() or 1)
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
@@ -149,7 +171,7 @@ class TextSection(pytest.Item):
 def _modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
     """A test that changes a pass must not get what was made without the change."""
     # A command line of an earlier test may have chosen another directory.
-    monkeypatch.setattr("hlo_run.cache._chosen", "")
+    monkeypatch.setattr(hlo_cache, "_chosen", "")
     monkeypatch.setattr(KernelCache, "open", _no_cache)
     monkeypatch.setattr(executable_cache, "open_for", _no_cache)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,27 @@ def fusion_analysis(text: str, target: str | TargetSpec = "h100") -> FusionAnaly
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel, and the fusion that it was emitted for."""
+    """A fusion, and the kernel of this name that is emitted for it when a test first asks."""
 
     module: HloModule
     fusion: HloInstruction
-    kernel: EmittedKernel
+    target: TargetSpec
+    name: str
+
+    @cached_property
+    def kernel(self) -> EmittedKernel:
+        """The kernel, whose IR verifies."""
+        fusion = self.fusion
+        operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
+        results = [shape for _, shape in fusion.shape.leaves()]
+        arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
+        changed = in_place_operands(fusion)
+        arguments += [
+            EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
+        ]
+        kernel = emit_kernel(fusion, self.name, self.target, arguments)
+        kernel.module.verify()
+        return kernel
 
     @property
     def text(self) -> str:
@@ -69,17 +86,9 @@ class Emitted:
 
 def emit(text: str, target: str | TargetSpec = "h100", name: str = "kernel") -> Emitted:
     """Emit the fusion as a kernel of this name; the IR verifies."""
-    module, fusion = read_fusion(text)
-    operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
-    results = [shape for _, shape in fusion.shape.leaves()]
-    arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
-    changed = in_place_operands(fusion)
-    arguments += [
-        EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
-    ]
-    kernel = emit_kernel(fusion, name, _spec(target), arguments)
-    kernel.module.verify()
-    return Emitted(module, fusion, kernel)
+    emitted = Emitted(*read_fusion(text), _spec(target), name)
+    _ = emitted.kernel
+    return emitted
 
 
 def run(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitted:
@@ -106,7 +115,7 @@ def run(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitte
 
 def run_on_host(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitted:
     """Emit the fusion, compile its module to PTX and run that on Host with all checks; hold it against the reference."""
-    emitted = emit(text, target)
+    emitted = Emitted(*read_fusion(text), _spec(target), "kernel")
     values: list[Value] = list(arguments) or make_fake_arguments(emitted.module, 7)
     expected = evaluate(emitted.module, values)
     actual = results_on_host(emitted.module, values, target, Options(host_check="all"))

@@ -71,6 +71,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 # Forks for each command, so that no command waits for the modules. It has run a module, so it has loaded most of them.
+# A command is a Python program with its words, or words of hlo-run. It says when it has opened its streams, and how it ended.
 _WARM = """
 import json, os, signal, sys, tempfile
 from hlo_run.cli import run
@@ -81,25 +82,30 @@ for stream in range(3):
 run(["--platform=Host", "--cache=off", sys.argv[1]])
 sys.stdout.flush()
 for line in requests:
-    words, folder, environment, streams = json.loads(line)
+    program, words, folder, environment, streams = json.loads(line)
     process = os.fork()
     if not process:
         code = 70
         try:
             for stream, path in enumerate(streams):
-                os.dup2(os.open(path, os.O_WRONLY if stream else os.O_RDONLY), stream)
+                os.dup2(os.open(path, (os.O_WRONLY if stream else os.O_RDONLY) | os.O_NOCTTY), stream)
+            print("started", file=answers, flush=True)
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment)
             tempfile.tempdir = None
             # A reproducer names the command.
-            sys.orig_argv = [sys.executable, "-m", "hlo_run", *words]
+            sys.orig_argv = [sys.executable, *(["-c", program] if program else ["-m", "hlo_run"]), *words]
             sys.argv = sys.orig_argv[2:]
-            code = run(words, supervised=True)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            code = run(words, supervised=True) if not program else exec(program, {"__name__": "__main__"}) or 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
         finally:
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), file=answers, flush=True)
 os._exit(0)
 """
@@ -121,25 +127,45 @@ class _Warm:
         self._process.communicate()
         self._folder.cleanup()
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], stdin: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the working directory of this process."""
+    def start(self, program: str, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str]) -> None:
+        """Start a command in the working directory of this process; return when it has opened the files of its streams."""
+        assert self._process.stdin is not None
+        request = json.dumps([program, words, os.getcwd(), dict(environment), streams])
+        self._process.stdin.write(f"{request}\n")
+        self._process.stdin.flush()
+        assert self._answer() == "started"
+
+    def wait(self) -> int:
+        """Return the exit code of the command when it has ended."""
+        return int(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def run(
+        self, program: str, words: Sequence[str], environment: Mapping[str, str], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
         streams = [Path(self._folder.name) / name for name in ("stdin", "stdout", "stderr")]
         for stream, text in zip(streams, (stdin, "", ""), strict=True):
             stream.write_text(text, encoding="utf-8")
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([words, os.getcwd(), dict(environment), [str(path) for path in streams]]) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
+        self.start(program, words, environment, [str(path) for path in streams])
+        code = self.wait()
         return subprocess.CompletedProcess(words, code, *(path.read_text(encoding="utf-8") for path in streams[1:]))
 
 
-_warm = cache(_Warm)
+warm = cache(_Warm)
 
 
 def hlo_run(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run hlo-run to its end, in a process with its supervisor."""
-    return _warm().run(arguments, environment(folder), stdin)
+    return warm().run("", arguments, environment(folder), stdin)
+
+
+def run_program(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program, which finds the modules of hlo-run loaded."""
+    return warm().run(program, arguments, environment(folder), "")
 
 
 def reproducers(folder: Path) -> list[Path]:

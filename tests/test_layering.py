@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -117,14 +118,25 @@ def _layer(name: str) -> int:
     return found[0]
 
 
+# An import begins a line of its own, as ruff demands. To parse only these takes a tenth of the time.
+_STATEMENT = re.compile(r"^[ \t]*((?:from[ \t]+[\w.]+[ \t]+)?import\b[^(\n]*(?:\([^)]*\))?)", re.MULTILINE)
+
+
+def _import_statements(text: str) -> Iterator[ast.Import | ast.ImportFrom]:
+    for found in _STATEMENT.finditer(text):
+        (node,) = ast.parse(found[1]).body
+        assert isinstance(node, ast.Import | ast.ImportFrom)
+        yield ast.increment_lineno(node, text.count("\n", 0, found.start(1)))
+
+
 @cache
 def _imports(path: Path) -> list[tuple[str, int]]:
     """Return (dotted name, line) of everything a file imports, inside functions too; of our own the module."""
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _import_statements(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"

@@ -199,9 +199,9 @@ add {
 }
 
 ENTRY e {
-  p = f32[4,1000] parameter(0)
+  p = f32[2,600] parameter(0)
   z = f32[] constant(0)
-  ROOT r = f32[4] reduce(p, z), dimensions={1}, to_apply=add
+  ROOT r = f32[2] reduce(p, z), dimensions={1}, to_apply=add
 }
 """
 

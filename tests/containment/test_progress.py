@@ -10,7 +10,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from processes import ABS, NEGATE, environment
+from processes import ABS, NEGATE, environment, warm
 
 from hlo_run.containment import progress
 from hlo_run.containment.progress import ProgressLine
@@ -54,31 +54,35 @@ def test_a_terminal_shows_progress_and_keeps_only_the_output(jobs: int, tmp_path
     flags = ["--platform=Host", f"--jobs={jobs}", f"--custom_calls={tmp_path / 'waits.py'}"]
     screen, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 400))
-    command = [sys.executable, "-c", PROGRAM, *flags, *files]
     marked = {**environment(tmp_path), "TERM": "xterm", "NO_COLOR": ""}
-    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
-        os.close(terminal)
-        seen = ""
-        for name in ("first.hlo", "second.hlo"):
-            while f"{name}: " not in seen:
-                seen += os.read(screen, 1 << 16).decode()
-            if jobs == 1:
-                os.write(opened, b"x")
-        if jobs == 2:
-            os.write(opened, b"xx")
-        while data := _read(screen):
-            seen += data
-        assert process.stdout is not None
-        output = process.stdout.read().decode()
+    _start(PROGRAM, [*flags, *files], marked, terminal, tmp_path)
+    seen = ""
+    for name in ("first.hlo", "second.hlo"):
+        while f"{name}: " not in seen:
+            seen += os.read(screen, 1 << 16).decode()
+        if jobs == 1:
+            os.write(opened, b"x")
+    if jobs == 2:
+        os.write(opened, b"xx")
+    while data := _read(screen):
+        seen += data
+    code, output = warm().wait(), (tmp_path / "output").read_text(encoding="utf-8")
     os.close(screen)
     os.close(opened)
-    assert process.returncode == 0, seen
+    assert code == 0, seen
     assert "of 2 files; " in seen
     assert "first.hlo: " not in _screen(seen)
     assert _screen(seen).count("close enough") == 2
     assert seen.count("\x1b[1;32m** Results") == 2, "the supervisor's terminal has colours"
     assert output.count("** Running") == 2
     assert "\x1b" not in output
+
+
+def _start(program: str, arguments: list[str], marked: dict[str, str], terminal: int, folder: Path) -> None:
+    """Start a program whose stderr is a terminal, which is closed here, and whose stdout is the file `output` of a folder."""
+    (folder / "output").touch()
+    warm().start(program, arguments, marked, [os.devnull, str(folder / "output"), os.ttyname(terminal)])
+    os.close(terminal)
 
 
 def _read(screen: int) -> str:
@@ -89,6 +93,7 @@ def _read(screen: int) -> str:
 
 
 def test_a_pipe_sees_no_progress(tmp_path: Path) -> None:
+    """It goes into real pipes, so it is a process of its own."""
     (tmp_path / "a.hlo").write_text(NEGATE, encoding="utf-8")
     command = [sys.executable, "-c", PROGRAM, "--platform=Host", str(tmp_path / "a.hlo")]
     done = subprocess.run(command, env={**environment(tmp_path), "TERM": "xterm"}, capture_output=True, check=True)
@@ -116,20 +121,16 @@ def test_the_line_is_late_short_and_plain(monkeypatch: pytest.MonkeyPatch) -> No
     assert written[1:] == [_CLEAR]
 
 
-def _at_terminal(command: list[str], folder: Path) -> tuple[int, str, str]:
-    """Run a command whose stderr is a terminal. Return its exit code, what the terminal got, and its stdout."""
+def _at_terminal(program: str, arguments: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run a program whose stderr is a terminal. Return its exit code, what the terminal got, and its stdout."""
     screen, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 400))
-    marked = {**environment(folder), "TERM": "xterm"}
-    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
-        os.close(terminal)
-        seen = ""
-        while data := _read(screen):
-            seen += data
-        assert process.stdout is not None
-        output = process.stdout.read().decode()
+    _start(program, arguments, {**environment(folder), "TERM": "xterm"}, terminal, folder)
+    seen = ""
+    while data := _read(screen):
+        seen += data
     os.close(screen)
-    return process.returncode, seen, output
+    return warm().wait(), seen, (folder / "output").read_text(encoding="utf-8")
 
 
 def test_tools_show_what_they_try(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_tools_show_what_they_try(tmp_path: Path) -> None:
     (tmp_path / "test.sh").chmod(0o755)
     program = PROGRAM.replace("hlo_run.cli", "hlo_run.tool")
     arguments = ["reduce", str(tmp_path / "a.hlo"), f"--test={tmp_path / 'test.sh'} {{}}", f"--output={tmp_path / 'out.hlo'}"]
-    code, seen, output = _at_terminal([sys.executable, "-c", program, *arguments], tmp_path)
+    code, seen, output = _at_terminal(program, arguments, tmp_path)
     assert code == 0, seen
     assert "the first run" in seen
     assert " trials, " in seen
@@ -150,7 +151,7 @@ def test_tools_show_what_they_try(tmp_path: Path) -> None:
 
 def test_hlo_fuzz_shows_how_many_modules_are_done(tmp_path: Path) -> None:
     program = PROGRAM.replace("hlo_run.cli import main", "hlo_run.tool import fuzz_main as main")
-    code, seen, output = _at_terminal([sys.executable, "-c", program, "--count=8", "--jobs=1"], tmp_path)
+    code, seen, output = _at_terminal(program, ["--count=8", "--jobs=1"], tmp_path)
     assert code == 0, seen
     assert re.search(r"[1-8] modules, 0 failures, ", seen)
     assert " failures, " not in _screen(seen)

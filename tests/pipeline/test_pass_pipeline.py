@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from processes import run_program
 
 import hlo_run
 from hlo_run import HloModule, HloPassPipeline
@@ -83,7 +83,7 @@ def package(tmp_path: Path) -> Path:
 
 def _run(package: Path, main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from hlo_run.cli import {main}; {main}()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    return run_program(package, code, *arguments)
 
 
 def test_a_package_adds_a_pass(package: Path) -> None:

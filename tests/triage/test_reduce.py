@@ -70,15 +70,27 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("plant", [_WRONG_TANH, _CRASHES], ids=["mismatch", "crash"])
+_FEW = """HloModule m
+ENTRY e {
+  a = f32[8,4]{1,0} parameter(0)
+  e = f32[8,4]{1,0} exponential(a)
+  t = f32[8,4]{1,0} tanh(e)
+  c = f32[8,4]{1,0} cosine(t)
+  ROOT result = (f32[8,4], f32[8,4]) tuple(c, e)
+}
+"""
+
+
+@pytest.mark.parametrize(("text", "plant", "count"), [(_MODULE, _WRONG_TANH, 29), (_FEW, _CRASHES, 5)], ids=["mismatch", "crash"])
 def test_a_planted_fault_shrinks_to_its_instruction(
-    file: Path, tmp_path: Path, plant: str, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, text: str, plant: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file.write_text(text, encoding="utf-8")
     planted = tmp_path / "plant.py"
     planted.write_text(plant, encoding="utf-8")
     run = f"hlo-run --platform=Host --num_replicas=1 --custom_calls={planted}"
     assert run_tool(["reduce", str(file), f"--run={run}", "--jobs=1"]) == 0
-    assert "of 29 instructions" in capsys.readouterr().out
+    assert f"of {count} instructions" in capsys.readouterr().out
     module = parse((tmp_path / "m.reduced.hlo").read_text(encoding="utf-8"))
     instructions = list(module.instructions)
     assert len(instructions) <= 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 import ml_dtypes
@@ -57,6 +58,7 @@ ENTRY e {{ x = {dtype}[{dims}] parameter(0)
 """
 
 
+@cache
 def compiled(text: str) -> Executable:
     return compile_module(PassContext(preset("h100"), Options(compile_processes=1)), hlo_run.parse(text))
 
@@ -101,7 +103,7 @@ def arguments(dtype: str, dims: tuple[int, ...], seed: int, most: int = 1 << 20)
 def test_numpy_sorts_from_the_second_run_on(less: str, dtype: str, dims: tuple[int, ...], dim: int, attributes: str) -> None:
     executable = compiled(text_of(less, dtype, ",".join(map(str, dims)), dim, attributes))
     native, emulator = HostBackend(engine="jit"), HostBackend(engine="emulator")
-    for seed in range(3):
+    for seed in range(2):
         values = arguments(dtype, dims, seed, most=50)  # many keys are equal
         assert run(native, executable, values) == run(emulator, executable, values)
         assert step_of(native).is_replaced == (seed > 0)
@@ -138,7 +140,7 @@ def test_a_wrong_kernel_stays_wrong() -> None:
     assert launches[0].sort is not None
     mixed = replace(wrong, thunks=(replace(wrong.thunks[0], sort=launches[0].sort), *wrong.thunks[1:]))
     native, emulator = HostBackend(engine="jit"), HostBackend(engine="emulator")
-    for seed in range(3):
+    for seed in range(2):
         values = arguments("s32", (3, 700), seed)
         assert run(native, mixed, values) == run(emulator, wrong, values) != run(emulator, right, values)
         assert not step_of(native).is_replaced

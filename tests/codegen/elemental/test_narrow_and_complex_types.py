@@ -52,13 +52,18 @@ def test_small_floats_convert_both_ways(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL_FLOATS)
-@pytest.mark.parametrize("wide", ["f32", "f64"])
 @pytest.mark.parametrize("target", ["h100", "a100"])
-def test_rounding_to_small_floats(name: str, wide: str, target: str) -> None:
-    values = _near_ties(name, wide)
-    values = np.resize(values, len(values) // 4 * 4)
-    size = len(values)
-    run_on_host(f"f {{ p = {wide}[{size}] parameter(0) ROOT r = {name}[{size}] convert(p) }}", values, target=target)
+def test_rounding_to_small_floats(name: str, target: str) -> None:
+    singles, doubles = (_near_ties(name, wide) for wide in ("f32", "f64"))
+    size = len(singles) // 4 * 4
+    assert len(singles) == len(doubles)
+    text = f"""f {{
+      p = f32[{size}] parameter(0)
+      q = f64[{size}] parameter(1)
+      r = {name}[{size}] convert(p)
+      s = {name}[{size}] convert(q)
+      ROOT t = ({name}[{size}], {name}[{size}]) tuple(r, s) }}"""
+    run_on_host(text, np.resize(singles, size), np.resize(doubles, size), target=target)
 
 
 @pytest.mark.parametrize("wide", ["f32", "f16", "bf16"])
@@ -146,18 +151,22 @@ _UNARY = (
 ).split()
 
 
-@pytest.mark.parametrize("name", ["c64", "c128"])
 @pytest.mark.parametrize("opcode", _UNARY)
-def test_complex_functions(name: str, opcode: str) -> None:
-    dtype = DTYPES[name].numpy
+def test_complex_functions(opcode: str) -> None:
     size = 64
     angle, length = _RANDOM.uniform(-np.pi, np.pi, size), 10.0 ** _RANDOM.uniform(-2, 1.2, size)
-    values = (length * np.exp(1j * angle)).astype(dtype)
+    values = length * np.exp(1j * angle)
     values[:6] = [0, 1, -1, 1j, -1j, 2 - 3j]
-    real = {"c64": "f32", "c128": "f64"}[name] if opcode in ("abs", "real", "imag") else name
     if opcode == "rsqrt":
         values[0] = 4
-    run_on_host(f"f {{ p = {name}[{size}] parameter(0) ROOT r = {real}[{size}] {opcode}(p) }}", values)
+    single, double = ("f32", "f64") if opcode in ("abs", "real", "imag") else ("c64", "c128")
+    text = f"""f {{
+      p = c64[{size}] parameter(0)
+      q = c128[{size}] parameter(1)
+      r = {single}[{size}] {opcode}(p)
+      s = {double}[{size}] {opcode}(q)
+      ROOT t = ({single}[{size}], {double}[{size}]) tuple(r, s) }}"""
+    run_on_host(text, values.astype(np.complex64), values)
 
 
 @pytest.mark.parametrize("opcode", ["add", "subtract", "multiply", "divide", "power", "atan2", "maximum", "minimum"])

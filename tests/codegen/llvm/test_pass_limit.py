@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import hlo_run
 
 _MODULE = "HloModule m\nENTRY e { a = f32[64]{0} parameter(0) ROOT b = f32[64]{0} add(a, a) }\n"
 
@@ -15,8 +14,8 @@ _MODULE = "HloModule m\nENTRY e { a = f32[64]{0} parameter(0) ROOT b = f32[64]{0
 def test_only_the_first_passes_run(tmp_path: Path, limit: int) -> None:
     file = tmp_path / "m.hlo"
     file.write_text(_MODULE, encoding="utf-8")
-    command = [sys.executable, "-m", "hlo_run", f"--llvm_opt_bisect_limit={limit}", "--cache=off", "--stage=ptx", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = hlo_run(tmp_path, f"--llvm_opt_bisect_limit={limit}", "--stage=ptx", str(file))
+    assert done.returncode == 0
     assert ".entry" in done.stdout
     assert done.stderr.count("BISECT: running pass") == limit
     assert "BISECT: NOT running pass" in done.stderr
