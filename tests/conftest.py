@@ -68,20 +68,25 @@ def _compiled_once() -> Callable[..., CompiledPtx]:
     return compiled
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compilers_work_once() -> Iterator[None]:
-    """LLVM and ptxas compile each text once, and one process converts all modules with XLA. What a pass makes is never kept."""
-    converter = Converter()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hlo_run.formats.xla.run_command", converter)
-        patch.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
-        patch.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
-        patch.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
-        yield
-    converter.stop()
-
-
 _ptx_checks = PtxChecks()
+_converter = Converter()
+_patches = pytest.MonkeyPatch()
+
+
+def pytest_sessionstart() -> None:
+    """LLVM and ptxas compile each text once, and one process converts all modules with XLA. What a pass makes is never kept.
+
+    This is no fixture, since the sections of text tests have none.
+    """
+    _patches.setattr("hlo_run.formats.xla.run_command", _converter)
+    _patches.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
+    _patches.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+    _patches.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
+
+
+def pytest_sessionfinish() -> None:
+    _patches.undo()
+    _converter.stop()
 
 
 @pytest.hookimpl(wrapper=True)

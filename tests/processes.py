@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 NEGATE = """HloModule neg
 ENTRY e {
@@ -71,7 +72,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 # Forks for each command, so that no command waits for the modules. It has run a module, so it has loaded most of them.
-# A command is a Python program with its words, or words of hlo-run. It says when it has opened its streams, and how it ended.
+# A command is a Python program with its words, or words of hlo-run. Answers are its process, when it has opened its streams, and
+# its exit code.
 _WARM = """
 import json, os, signal, sys, tempfile
 from hlo_run.cli import run
@@ -89,7 +91,7 @@ for line in requests:
         try:
             for stream, path in enumerate(streams):
                 os.dup2(os.open(path, (os.O_WRONLY if stream else os.O_RDONLY) | os.O_NOCTTY), stream)
-            print("started", file=answers, flush=True)
+            print(os.getpid(), file=answers, flush=True)
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment)
@@ -127,13 +129,13 @@ class _Warm:
         self._process.communicate()
         self._folder.cleanup()
 
-    def start(self, program: str, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str]) -> None:
-        """Start a command in the working directory of this process; return when it has opened the files of its streams."""
+    def start(self, program: str, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str]) -> int:
+        """Start a command in the working directory of this process. Return its process when it has opened the files `streams`."""
         assert self._process.stdin is not None
         request = json.dumps([program, words, os.getcwd(), dict(environment), streams])
         self._process.stdin.write(f"{request}\n")
         self._process.stdin.flush()
-        assert self._answer() == "started"
+        return int(self._answer())
 
     def wait(self) -> int:
         """Return the exit code of the command when it has ended."""
@@ -161,6 +163,22 @@ warm = cache(_Warm)
 def hlo_run(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run hlo-run to its end, in a process with its supervisor."""
     return warm().run("", arguments, environment(folder), stdin)
+
+
+@contextmanager
+def piped(folder: Path, *arguments: str, both: bool = False) -> Generator[tuple[int, IO[str]]]:
+    """Start hlo-run, and return its process and the reader of its stdout, of stderr too for `both`; else that is a file.
+
+    The caller waits for its end.
+    """
+    pipe = folder / "stdout"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        (folder / "stderr").touch()
+        streams = [os.devnull, str(pipe), str(pipe if both else folder / "stderr")]
+        process = warm().start("", arguments, environment(folder), streams)
+        os.set_blocking(reader.fileno(), True)
+        yield process, reader
 
 
 def run_program(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

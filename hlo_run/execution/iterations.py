@@ -220,6 +220,8 @@ class Execution:
             done.later_tries.append(LaterTry(source, total(found)))
             if not all_draws or any(map(is_poor, best)):
                 self._console.err(f"{source}: agree, {total(found)}")
+            if text := comparison.rounding():
+                self._console.err(f"{source}: {text}")
             # A branch may send to an outfeed with these arguments alone; the first arrays are the same.
             seen = zip_longest(best, found[: len(best)])
             best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in seen]

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import ABS, NEGATE, default_signals, environment, hlo_run, reproducers
+from processes import ABS, NEGATE, hlo_run, piped, reproducers, warm
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot copy processes")
 
@@ -116,16 +115,13 @@ def test_a_signal_keeps_the_reports_of_finished_files(number: signal.Signals, tm
     files = _write(tmp_path / "modules", NEGATE, ABS, NEGATE, NEGATE)
     (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
     flags = ("--platform=Host", "--jobs=2", f"--custom_calls={tmp_path / 'hangs.py'}", f"--report_json={tmp_path / 'json'}")
-    command = [sys.executable, "-m", "hlo_run", *flags, "--report_jsonl=-", *files]
-    with default_signals():
-        process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
+    with piped(tmp_path, *flags, "--report_jsonl=-", *files) as (process, stdout):
         # Its line comes although the first file has not ended, so it does not wait for its place.
-        assert json.loads(process.stdout.readline())["file"] == files[1]
-        process.send_signal(number)
-        output, errors = process.communicate()
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
+        assert json.loads(stdout.readline())["file"] == files[1]
+        os.kill(process, number)
+        output = stdout.read()
+        assert warm().wait() == (130 if number == signal.SIGINT else -number)
+    errors = (tmp_path / "stderr").read_text(encoding="utf-8")
     assert json.loads(output)["counts"]["passed"] == 1
     report = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
     assert [file["file"] for file in report["files"]] == [files[1]]
@@ -136,18 +132,13 @@ def test_a_signal_keeps_the_reports_of_finished_files(number: signal.Signals, tm
 
 def test_a_reader_that_leaves_ends_all(tmp_path: Path) -> None:
     files = _write(tmp_path / "modules", *[ABS] * 4)
-    command = [sys.executable, "-m", "hlo_run", "--stage=ptx", "--jobs=2", *files]
-    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.wait() == 141
+    with piped(tmp_path, "--stage=ptx", "--jobs=2", *files) as (_, output):
+        output.close()
+        assert warm().wait() == 141
 
 
 def test_a_reader_of_both_streams_that_leaves_is_no_bug(tmp_path: Path) -> None:
     (file,) = _write(tmp_path / "modules", ABS)
-    command = [sys.executable, "-m", "hlo_run", "--v=1", "--stage=ptx", file]
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=environment(tmp_path), **both) as process:  # pyright: ignore
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.wait() == 141
+    with piped(tmp_path, "--v=1", "--stage=ptx", file, both=True) as (_, output):
+        output.close()
+        assert warm().wait() == 141

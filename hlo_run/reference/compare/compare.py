@@ -43,6 +43,10 @@ class Comparison(Struct, frozen=True):
         """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
 
+    def rounding(self) -> str:
+        """Return what rounding explains or not, with the first element that it explains; empty if it decided nothing."""
+        return ", ".join(report.rounding_parts(self.leaves))
+
     def counts(self) -> str:
         """Return how many elements differ, and in which arrays: `8 of 480 elements in 2 of 12 arrays: {0}, {7}`."""
         return self.problem or report.counts(self.leaves)

@@ -42,7 +42,7 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     if any(leaf.is_near for leaf in leaves):
         parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
     parts += _worst_parts(leaves)
-    parts += _rounding_parts(leaves)
+    parts += rounding_parts(leaves)
     return ", ".join(parts)
 
 
@@ -56,7 +56,7 @@ def counts(leaves: Sequence[LeafComparison]) -> str:
     return f"{text} in {len(wrong)} of {len(leaves)} arrays: {', '.join(named)}"
 
 
-def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
+def rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
     """Yield what rounding explains and what it does not."""
     judged = [(leaf, leaf.rounding) for leaf in leaves if leaf.rounding is not None]
     if explained := sum(verdict.explained for _, verdict in judged):

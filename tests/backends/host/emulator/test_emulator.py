@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_kernels import HEAD, apply, kernel, padded, run_text
+from host_kernels import HEAD, apply, apply_all, apply_each, kernel, padded, run_text
 
 from hlo_run.backends.host.emulator import emulator
 from hlo_run.errors import DeviceError
@@ -231,8 +231,10 @@ def shuffled(mode: str, distance: int, bounds: int, lane: int) -> tuple[int, boo
 @pytest.mark.parametrize("bounds", [31, 0, 0x181F, 0x1007, 0x1C03])
 def test_shuffles(mode: str, bounds: int) -> None:
     value = np.random.default_rng(1).integers(0, 2**32, 96, dtype=np.uint32)
-    for distance in (0, 1, 5, 16, 31, 33):
-        got, flag = apply(f"shfl.sync.{mode}.b32 %x|%y, %a, {distance}, {bounds}, -1;", (value,), np.uint32, np.bool_)
+    distances = (0, 1, 5, 16, 31, 33)
+    codes = [f"shfl.sync.{mode}.b32 %x|%y, %a, {distance}, {bounds}, -1;" for distance in distances]
+    found = apply_all([(code, np.uint32, np.bool_) for code in codes], (value,))
+    for distance, (got, flag) in zip(distances, found, strict=True):
         expected = [shuffled(mode, distance, bounds, lane % 32) for lane in range(96)]
         assert got.tolist() == [int(value[lane // 32 * 32 + source]) for lane, (source, _) in enumerate(expected)]
         assert flag.tolist() == [in_range for _, in_range in expected]
@@ -278,29 +280,34 @@ def test_votes_and_matches() -> None:
     value = np.random.default_rng(3).integers(0, 5, 96, dtype=np.uint32)
     value[32:64] = 2
     warps = value.reshape(3, 32)
-    code = "setp.eq.u32 %q1, %a, 2; vote.sync.ballot.b32 %x, %q1, -1; vote.sync.any.pred %y, %q1, -1;"
-    ballot, some = apply(code, (value,), np.uint32, np.bool_)
+    equal = "setp.eq.u32 %q1, %a, 2; "
+    (ballot, some), (everybody, uniform), alike, (matched, same) = apply_all(
+        [
+            (f"{equal}vote.sync.ballot.b32 %x, %q1, -1; vote.sync.any.pred %y, %q1, -1;", np.uint32, np.bool_),
+            (f"{equal}vote.sync.all.pred %x, %q1, -1; vote.sync.uni.pred %y, %q1, -1;", np.bool_, np.bool_),
+            ("match.any.sync.b32 %x, %a, -1;", np.uint32),
+            ("match.all.sync.b32 %x|%y, %a, -1;", np.uint32, np.bool_),
+        ],
+        (value,),
+    )
     want = [sum(int(v == 2) << lane for lane, v in enumerate(warp)) for warp in warps]
     assert ballot.reshape(3, 32)[:, 0].tolist() == want
     assert (some.reshape(3, 32) == (warps == 2).any(axis=1)[:, None]).all()
-    code = "setp.eq.u32 %q1, %a, 2; vote.sync.all.pred %x, %q1, -1; vote.sync.uni.pred %y, %q1, -1;"
-    everybody, uniform = apply(code, (value,), np.bool_, np.bool_)
     assert everybody.reshape(3, 32)[:, 0].tolist() == [False, True, False]
     assert uniform.reshape(3, 32)[:, 5].tolist() == [False, True, False]
-    alike = apply("match.any.sync.b32 %x, %a, -1;", (value,), np.uint32)
     for lane, mask in enumerate(alike.tolist()):
         warp = warps[lane // 32]
         assert mask == sum(int(v == warp[lane % 32]) << k for k, v in enumerate(warp))
-    mask, same = apply("match.all.sync.b32 %x|%y, %a, -1;", (value,), np.uint32, np.bool_)
-    assert mask.reshape(3, 32)[:, 0].tolist() == [0, 0xFFFFFFFF, 0]
+    assert matched.reshape(3, 32)[:, 0].tolist() == [0, 0xFFFFFFFF, 0]
     assert same.reshape(3, 32)[:, 0].tolist() == [False, True, False]
 
 
 def test_warp_reductions_and_election() -> None:
     value = np.random.default_rng(4).integers(-1000, 1000, 64).astype(np.int32)
     warps = value.reshape(2, 32)
-    for name in ("add.s32", "min.s32", "max.s32", "xor.b32", "and.b32", "or.b32"):
-        got = apply(f"redux.sync.{name} %x, %a, -1;", (value,), np.int32)
+    names = ("add.s32", "min.s32", "max.s32", "xor.b32", "and.b32", "or.b32")
+    found = apply_each([f"redux.sync.{name} %x, %a, -1;" for name in names], (value,), np.int32)
+    for name, got in zip(names, found, strict=True):
         assert (got.reshape(2, 32) == COMBINE[name.split(".")[0]].reduce(warps, axis=1)[:, None]).all()
     leader, chosen = apply("elect.sync %x|%y, -1;", (value,), np.uint32, np.bool_)
     assert (leader == 0).all()

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from host_kernels import apply, apply_all, padded
+from host_kernels import apply, apply_all, apply_each, padded
 from numpy.typing import NDArray
 from test_float_instructions import BF16, DTYPES, bits, ftz, round_half, same, values
 
@@ -160,8 +160,10 @@ def test_narrowing_to_halves(source: str) -> None:
             wide = rounded.astype(np.float32)
             same(got, np.where((wide > 0) | np.isnan(wide), rounded, np.zeros_like(rounded)))
         finite = np.isfinite(items)
-        for mode in ("rz", "rm", "rp"):
-            got = apply(f"cvt.{mode}.{kind}.{source} %x, %a;", (items,), DTYPES[kind]).astype(np.float64)
+        modes = ("rz", "rm", "rp")
+        found = apply_each([f"cvt.{mode}.{kind}.{source} %x, %a;" for mode in modes], (items,), DTYPES[kind])
+        for mode, narrow in zip(modes, found, strict=True):
+            got = narrow.astype(np.float64)
             exact = items.astype(np.float64)
             here = got[finite]
             if mode == "rz":
