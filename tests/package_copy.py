@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
+
+from processes import at_exit
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hlo_run"
 # Forks for each copy of the package, so that none waits for the packages that ours imports. The fork reads a command per line,
@@ -56,7 +57,7 @@ def _server() -> subprocess.Popen[str]:
     command = [sys.executable, "-P", "-B", "-c", _SERVER, *_IMPORTED]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
-    atexit.register(server.communicate)
+    at_exit(server.communicate)
     return server
 
 

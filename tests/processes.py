@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -113,21 +114,27 @@ os._exit(0)
 """
 
 
+def at_exit(function: Callable[[], object]) -> None:
+    """Call a function when this process ends. Its forks, in which a worker of hlo-run calls such functions too, do not."""
+    process = os.getpid()
+    atexit.register(lambda: function() if os.getpid() == process else None)
+
+
 class _Warm:
     """A process that runs hlo-run in forks."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        module = Path(self._folder.name) / "warm.hlo"
+        self._folder = Path(tempfile.mkdtemp())
+        module = self._folder / "warm.hlo"
         module.write_text(NEGATE, encoding="utf-8")
         command = [sys.executable, "-c", _WARM, str(module)]
         with default_signals():
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        atexit.register(self._close)
+        at_exit(self._close)
 
     def _close(self) -> None:
         self._process.communicate()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, program: str, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str]) -> int:
         """Start a command in the working directory of this process. Return its process when it has opened the files `streams`."""
@@ -149,7 +156,7 @@ class _Warm:
         self, program: str, words: Sequence[str], environment: Mapping[str, str], stdin: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        streams = [Path(self._folder.name) / name for name in ("stdin", "stdout", "stderr")]
+        streams = [self._folder / name for name in ("stdin", "stdout", "stderr")]
         for stream, text in zip(streams, (stdin, "", ""), strict=True):
             stream.write_text(text, encoding="utf-8")
         self.start(program, words, environment, [str(path) for path in streams])
