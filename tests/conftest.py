@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,13 @@ if hasattr(_providers, "_local_constants"):
     _providers._get_local_constants = lambda: _providers._local_constants
 
 
+# Tests of one text are neighbours. To keep all texts would take some hundred megabytes, which each fork of a test pays for.
+_KEPT = 256
+
+
 def _compiled_once() -> Callable[..., CompiledPtx]:
     """Return a `compile_llvm` that compiles each text once, as long as LLVM has no limit of passes, which is not an argument."""
-    known = cache(compile_llvm)
+    known = lru_cache(_KEPT)(compile_llvm)
 
     def compiled(ir_text: str, target: TargetSpec, **settings: Any) -> CompiledPtx:
         is_limited = nvptx._limit.passes is not None  # pyright: ignore[reportPrivateUsage]
@@ -75,7 +79,7 @@ def pytest_sessionstart() -> None:
     _patches.setenv("HLO_RUN_CRASH_DIR", _crashes.name)
     _patches.setattr("hlo_run.formats.xla.run_command", _converter)
     _patches.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
-    _patches.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+    _patches.setattr("hlo_run.codegen.llvm.ptxas._run", lru_cache(_KEPT)(ptxas._run))  # pyright: ignore[reportPrivateUsage]
     _patches.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
 
 
@@ -131,8 +135,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector look past the thousands of tests and modules, which stay."""
+    """Let the garbage collector look past the thousands of tests and modules, which stay. No test thaws them."""
     gc.freeze()
+    _patches.setattr(gc, "unfreeze", lambda: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
