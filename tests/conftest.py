@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +50,13 @@ if hasattr(_providers, "_local_constants"):
     _providers._get_local_constants = lambda: _providers._local_constants
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _reproducers_in_a_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HLO_RUN_CRASH_DIR", str(tmp_path_factory.mktemp("crashes")))
-        yield
+# Tests of one text are neighbours. To keep all texts would take some hundred megabytes, which each fork of a test pays for.
+_KEPT = 256
 
 
 def _compiled_once() -> Callable[..., CompiledPtx]:
     """Return a `compile_llvm` that compiles each text once, as long as LLVM has no limit of passes, which is not an argument."""
-    known = cache(compile_llvm)
+    known = lru_cache(_KEPT)(compile_llvm)
 
     def compiled(ir_text: str, target: TargetSpec, **settings: Any) -> CompiledPtx:
         is_limited = nvptx._limit.passes is not None  # pyright: ignore[reportPrivateUsage]
@@ -71,6 +68,7 @@ def _compiled_once() -> Callable[..., CompiledPtx]:
 _ptx_checks = PtxChecks()
 _converter = Converter()
 _patches = pytest.MonkeyPatch()
+_crashes = tempfile.TemporaryDirectory(prefix="hlo-run-crashes-")
 
 
 def pytest_sessionstart() -> None:
@@ -78,21 +76,34 @@ def pytest_sessionstart() -> None:
 
     This is no fixture, since the sections of text tests have none.
     """
+    _patches.setenv("HLO_RUN_CRASH_DIR", _crashes.name)
     _patches.setattr("hlo_run.formats.xla.run_command", _converter)
     _patches.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
-    _patches.setattr("hlo_run.codegen.llvm.ptxas._run", cache(ptxas._run))  # pyright: ignore[reportPrivateUsage]
+    _patches.setattr("hlo_run.codegen.llvm.ptxas._run", lru_cache(_KEPT)(ptxas._run))  # pyright: ignore[reportPrivateUsage]
     _patches.setattr("hlo_run.pipeline.kernels.check_with_ptxas", _ptx_checks.check)
 
 
 def pytest_sessionfinish() -> None:
     _patches.undo()
     _converter.stop()
+    _crashes.cleanup()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A function that changes a pass must not get what was made without the change, so functions have no caches.
+
+    A hook costs a tenth of a fixture that ten thousand tests share.
+    """
     _ptx_checks.test = item.nodeid
-    return (yield)
+    if isinstance(item, TextSection):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        # A command line of an earlier test may have chosen another directory.
+        patch.setattr(hlo_cache, "_chosen", "")
+        patch.setattr(KernelCache, "open", _no_cache)
+        patch.setattr(executable_cache, "open_for", _no_cache)
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)
@@ -124,8 +135,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector look past the thousands of tests and modules, which stay."""
+    """Let the garbage collector look past the thousands of tests and modules, which stay. No test thaws them."""
     gc.freeze()
+    _patches.setattr(gc, "unfreeze", lambda: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -170,15 +182,6 @@ class TextSection(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.section.line - 1, f"{self.path.name} {self.name}"
-
-
-@pytest.fixture(autouse=True)
-def _modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
-    """A test that changes a pass must not get what was made without the change."""
-    # A command line of an earlier test may have chosen another directory.
-    monkeypatch.setattr(hlo_cache, "_chosen", "")
-    monkeypatch.setattr(KernelCache, "open", _no_cache)
-    monkeypatch.setattr(executable_cache, "open_for", _no_cache)
 
 
 def _no_cache(ctx: PassContext) -> None:

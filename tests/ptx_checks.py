@@ -5,6 +5,7 @@ Most of the time of a check is the start of ptxas. So a test goes on as if ptxas
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 
@@ -33,7 +34,7 @@ class PtxChecks:
     def __init__(self) -> None:
         self.test = ""
         self._process = os.getpid()
-        self._known: set[str] = set()
+        self._known: set[bytes] = set()
         self._waiting: list[tuple[str, str, str]] = []
 
     @property
@@ -49,8 +50,8 @@ class PtxChecks:
         )
         if not is_plain or os.getpid() != self._process or len(ptx) > LONG_PTX:
             check_with_ptxas(ctx, kernel, ptx, user_file)
-        elif ctx.assembles and ptx not in self._known:
-            self._known.add(ptx)
+        elif ctx.assembles and (digest := hashlib.sha256(ptx.encode()).digest()) not in self._known:
+            self._known.add(digest)
             self._waiting.append((self.test, kernel, ptx))
 
     def run(self) -> None:

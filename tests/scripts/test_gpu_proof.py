@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from host_cuda import HostCudaError, HostDriver, install_stand_ins
 
 from hlo_run.backends.cuda import device, graphs, libraries
+from hlo_run.errors import HloRunError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,8 +43,30 @@ def bundle(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+class _Here:
+    """A pool that works in this process. That the scripts' pools start processes is seen where the bundle is made."""
+
+    def __init__(self, jobs: int, mp_context: object) -> None:
+        del jobs, mp_context
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del error
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except HloRunError as error:
+            future.set_exception(error)
+        return future
+
+
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
+def driver(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> HostDriver:
+    monkeypatch.setattr(importlib.import_module("gpu.values"), "ProcessPoolExecutor", _Here)
     for module, name in ((device, "device_problem"), (device, "load_driver"), (graphs, "load_cuda")):
         monkeypatch.setattr(module, name, getattr(module, name))
     for name in ("load_binding", "load_cudnn"):

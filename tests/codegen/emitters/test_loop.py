@@ -100,7 +100,7 @@ def test_a_function_called_as_its_kernel_gets_another_name() -> None:
 
 
 def test_a_chain_longer_than_the_stack() -> None:
-    count = 3000
+    count = 1200
     lines = ["p0 = f32[8] parameter(0)", *(f"p{n} = f32[8] negate(p{n - 1})" for n in range(1, count))]
     body = "\n".join(lines)
     emitted = emit(f"f {{ {body}\nROOT r = f32[8] add(p{count - 1}, p0) }}")

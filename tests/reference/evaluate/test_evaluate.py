@@ -114,6 +114,8 @@ def test_what_the_root_does_not_need_is_not_evaluated() -> None:
 
 
 def test_arrays_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is there already is not collected, which would take much longer than what the run makes.
+    gc.freeze()
     made: list[weakref.ref[Array]] = []
     alive: list[int] = []
     negate = EVALUATE["negate"]
