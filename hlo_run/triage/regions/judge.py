@@ -35,6 +35,10 @@ _SECONDS = 3.0
 _FACTOR, _OWN_ROUNDINGS = 8.0, 8.0
 # An error below this many roundings of the array's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
+# In types with such a rounding, a few of them are far less than what a wrong rewrite does.
+_QUICK_ROUNDING = 2.0**-24
+# The part of the largest number that an element may be off where the reference has no float64 value.
+_ROUGH = 2.0**-6
 # Results say something if this part of their elements are finite and not zero.
 _TELLING = 0.125
 
@@ -139,23 +143,15 @@ def _tells(value: Value, shape: Shape) -> bool:
 def _difference(old: HloModule, new: HloModule, values: Sequence[Value], results: Sequence[Value]) -> First | None:
     """Return the first element in which the results differ by more than rounding."""
     shape = old.entry.root.shape
-    pairs = [list(_flat(result, shape)) for result in results]
-    unequal = [_unequal(one, two) for (_, one), (_, two) in zip(*pairs, strict=True)]
-    if not any(mask.any() for mask in unequal):
-        return None
-    has_floats = any(
-        leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex)
-        for module in (old, new)
-        for instruction in module.instructions
-        for _, leaf in instruction.shape.leaves()
-    )
-    wide = _in_float64((old, new), values) if has_floats else None
+    leaves = [leaf for leaf, _ in _flat(results[0], shape)]
+    pairs = list(zip(*([array for _, array in _flat(result, shape)] for result in results), strict=True))
+    with quiet():
+        masks = [_quick(leaf.dtype, *pair) for leaf, pair in zip(leaves, pairs, strict=True)]
+        if any(mask.any() for mask in masks) and (_has_floats(old) or _has_floats(new)):
+            masks = _in_float64((old, new), values, leaves, pairs, masks)
     first: First | None = None
     outputs: list[int] = []
-    for number, ((leaf, one), (_, two)) in enumerate(zip(*pairs, strict=True)):
-        mask = unequal[number]
-        if wide is not None and mask.any():
-            mask = mask & _beyond(leaf.dtype, one, two, [list(_flat(value, shape))[number][1] for value in wide])
+    for number, (mask, (one, two)) in enumerate(zip(masks, pairs, strict=True)):
         if mask.any():
             outputs.append(number)
             index = tuple(int(i) for i in np.argwhere(mask)[0])
@@ -163,40 +159,91 @@ def _difference(old: HloModule, new: HloModule, values: Sequence[Value], results
     return replace(first, outputs=tuple(outputs)) if first is not None else None
 
 
-def _unequal(one: Array, two: Array) -> Array:
-    with quiet():
-        return np.asarray((one != two) & ~((one != one) & (two != two)))
+def _has_floats(module: HloModule) -> bool:
+    leaves = (leaf for instruction in module.instructions for _, leaf in instruction.shape.leaves())
+    return any(leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex) for leaf in leaves)
 
 
-def _in_float64(modules: Sequence[HloModule], values: Sequence[Value]) -> list[Value] | None:
-    """Return for each module its results in float64 and the samples with roundings: precise, precise, samples of both."""
+def _quick(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which elements differ, by more than a few roundings of a type in which that is nearly nothing."""
+    mask = np.asarray((one != two) & ~((one != one) & (two != two)))
+    if not mask.any() or not (dtype.is_float or dtype.is_complex) or rounding(dtype) > _QUICK_ROUNDING:
+        return mask
+    wide = _wide(one, dtype), _wide(two, dtype)
+    return mask & _far(*wide, _few_roundings(dtype, *wide))
+
+
+def _in_float64(
+    modules: Sequence[HloModule],
+    values: Sequence[Value],
+    leaves: Sequence[Shape],
+    pairs: Sequence[tuple[Array, Array]],
+    masks: Sequence[Array],
+) -> list[Array]:
+    """Return which elements differ by more than rounding: first of precise values, then, if these differ, by samples too."""
+    shape = modules[0].entry.root.shape
+
+    def of_leaf(value: Value, number: int) -> Array:
+        return list(_flat(value, shape))[number][1]
+
     try:
         precise = [_run(Reference(module, "f64"), values) for module in modules]
-        samples = [_run(Reference(module, "f64", seed), values) for module in modules for seed in range(_SAMPLES)]
+        found = list(masks)
+        for number, leaf in enumerate(leaves):
+            if found[number].any():
+                exact = of_leaf(precise[0], number), of_leaf(precise[1], number)
+                found[number] = found[number] & _apart(leaf.dtype, *exact)
+        if not any(mask.any() for mask in found):
+            return found
+        samples = [[_run(Reference(module, "f64", seed), values) for seed in range(_SAMPLES)] for module in modules]
     except (HloRunError, MemoryError):
-        return None
-    return [*precise, *samples]
+        return [mask & _roughly(leaf.dtype, *pair) for leaf, pair, mask in zip(leaves, pairs, masks, strict=True)]
+    for number, leaf in enumerate(leaves):
+        if found[number].any():
+            exact = [of_leaf(value, number) for value in precise]
+            off = [abs(of_leaf(s, number) - value) for value, side in zip(exact, samples, strict=True) for s in side]
+            found[number] = found[number] & _beyond(leaf.dtype, pairs[number], exact, off)
+    return found
 
 
-def _beyond(dtype: DType, one: Array, two: Array, wide: Sequence[Array]) -> Array:
-    """Return which elements differ by more than the samples say that rounding may matter."""
-    with quiet():
-        exact_one, exact_two, *samples = wide
-        if not (dtype.is_float or dtype.is_complex):
-            flips = [_unequal(sample, (exact_one, exact_two)[n // _SAMPLES]) for n, sample in enumerate(samples)]
-            return _unequal(exact_one, exact_two) & ~np.any(flips, axis=0)
-        spread = np.max([np.abs(s - (exact_one, exact_two)[n // _SAMPLES]) for n, s in enumerate(samples)], axis=0)
-        finite = np.isfinite(exact_one) & np.isfinite(exact_two)
-        size = np.where(finite, np.maximum(np.abs(exact_one), np.abs(exact_two)), 0.0)
-        usual = np.isfinite(spread) & (size > 0)
-        relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
-        own = rounding(dtype)
-        allowed = _FACTOR * np.maximum(spread, relative * size) + _OWN_ROUNDINGS * own * size
-        allowed += _CANCELLED_ROUNDINGS * own * float(np.max(size, initial=0.0)) + 2 * smallest_step(dtype)
-        # The rounding of such an element may be a NaN or an infinity.
-        allowed = np.where(np.isnan(allowed) & finite, np.inf, allowed)
-        far = [_far(*pair, allowed) for pair in ((exact_one, exact_two), (_wide(one, dtype), _wide(two, dtype)))]
-        return far[0] & far[1]
+def _apart(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which precise values differ by more than a few roundings of the type."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(one != two)
+    return _far(one, two, _few_roundings(dtype, one, two))
+
+
+def _roughly(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which elements differ so much that hardly any rounding explains it."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(one != two)
+    wide = _wide(one, dtype), _wide(two, dtype)
+    return _far(*wide, _few_roundings(dtype, *wide) + _ROUGH * np.max(_size(*wide), initial=0.0))
+
+
+def _size(one: Array, two: Array) -> Array:
+    finite = np.isfinite(one) & np.isfinite(two)
+    return np.where(finite, np.maximum(np.abs(one), np.abs(two)), 0.0)
+
+
+def _few_roundings(dtype: DType, one: Array, two: Array) -> Array:
+    """Return what the roundings of a type are for numbers of this size, and what cancellation leaves of the largest."""
+    size, own = _size(one, two), rounding(dtype)
+    largest = float(np.max(size, initial=0.0))
+    return _OWN_ROUNDINGS * own * size + _CANCELLED_ROUNDINGS * own * largest + 2 * smallest_step(dtype)
+
+
+def _beyond(dtype: DType, pair: tuple[Array, Array], exact: Sequence[Array], off: Sequence[Array]) -> Array:
+    """Return which elements differ by more than the samples say that rounding may matter; `off` are the samples' errors."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(~np.any([error != 0 for error in off], axis=0))
+    spread, size = np.max(off, axis=0), _size(*exact)
+    usual = np.isfinite(spread) & (size > 0)
+    relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
+    allowed = _FACTOR * np.maximum(spread, relative * size) + _few_roundings(dtype, *exact)
+    # The rounding of such an element may be a NaN or an infinity.
+    allowed = np.where(np.isnan(allowed) & np.isfinite(exact[0]) & np.isfinite(exact[1]), np.inf, allowed)
+    return _far(exact[0], exact[1], allowed) & _far(_wide(pair[0], dtype), _wide(pair[1], dtype), allowed)
 
 
 def _far(one: Array, two: Array, allowed: Array) -> Array:

@@ -57,6 +57,10 @@ class Table:
         parts = self._parts.get(whole)
         return self.number(("element", index, whole)) if parts is None else parts[index]
 
+    def parts(self, whole: int) -> tuple[int, ...] | None:
+        """Return the numbers of a tuple's elements, if they are known."""
+        return self._parts.get(whole)
+
     def parameter(self, index: int, shape: Shape) -> int:
         """Return the number of a parameter of any computation."""
         return self.number(("parameter", index, shape_key(shape)))
@@ -166,9 +170,26 @@ class Numbering:
             return self._apply(instruction.called_computations[0], tuple(operands))
         if opcode in ("reshape", "convert", "bitcast") and _keeps(instruction):
             return operands[0]
+        if opcode == "while":
+            return self._loop(instruction, operands[0])
         if opcode in COMMUTATIVE:
             operands.sort()
         return self.table.number((self.local(instruction), *operands))
+
+    def _loop(self, loop: HloInstruction, init: int) -> int:
+        """Return the number of a loop's result. Elements that no iteration changes are those of the initial state."""
+        whole, parts, root = self.table.number((self.local(loop), init)), self.table.parts(init), loop.while_body.root
+        if parts is None or root.opcode != "tuple":
+            return whole
+        own = self.values(loop.while_body)
+        kept: list[int] = []
+        for index, (part, value) in enumerate(zip(parts, root.operands, strict=True)):
+            passes_on = (
+                value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and value.tuple_index == index
+            )
+            is_same = own[value] == part and _is_constant(value)
+            kept.append(part if passes_on or is_same else self.table.element(whole, index))
+        return self.table.tuple_of(kept)
 
     def _apply(self, computation: HloComputation, operands: tuple[int, ...]) -> int:
         alias = self.aliases.get(computation)
@@ -213,6 +234,13 @@ def _keeps(instruction: HloInstruction) -> bool:
     if shape_key(one) != shape_key(two):
         return False
     return instruction.opcode != "bitcast" or one.minor_to_major == two.minor_to_major
+
+
+def _is_constant(instruction: HloInstruction) -> bool:
+    """True for a constant, and for one that is broadcast."""
+    return instruction.opcode == "constant" or (
+        instruction.opcode == "broadcast" and instruction.operands[0].opcode == "constant"
+    )
 
 
 def _leaves(literal: Literal) -> list[Array]:
