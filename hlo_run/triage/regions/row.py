@@ -170,14 +170,22 @@ class _Row:
             cutter = Cutter(self._before, self._after, old, new, self._partner, changed)
             if not cutter.fits:
                 return None
-            found = [self._settled(region, self._verdict(cutter, region), differed) for region in cutter.regions()]
-            differed = []
-            for region, verdict in found:
-                if verdict.first is not None and (makers := cutter.misled(region.claims_at(verdict.first.outputs))):
-                    differed.append(_Differed(region, verdict, makers))
-            if not differed or rounds == _MOST_ROUNDS:
+            found: list[tuple[Region, Verdict]] = []
+            larger: list[_Differed] = []
+            for smallest in cutter.regions():
+                region, verdict = self._settled(smallest, self._judge.verdict(smallest), differed)
+                makers = set[HloInstruction]()
+                if verdict.first is not None and region is smallest:
+                    makers = cutter.misled(region.claims_at(verdict.first.outputs))
+                if makers and rounds < _MOST_ROUNDS:
+                    larger.append(_Differed(region, verdict, makers))
+                elif verdict.kind is Kind.DIFFERS and region is smallest:
+                    verdict = self._in_context(cutter, region, verdict)
+                found.append((region, verdict))
+            if not larger:
                 return found
-            changed.update(maker for each in differed for maker in each.makers)
+            differed = larger
+            changed.update(maker for each in larger for maker in each.makers)
         raise AssertionError("the last round returns")
 
     @staticmethod
@@ -197,18 +205,17 @@ class _Row:
             reasons = {instruction: reason_against_all(instruction) or verdict.reason for instruction in changed}
             self.report.not_judged.append(NotJudged(region, reasons))
 
-    def _verdict(self, cutter: Cutter, region: Region) -> Verdict:
-        first = self._judge.verdict(region)
+    def _in_context(self, cutter: Cutter, region: Region, first: Verdict) -> Verdict:
+        """Return the verdict on a region that differs: it agrees if it does so with more of what its inputs are computed from."""
         opened: set[int] = set()
         grown: Region | None = region
-        if first.kind is Kind.DIFFERS:
-            for steps in _MORE:
-                for _ in range(steps):
-                    grown = cutter.grown(grown, opened) if grown is not None else None
-                if grown is None or len(grown.new.inside) > _MOST_INSTRUCTIONS:
-                    break
-                if self._judge.verdict(grown).kind is Kind.AGREES:
-                    return Verdict(Kind.AGREES)
+        for steps in _MORE:
+            for _ in range(steps):
+                grown = cutter.grown(grown, opened) if grown is not None else None
+            if grown is None or len(grown.new.inside) > _MOST_INSTRUCTIONS:
+                break
+            if self._judge.verdict(grown).kind is Kind.AGREES:
+                return Verdict(Kind.AGREES)
         return first
 
     def _deepest(self, region: Region, verdict: Verdict) -> WrongRegion:
