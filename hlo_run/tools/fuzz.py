@@ -39,12 +39,14 @@ Examples:
   hlo-fuzz --against=shardings         divide modules between 4 or 8 devices, and compare with one device
 
 Without MODULES a generator makes one module per seed. MODULES (files or directories) are mutated to other valid modules; one
-seed in four is still the generator's. --against takes a list with commas of {", ".join(JUDGES)}. They compare Host with the numpy reference;
-what every HLO row rewrites, alone, before and after the row; Host's two engines bit for bit, and the optimised pipeline with
-the required rows alone; the module divided between the partitions of a random mesh, by random shardings of GSPMD or Shardy,
-with the whole one, in the reference or on Host; the values of real XLA:CPU; a compilation with real XLA:GPU, whose optimised
-module must mean what the module means. The judges of shardings go without the others. With --keep, failures are reduced at
-once. Exit codes: 0 nothing found, 1 found, 2 bad flags or a missing extra, 130 Ctrl-C (with the summary)."""
+seed in four is still the generator's. --against takes a list with commas of
+{", ".join(JUDGES)}.
+They compare Host with the numpy reference; what every HLO row rewrites, alone, before and after the row; Host's two engines
+bit for bit, and the optimised pipeline with the required rows alone; the module divided between the partitions of a random
+mesh, by random shardings of GSPMD or Shardy, with the whole one, in the reference or on Host; the values of real XLA:CPU; a
+compilation with real XLA:GPU, whose optimised module must mean what the module means. The judges of shardings go without the
+others. With --keep, failures are reduced at once. Exit codes: 0 nothing found, 1 found, 2 bad flags or a missing extra, 130
+Ctrl-C (with the summary)."""
 
 
 @click.command("fuzz", help=_HELP)

@@ -61,6 +61,11 @@ class Region(Struct, frozen=True):
         return list(dict.fromkeys(owners[number] for number in outputs))
 
     @property
+    def is_balanced(self) -> bool:
+        """True if both sides have the same inputs."""
+        return self.old.inputs.keys() == self.new.inputs.keys()
+
+    @property
     def inputs(self) -> list[int]:
         """The numbers of the inputs of both sides."""
         return list(dict.fromkeys((*self.old.inputs, *self.new.inputs)))

@@ -24,17 +24,22 @@ from hlo_run.reference.evaluate.loop_limit import loops_end_within
 from hlo_run.reference.evaluate.perturbed import rounding, smallest_step
 from hlo_run.reference.values import Array, Value, as_array, quiet, widen
 
-# Signed numbers, then positive ones, of which logarithms and roots exist.
-_DRAWS = (Draw(floats=(-2.0, 2.0), integers=(-8, 40)), Draw(floats=(0.1, 2.0), integers=(0, 40)))
+# Signed numbers, positive ones, of which logarithms and roots exist, and few whole ones, which are often equal.
+_SIGNED, _POSITIVE = Draw(floats=(-2.0, 2.0), integers=(-8, 40)), Draw(floats=(0.1, 2.0), integers=(0, 40))
+_WHOLE = Draw(floats=(-2.0, 3.0), whole=True, integers=(-2, 3))
 _SEED = 20240611
 # A region with so few results is evaluated on so many operands.
-_FEW_ELEMENTS, _DRAWS_OF_FEW = 64, 8
+_FEW_ELEMENTS, _DRAWS_OF_FEW = 64, 9
 _SAMPLES = 2
 _SECONDS = 3.0
 # An element may be off by so many times the largest error of the samples, and so many roundings of its own type.
 _FACTOR, _OWN_ROUNDINGS = 8.0, 8.0
 # An error below this many roundings of the array's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
+# In types with such a rounding, a few of them are far less than what a wrong rewrite does.
+_QUICK_ROUNDING = 2.0**-24
+# The part of the largest number that an element may be off where the reference has no float64 value.
+_ROUGH = 2.0**-6
 # Results say something if this part of their elements are finite and not zero.
 _TELLING = 0.125
 
@@ -65,7 +70,7 @@ class First(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """The verdict on a region. `reason` says why it is not judged. `values` are the operands on which it differs.
 
-    BLANK: both sides agree in numbers that tell nothing (zero, NaN, infinite).
+    BLANK: both sides agree in numbers that tell nothing (zero, NaN, infinite), or only because rounding is large.
     """
 
     kind: Kind
@@ -86,29 +91,42 @@ def judge(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
 
 def _judge(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
     sides = Reference(old), Reference(new)
-    shapes = [leaf for _, leaf in old.entry.root.shape.leaves()]
-    few = sum(shape.element_count for shape in shapes if shape.is_array) <= _FEW_ELEMENTS
-    draws = _DRAWS_OF_FEW if few and old.entry.parameters else 1
-    tells = False
-    number = 0
-    while number < draws:
-        values = _operands(old, both, number)
+    tells: list[bool] = []
+    by_rounding = False
+    for number, draw in enumerate(_draws(old, new)):
+        if draw is _POSITIVE and number == 1 and all(tells):
+            continue
+        values = _operands(old, both, draw, _SEED + number)
         results = [_run(side, values) for side in sides]
-        tells |= _tells(results[0], old.entry.root.shape)
-        if first := _difference(old, new, values, results):
+        told = _tells(results[0], old.entry.root.shape)
+        tells = [one or two for one, two in zip(tells, told, strict=True)] if tells else told
+        first, needs_samples = _difference(old, new, values, results, only_finite=draw is _WHOLE)
+        if first is not None:
             return Verdict(Kind.DIFFERS, first=first, values=tuple(values))
-        number += 1
-        if number == draws == 1 and not tells and old.entry.parameters:
-            draws = len(_DRAWS)
-    return Verdict(Kind.AGREES if tells else Kind.BLANK)
+        by_rounding |= needs_samples
+    if by_rounding:
+        return Verdict(Kind.BLANK)
+    return Verdict(Kind.AGREES if all(tells) else Kind.BLANK)
 
 
-def _operands(old: HloModule, both: HloModule, number: int) -> list[Value]:
-    draw = _DRAWS[number % len(_DRAWS)]
+def _draws(old: HloModule, new: HloModule) -> Sequence[Draw]:
+    """Return how the operands are drawn, in order; the second draw is only needed if the first tells nothing."""
+    if not old.entry.parameters:
+        return (_SIGNED,)
+    opcodes = {instruction.opcode for module in (old, new) for instruction in module.instructions}
+    compares = "compare" in opcodes and "sort" not in opcodes  # the order of equal numbers may be open
+    leaves = (leaf for _, leaf in old.entry.root.shape.leaves())
+    if sum(leaf.element_count for leaf in leaves if leaf.is_array) <= _FEW_ELEMENTS and "while" not in opcodes:
+        kinds = (_SIGNED, _POSITIVE, _WHOLE) if compares else (_SIGNED, _POSITIVE)
+        return (kinds * _DRAWS_OF_FEW)[:_DRAWS_OF_FEW]
+    return (_SIGNED, _POSITIVE, _WHOLE) if compares else (_SIGNED, _POSITIVE)
+
+
+def _operands(old: HloModule, both: HloModule, draw: Draw, seed: int) -> list[Value]:
     try:
-        return make_fake_arguments(both, _SEED + number, draw=draw)
+        return make_fake_arguments(both, seed, draw=draw)
     except Unsupported:
-        return make_fake_arguments(old, _SEED + number, draw=draw)
+        return make_fake_arguments(old, seed, draw=draw)
 
 
 def _run(reference: Reference, values: Sequence[Value]) -> Value:
@@ -125,78 +143,141 @@ def _flat(value: Value, shape: Shape) -> Iterator[tuple[Shape, Array]]:
         yield shape, as_array(value)
 
 
-def _tells(value: Value, shape: Shape) -> bool:
-    """True if enough numbers of a result are finite and not zero; integers always tell."""
+def _tells(value: Value, shape: Shape) -> list[bool]:
+    """Return for each array of a result whether enough of its numbers are finite and not zero; integers always tell."""
+    found: list[bool] = []
     for leaf, array in _flat(value, shape):
-        if not (leaf.dtype.is_float or leaf.dtype.is_complex):
-            return True
-        wide = _wide(array, leaf.dtype)
-        if np.count_nonzero(np.isfinite(wide) & (wide != 0)) >= max(1, _TELLING * array.size):
-            return True
-    return False
+        is_float = leaf.dtype.is_float or leaf.dtype.is_complex
+        wide = _wide(array, leaf.dtype) if is_float else np.ones(1)
+        telling = np.count_nonzero(np.isfinite(wide) & (wide != 0))
+        found.append(not is_float or not array.size or bool(telling >= max(1, _TELLING * array.size)))
+    return found
 
 
-def _difference(old: HloModule, new: HloModule, values: Sequence[Value], results: Sequence[Value]) -> First | None:
-    """Return the first element in which the results differ by more than rounding."""
+def _difference(
+    old: HloModule, new: HloModule, values: Sequence[Value], results: Sequence[Value], only_finite: bool
+) -> tuple[First | None, bool]:
+    """Return the first element in which the results differ by more than rounding, and whether random roundings decided.
+
+    With `only_finite`, others do not count.
+    """
     shape = old.entry.root.shape
-    pairs = [list(_flat(result, shape)) for result in results]
-    unequal = [_unequal(one, two) for (_, one), (_, two) in zip(*pairs, strict=True)]
-    if not any(mask.any() for mask in unequal):
-        return None
-    has_floats = any(
-        leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex)
-        for module in (old, new)
-        for instruction in module.instructions
-        for _, leaf in instruction.shape.leaves()
-    )
-    wide = _in_float64((old, new), values) if has_floats else None
+    leaves = [leaf for leaf, _ in _flat(results[0], shape)]
+    pairs = list(zip(*([array for _, array in _flat(result, shape)] for result in results), strict=True))
+    needs_samples = False
+    with quiet():
+        masks = [_quick(leaf.dtype, *pair) for leaf, pair in zip(leaves, pairs, strict=True)]
+        if only_finite:
+            # Infinities of 0, and their NaNs, depend on the order of the operations.
+            finite = [_is_finite(leaf.dtype, *pair) for leaf, pair in zip(leaves, pairs, strict=True)]
+            masks = [mask & one for mask, one in zip(masks, finite, strict=True)]
+        if any(mask.any() for mask in masks) and (_has_floats(old) or _has_floats(new)):
+            masks, needs_samples = _in_float64((old, new), values, leaves, pairs, masks)
     first: First | None = None
     outputs: list[int] = []
-    for number, ((leaf, one), (_, two)) in enumerate(zip(*pairs, strict=True)):
-        mask = unequal[number]
-        if wide is not None and mask.any():
-            mask = mask & _beyond(leaf.dtype, one, two, [list(_flat(value, shape))[number][1] for value in wide])
+    for number, (mask, (one, two)) in enumerate(zip(masks, pairs, strict=True)):
         if mask.any():
             outputs.append(number)
             index = tuple(int(i) for i in np.argwhere(mask)[0])
             first = first or First((), index, one[index], two[index], int(np.count_nonzero(mask)), mask.size)
-    return replace(first, outputs=tuple(outputs)) if first is not None else None
+    return (replace(first, outputs=tuple(outputs)) if first is not None else None), needs_samples
 
 
-def _unequal(one: Array, two: Array) -> Array:
-    with quiet():
-        return np.asarray((one != two) & ~((one != one) & (two != two)))
+def _is_finite(dtype: DType, one: Array, two: Array) -> Array:
+    if not (dtype.is_float or dtype.is_complex):
+        return np.ones(one.shape, np.bool_)
+    return np.asarray(np.isfinite(_wide(one, dtype)) & np.isfinite(_wide(two, dtype)))
 
 
-def _in_float64(modules: Sequence[HloModule], values: Sequence[Value]) -> list[Value] | None:
-    """Return for each module its results in float64 and the samples with roundings: precise, precise, samples of both."""
+def _has_floats(module: HloModule) -> bool:
+    leaves = (leaf for instruction in module.instructions for _, leaf in instruction.shape.leaves())
+    return any(leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex) for leaf in leaves)
+
+
+def _quick(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which elements differ, by more than a few roundings of a type in which that is nearly nothing."""
+    mask = np.asarray((one != two) & ~((one != one) & (two != two)))
+    if not mask.any() or not (dtype.is_float or dtype.is_complex) or rounding(dtype) > _QUICK_ROUNDING:
+        return mask
+    wide = _wide(one, dtype), _wide(two, dtype)
+    return mask & _far(*wide, _few_roundings(dtype, *wide))
+
+
+def _in_float64(
+    modules: Sequence[HloModule],
+    values: Sequence[Value],
+    leaves: Sequence[Shape],
+    pairs: Sequence[tuple[Array, Array]],
+    masks: Sequence[Array],
+) -> tuple[list[Array], bool]:
+    """Return which elements differ by more than rounding: of precise values, or if these differ, by samples too (True)."""
+    shape = modules[0].entry.root.shape
+
+    def of_leaf(value: Value, number: int) -> Array:
+        return list(_flat(value, shape))[number][1]
+
     try:
         precise = [_run(Reference(module, "f64"), values) for module in modules]
-        samples = [_run(Reference(module, "f64", seed), values) for module in modules for seed in range(_SAMPLES)]
+        found = list(masks)
+        for number, leaf in enumerate(leaves):
+            if found[number].any():
+                exact = of_leaf(precise[0], number), of_leaf(precise[1], number)
+                found[number] = found[number] & _apart(leaf.dtype, *exact)
+        if not any(mask.any() for mask in found):
+            return found, False
+        samples = [[_run(Reference(module, "f64", seed), values) for seed in range(_SAMPLES)] for module in modules]
     except (HloRunError, MemoryError):
-        return None
-    return [*precise, *samples]
+        return [mask & _roughly(leaf.dtype, *pair) for leaf, pair, mask in zip(leaves, pairs, masks, strict=True)], True
+    for number, leaf in enumerate(leaves):
+        if found[number].any():
+            exact = [of_leaf(value, number) for value in precise]
+            off = [_off(value, of_leaf(s, number)) for value, side in zip(exact, samples, strict=True) for s in side]
+            found[number] = found[number] & _beyond(leaf.dtype, pairs[number], exact, off)
+    return found, True
 
 
-def _beyond(dtype: DType, one: Array, two: Array, wide: Sequence[Array]) -> Array:
-    """Return which elements differ by more than the samples say that rounding may matter."""
-    with quiet():
-        exact_one, exact_two, *samples = wide
-        if not (dtype.is_float or dtype.is_complex):
-            flips = [_unequal(sample, (exact_one, exact_two)[n // _SAMPLES]) for n, sample in enumerate(samples)]
-            return _unequal(exact_one, exact_two) & ~np.any(flips, axis=0)
-        spread = np.max([np.abs(s - (exact_one, exact_two)[n // _SAMPLES]) for n, s in enumerate(samples)], axis=0)
-        finite = np.isfinite(exact_one) & np.isfinite(exact_two)
-        size = np.where(finite, np.maximum(np.abs(exact_one), np.abs(exact_two)), 0.0)
-        usual = np.isfinite(spread) & (size > 0)
-        relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
-        own = rounding(dtype)
-        allowed = _FACTOR * np.maximum(spread, relative * size) + _OWN_ROUNDINGS * own * size
-        allowed += _CANCELLED_ROUNDINGS * own * float(np.max(size, initial=0.0)) + 2 * smallest_step(dtype)
-        # The rounding of such an element may be a NaN or an infinity.
-        allowed = np.where(np.isnan(allowed) & finite, np.inf, allowed)
-        far = [_far(*pair, allowed) for pair in ((exact_one, exact_two), (_wide(one, dtype), _wide(two, dtype)))]
-        return far[0] & far[1]
+def _off(one: Array, two: Array) -> Array:
+    return np.asarray(one != two) if one.dtype.kind in "bui" else np.abs(one - two)
+
+
+def _apart(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which precise values differ by more than a few roundings of the type."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(one != two)
+    return _far(one, two, _few_roundings(dtype, one, two))
+
+
+def _roughly(dtype: DType, one: Array, two: Array) -> Array:
+    """Return which elements differ so much that hardly any rounding explains it."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(one != two)
+    wide = _wide(one, dtype), _wide(two, dtype)
+    return _far(*wide, _few_roundings(dtype, *wide) + _ROUGH * np.max(_size(*wide), initial=0.0))
+
+
+def _size(one: Array, two: Array) -> Array:
+    finite = np.isfinite(one) & np.isfinite(two)
+    return np.where(finite, np.maximum(np.abs(one), np.abs(two)), 0.0)
+
+
+def _few_roundings(dtype: DType, one: Array, two: Array) -> Array:
+    """Return what the roundings of a type are for numbers of this size, and what cancellation leaves of the largest."""
+    size, own = _size(one, two), rounding(dtype)
+    largest = float(np.max(size, initial=0.0))
+    return _OWN_ROUNDINGS * own * size + _CANCELLED_ROUNDINGS * own * largest + 2 * smallest_step(dtype)
+
+
+def _beyond(dtype: DType, pair: tuple[Array, Array], exact: Sequence[Array], off: Sequence[Array]) -> Array:
+    """Return which elements differ by more than the samples say that rounding may matter; `off` are the samples' errors."""
+    if not (dtype.is_float or dtype.is_complex):
+        return np.asarray(~np.any([error != 0 for error in off], axis=0))
+    spread, size = np.max(off, axis=0), _size(*exact)
+    usual = np.isfinite(spread) & (size > 0)
+    relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
+    allowed = _FACTOR * np.maximum(spread, relative * size) + _few_roundings(dtype, *exact)
+    # The rounding of such an element may be a NaN or an infinity.
+    allowed = np.where(np.isnan(allowed) & np.isfinite(exact[0]) & np.isfinite(exact[1]), np.inf, allowed)
+    return _far(exact[0], exact[1], allowed) & _far(_wide(pair[0], dtype), _wide(pair[1], dtype), allowed)
 
 
 def _far(one: Array, two: Array, allowed: Array) -> Array:

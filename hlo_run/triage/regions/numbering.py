@@ -10,7 +10,7 @@ compute; copies, and elements of tuples, that of what they forward.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -41,6 +41,8 @@ class Table:
         self._parts: dict[int, tuple[int, ...]] = {}
         # The digest of a literal, by the array's identity. Copies of modules share literals.
         self._literals: dict[int, tuple[Literal, str]] = {}
+        # The texts of attributes, by the identities of their values, which copies share as well; the values are kept.
+        self._attributes: dict[Hashable, tuple[tuple[object, ...], Hashable]] = {}
 
     def number(self, key: Hashable) -> int:
         """Return the number of a key."""
@@ -57,6 +59,10 @@ class Table:
         parts = self._parts.get(whole)
         return self.number(("element", index, whole)) if parts is None else parts[index]
 
+    def parts(self, whole: int) -> tuple[int, ...] | None:
+        """Return the numbers of a tuple's elements, if they are known."""
+        return self._parts.get(whole)
+
     def parameter(self, index: int, shape: Shape) -> int:
         """Return the number of a parameter of any computation."""
         return self.number(("parameter", index, shape_key(shape)))
@@ -71,6 +77,29 @@ class Table:
                 digest.update(leaf.tobytes())
             known = self._literals[id(literal)] = (literal, digest.hexdigest())
         return known[1]
+
+    def attributes(self, instruction: HloInstruction) -> Hashable:
+        """Return a key of the attributes that have a meaning."""
+        if not instruction.attrs:
+            return ()
+        values = tuple(instruction.attrs.values())
+        key = (instruction.opcode, *zip(instruction.attrs.keys(), map(id, values), strict=True))
+        known = self._attributes.get(key)
+        if known is None:
+            known = self._attributes[key] = (values, tuple(self._texts(instruction)))
+        return known[1]
+
+    def _texts(self, instruction: HloInstruction) -> Iterator[tuple[str, str]]:
+        for name, value in sorted(instruction.attrs.items()):
+            if value is None or name in CALLED_ATTRIBUTES:
+                continue
+            if name in _WITHOUT_MEANING and not (name == "backend_config" and instruction.opcode == "custom-call"):
+                continue
+            kind = attribute_kind(instruction.opcode, name)
+            if not kind.is_hidden(value):
+                yield name, kind.format(value)
+        if instruction.opcode == "constant":
+            yield "literal", self.literal(instruction.literal)
 
 
 class Numbering:
@@ -149,7 +178,7 @@ class Numbering:
             shapes = tuple(str(operand.shape) for operand in instruction.operands) if with_layouts else ()
             shape = str(instruction.shape) if with_layouts else shape_key(instruction.shape)
             own = self._origins.get(instruction, instruction) if is_own_kind(instruction) else None
-            known = (instruction.opcode, shape, shapes, self._attributes(instruction), called, own)
+            known = (instruction.opcode, shape, shapes, self.table.attributes(instruction), called, own)
             known = self._local[instruction] = self.table.number(known)
         return known
 
@@ -166,9 +195,26 @@ class Numbering:
             return self._apply(instruction.called_computations[0], tuple(operands))
         if opcode in ("reshape", "convert", "bitcast") and _keeps(instruction):
             return operands[0]
+        if opcode == "while":
+            return self._loop(instruction, operands[0])
         if opcode in COMMUTATIVE:
             operands.sort()
         return self.table.number((self.local(instruction), *operands))
+
+    def _loop(self, loop: HloInstruction, init: int) -> int:
+        """Return the number of a loop's result. Elements that no iteration changes are those of the initial state."""
+        whole, parts, root = self.table.number((self.local(loop), init)), self.table.parts(init), loop.while_body.root
+        if parts is None or root.opcode != "tuple":
+            return whole
+        own = self.values(loop.while_body)
+        kept: list[int] = []
+        for index, (part, value) in enumerate(zip(parts, root.operands, strict=True)):
+            passes_on = (
+                value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and value.tuple_index == index
+            )
+            is_same = own[value] == part and _is_constant(value)
+            kept.append(part if passes_on or is_same else self.table.element(whole, index))
+        return self.table.tuple_of(kept)
 
     def _apply(self, computation: HloComputation, operands: tuple[int, ...]) -> int:
         alias = self.aliases.get(computation)
@@ -182,22 +228,6 @@ class Numbering:
 
     def _parameters(self, computation: HloComputation) -> list[int]:
         return [self.table.parameter(number, p.shape) for number, p in enumerate(computation.parameters)]
-
-    def _attributes(self, instruction: HloInstruction) -> Hashable:
-        if not instruction.attrs:
-            return ()
-        found: list[tuple[str, Hashable]] = []
-        for name, value in sorted(instruction.attrs.items()):
-            if value is None or name in CALLED_ATTRIBUTES:
-                continue
-            if name in _WITHOUT_MEANING and not (name == "backend_config" and instruction.opcode == "custom-call"):
-                continue
-            kind = attribute_kind(instruction.opcode, name)
-            if not kind.is_hidden(value):
-                found.append((name, kind.format(value)))
-        if instruction.opcode == "constant":
-            found.append(("literal", self.table.literal(instruction.literal)))
-        return tuple(found)
 
 
 def shape_key(shape: Shape) -> Hashable:
@@ -213,6 +243,13 @@ def _keeps(instruction: HloInstruction) -> bool:
     if shape_key(one) != shape_key(two):
         return False
     return instruction.opcode != "bitcast" or one.minor_to_major == two.minor_to_major
+
+
+def _is_constant(instruction: HloInstruction) -> bool:
+    """True for a constant, and for one that is broadcast."""
+    return instruction.opcode == "constant" or (
+        instruction.opcode == "broadcast" and instruction.operands[0].opcode == "constant"
+    )
 
 
 def _leaves(literal: Literal) -> list[Array]:

@@ -14,8 +14,9 @@ from hlo_run.triage.regions.effects import reason_against_all
 from hlo_run.triage.regions.judge import Kind, Verdict, judge
 from hlo_run.triage.regions.numbering import Numbering, Table, shape_key
 
-# A region that differs is judged again with so much more of what its inputs are computed from.
-_MORE = (1, 1, 2, 4)
+# A region that differs is judged again with what its inputs are computed from, in so many steps. Far from the region, other
+# numbers may hide a wrong one.
+_MORE = 2
 # So often it is judged with more of what is computed from its results.
 _MOST_ROUNDS = 4
 _MOST_INSTRUCTIONS = 3000
@@ -147,17 +148,27 @@ class _Row:
         verdicts = self._verdicts(old, new)
         if verdicts is None:
             return
+        wrong: list[WrongRegion] = []
         for region, verdict in verdicts:
             self._count(region, verdict)
-        wrong = next((WrongRegion(region, v) for region, v in verdicts if v.kind is Kind.DIFFERS), None)
+            suspect = self._suspect(region)
+            if verdict.kind is Kind.DIFFERS:
+                wrong.append(suspect or WrongRegion(region, verdict))
+            elif verdict.kind is Kind.BLANK and suspect is not None:
+                wrong.append(suspect)  # what calls it tells nothing
         if is_entry:
-            self.report.wrong += [self._deepest(region, v) for region, v in verdicts if v.kind is Kind.DIFFERS]
-        elif wrong is not None:
-            self._suspects[new] = wrong
+            self.report.wrong += wrong
+        elif wrong:
+            self._suspects[new] = wrong[0]
         elif all(v.kind in (Kind.AGREES, Kind.BLANK) for _, v in verdicts) and not _is_loop(new):
             # A loop is judged as a whole as well: random numbers rarely meet the bound of its condition.
             self._after.aliases[new] = (self._before, old)
             self._after.forget(new)
+
+    def _suspect(self, region: Region) -> WrongRegion | None:
+        """Return the wrong region in a computation that a region calls."""
+        called = [computation for instruction in region.new.inside for computation in instruction.called_computations]
+        return next((self._suspects[c] for c in callees_first(called) if c in self._suspects), None)
 
     def _verdicts(self, old: HloComputation, new: HloComputation) -> list[tuple[Region, Verdict]] | None:
         """Return the regions of two computations with their verdicts; None if they take or return other shapes.
@@ -170,14 +181,22 @@ class _Row:
             cutter = Cutter(self._before, self._after, old, new, self._partner, changed)
             if not cutter.fits:
                 return None
-            found = [self._settled(region, self._verdict(cutter, region), differed) for region in cutter.regions()]
-            differed = []
-            for region, verdict in found:
-                if verdict.first is not None and (makers := cutter.misled(region.claims_at(verdict.first.outputs))):
-                    differed.append(_Differed(region, verdict, makers))
-            if not differed or rounds == _MOST_ROUNDS:
+            found: list[tuple[Region, Verdict]] = []
+            larger: list[_Differed] = []
+            for smallest in cutter.regions():
+                region, verdict = self._settled(smallest, self._judge.verdict(smallest), differed)
+                makers = set[HloInstruction]()
+                if verdict.first is not None and region is smallest:
+                    makers = cutter.misled(region.claims_at(verdict.first.outputs))
+                if makers and rounds < _MOST_ROUNDS:
+                    larger.append(_Differed(region, verdict, makers))
+                elif verdict.kind is Kind.DIFFERS and region is smallest:
+                    verdict = self._in_context(cutter, region, verdict)
+                found.append((region, verdict))
+            if not larger:
                 return found
-            changed.update(maker for each in differed for maker in each.makers)
+            differed = larger
+            changed.update(maker for each in larger for maker in each.makers)
         raise AssertionError("the last round returns")
 
     @staticmethod
@@ -197,27 +216,18 @@ class _Row:
             reasons = {instruction: reason_against_all(instruction) or verdict.reason for instruction in changed}
             self.report.not_judged.append(NotJudged(region, reasons))
 
-    def _verdict(self, cutter: Cutter, region: Region) -> Verdict:
-        first = self._judge.verdict(region)
+    def _in_context(self, cutter: Cutter, region: Region, first: Verdict) -> Verdict:
+        """Return the verdict on a region that differs: it agrees if it does so with more of what its inputs are computed from."""
         opened: set[int] = set()
         grown: Region | None = region
-        if first.kind is Kind.DIFFERS:
-            for steps in _MORE:
-                for _ in range(steps):
-                    grown = cutter.grown(grown, opened) if grown is not None else None
-                if grown is None or len(grown.new.inside) > _MOST_INSTRUCTIONS:
-                    break
-                if self._judge.verdict(grown).kind is Kind.AGREES:
-                    return Verdict(Kind.AGREES)
+        steps = 0
+        while steps < _MORE and grown is not None and len(grown.new.inside) <= _MOST_INSTRUCTIONS:
+            # Inputs of one side alone are independent of the others only by mistake: to open them is no context.
+            steps += grown.is_balanced
+            grown = cutter.grown(grown, opened)
+            if grown is not None and self._judge.verdict(grown).kind is Kind.AGREES:
+                return Verdict(Kind.AGREES)
         return first
-
-    def _deepest(self, region: Region, verdict: Verdict) -> WrongRegion:
-        """Return the wrong region in a computation that the region calls, or the region itself."""
-        called = [c for i in region.new.inside for c in i.called_computations]
-        for computation in callees_first(called):
-            if computation in self._suspects:
-                return self._suspects[computation]
-        return WrongRegion(region, verdict)
 
 
 def _is_loop(computation: HloComputation) -> bool:
