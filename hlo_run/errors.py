@@ -150,7 +150,10 @@ class DeviceError(HloRunError):
 
 
 class Vacuous(HloRunError):
-    """The comparison saw no element, and `--fail_on_vacuous` is given. The results do not differ, so the code is not 1."""
+    """The comparison saw no kernel or no element, and `--fail_on_vacuous` is given.
+
+    The results do not differ, so the code is not 1.
+    """
 
     exit_code = 6
     kind = "vacuous"

@@ -17,6 +17,7 @@ from hlo_run.containment.board import limited
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
+from hlo_run.execution.kernel_meter import KernelMeter
 from hlo_run.execution.output_files import write_artefact
 from hlo_run.execution.reference_platforms import opened_reference
 from hlo_run.hlo.feeds import Feeds
@@ -82,9 +83,11 @@ def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: 
                 compile_or_load(ctx, working)
         raise
     executable = task.executable
+    optimised: HloModule | None = None
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
             executable = compile_or_load(ctx, working) if watch is None else _float_checks().compile_watched(watch, ctx, working)
+            optimised = None if executable.module_text else working  # an executable from the cache has the text
             if execution.snapshots is not None:
                 execution.snapshots.optimized = working
     elif watch is not None:
@@ -95,7 +98,8 @@ def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: 
     result.device = backend.description
     shared = backend if joined is None else joined.share(backend, module, executable, task.file)
     if shared is not None:
-        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
+        meter = KernelMeter.of(options, executable, optimised, arguments.grid.size) if joined is None else None
+        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference, meter)
 
 
 def _interpret(task: Task, module: HloModule, execution: Execution, grid: DeviceGrid, reference: str) -> None:
@@ -127,6 +131,7 @@ def _run_compiled(
     backend: Backend,
     executable: Executable,
     reference: str,
+    meter: KernelMeter | None,
 ) -> None:
     """Run an executable and compare its results with the reference."""
     options = task.options
@@ -144,6 +149,7 @@ def _run_compiled(
             limited_run,
             lambda: backend.outfeed,
             lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
+            meter=meter,
         )
         with opened_reference(options, module, backend.name, reference, grid, choose_target(options)) as reference_run:
             _note_equal_kernels(task, reference)

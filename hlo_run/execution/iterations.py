@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, zip_longest
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -29,27 +29,32 @@ from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
 from hlo_run.platforms import INTERPRETER
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
-from hlo_run.reference.compare.rounding import RoundingSamples
+from hlo_run.reference.compare.rounding import RoundingSamples, one_sample
 from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
 
 if TYPE_CHECKING:
+    from hlo_run.execution.kernel_meter import KernelMeter
     from hlo_run.execution.snapshots import Snapshots
+    from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 
 # Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
 _ROUNDED_SAMPLES = 4
 # A later try is left out if the reference needs longer for its loops.
 _LOOP_SECONDS = 2.0
 _MOST_NAMED = 4
+_OTHER_ARGUMENTS = "--inputs, --input_scale or --use_large_float_range give other arguments"
+_T = TypeVar("_T")
 
 
 class Runner(Struct, frozen=True):
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
-    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it.
+    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it. `meter` measures which
+    kernels a comparison sees; None if the platform has none, or more than one device.
     """
 
     platform: str
@@ -57,6 +62,7 @@ class Runner(Struct, frozen=True):
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
     seconds: Callable[[], float] = float
+    meter: KernelMeter | None = None
 
 
 # Maps (arguments, the module's seed, values for infeeds) to the expected result.
@@ -184,12 +190,43 @@ class Execution:
         sights = done.comparison.sights()
         console.verdict(f"\n** Results on {runner.platform} and {reference} are close enough. **", good=True)
         console.err(done.comparison.summary())
-        console.err(str(total(sights)))
+        if runner.meter is not None and done.number == 1:
+            done.kernels_seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise)
+        if done.kernels_seen is None or any(map(is_poor, sights)):
+            console.err(str(total(sights)))
         # The checks of every access are slow, and look at all that runs.
         is_whole = runner.platform == INTERPRETER or options.host_check or done.number > 1
         all_draws = not is_whole and self._arguments.may_miss_parts()
         if all_draws or any(map(is_poor, sights)) or self._arguments.may_miss_indexed():
             self._try_others(runner, reference, done, seed, sights, all_draws)
+        self._show_kernels(done.kernels_seen)
+
+    def _show_kernels(self, kernels: KernelSights | None) -> None:
+        """Say which kernels the comparison sees; raises Vacuous if it is none and `--fail_on_vacuous` is given."""
+        if kernels is None:
+            return
+        if kernels.is_blind and self._options.fail_on_vacuous:
+            raise Vacuous(str(kernels), hint=_OTHER_ARGUMENTS)
+        self._console.err(str(kernels) if kernels.is_whole else f"warning: {kernels}")
+
+    def _kernels_seen(
+        self,
+        meter: KernelMeter,
+        arguments: Sequence[Literal],
+        seed: int,
+        feeds: Feeds,
+        precise: PreciseSource,
+        known: KernelSights | None = None,
+    ) -> KernelSights | None:
+        """Return which kernels a comparison with these arguments sees, or `known` does; None if that cannot be measured."""
+
+        def samples() -> RoundingSamples | None:
+            value = precise()
+            return None if value is None else one_sample(value, self._run_reference(arguments, seed, "f64", feeds, 0))
+
+        source = None if has_fixed_bounds(self._options) else _once(samples)
+        with busy("measuring which kernels the comparison sees"):
+            return meter.sights(arguments, seed, feeds, self._result_shape, self._spec, source, known)
 
     def _try_others(
         self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight], all_draws: bool
@@ -220,12 +257,15 @@ class Execution:
                 self._save_outputs(done.number, actual)
                 self._report(done, precise, runner.platform, reference)
             found = comparison.sights()
+            if done.kernels_seen is not None and not done.kernels_seen.is_whole and runner.meter is not None:
+                seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise, done.kernels_seen)
+                done.kernels_seen = seen or done.kernels_seen
             done.later_tries.append(LaterTry(source, total(found)))
             if not all_draws or any(map(is_poor, best)):
                 self._console.err(f"{source}: agree, {total(found)}")
             # A branch may send to an outfeed with these arguments alone; the first arrays are the same.
-            seen = zip_longest(best, found[: len(best)])
-            best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in seen]
+            pairs = zip_longest(best, found[: len(best)])
+            best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in pairs]
             if not all_draws and not any(map(is_poor, best)):
                 break
         if all_draws and done.later_tries:
@@ -256,7 +296,7 @@ class Execution:
         what = "the result" if len(best) == 1 else f"{len(blind)} of {len(best)} arrays, {names}"
         text = f"the comparison is blind to {what}: every element is zero, too small, NaN or infinite"
         if self._options.fail_on_vacuous and total(best).seen == 0:
-            raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
+            raise Vacuous(text, hint=_OTHER_ARGUMENTS)
         self._console.err(f"warning: {text}")
 
     def _repeated(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
@@ -395,11 +435,11 @@ class Execution:
         return result
 
 
-def _once(make: PreciseSource) -> PreciseSource:
+def _once(make: Callable[[], _T]) -> Callable[[], _T]:
     """Return a function that calls `make` at its first call, and returns the same value at every one."""
-    made: list[Literal | None] = []
+    made: list[_T] = []
 
-    def get() -> Literal | None:
+    def get() -> _T:
         if not made:
             made.append(make())
         return made[0]

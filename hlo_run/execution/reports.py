@@ -16,6 +16,7 @@ from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.execution.signatures import bucket_table, buckets, golden_signature
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record, sight_record
+from hlo_run.reference.sensitivity.kernel_sight import kernels_record
 from hlo_run.triage.diff.texts import TextDiff, text_of
 
 SCHEMA_VERSION = 1
@@ -102,6 +103,7 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
         "arguments": iteration.arguments,
         "comparison": comparison_record(compared, iteration.findings) if compared is not None else None,
         "later_tries": [{"arguments": later.arguments, "seen": sight_record(later.seen)} for later in iteration.later_tries],
+        "kernels_seen": kernels_record(iteration.kernels_seen) if iteration.kernels_seen is not None else None,
     }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
+    from hlo_run.reference.sensitivity.kernel_sight import KernelSights
     from hlo_run.triage.diff.texts import TextDiff
 
 
@@ -30,6 +31,7 @@ class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
     `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
+    `kernels_seen` says which kernels the comparison sees with any of the arguments; None if that was not measured.
     """
 
     number: int
@@ -37,6 +39,7 @@ class IterationResult(Struct):
     comparison: Comparison | None = None
     findings: Findings | None = None
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
+    kernels_seen: KernelSights | None = None
 
 
 class FileResult(Struct):

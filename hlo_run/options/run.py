@@ -290,7 +290,7 @@ class RunOptions:
     )
     fail_on_vacuous: bool = flag(
         False,
-        "End with exit code 6 if the comparison sees no element: all are zero, too small, NaN or infinite.",
+        "End with exit code 6 if the comparison sees no kernel, or no element: all are zero, too small, NaN or infinite.",
         acts="comparison",
     )
     use_large_float_range: bool = flag(

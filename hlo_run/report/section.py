@@ -93,7 +93,7 @@ def _iteration(iteration: IterationResult) -> str:
     if compared is None:
         return title + "<p>Not compared.</p>\n"
     sights = compared.sights()
-    lines = [compared.summary(), str(total(sights))]
+    lines = [compared.summary(), *map(str, filter(None, (iteration.kernels_seen,))), str(total(sights))]
     lines += [f"{later.arguments}: agree, {later.seen}" for later in iteration.later_tries]
     rows = [
         (
@@ -108,7 +108,12 @@ def _iteration(iteration: IterationResult) -> str:
         for leaf, seen in zip(compared.leaves, sights, strict=True)
     ]
     head = ("array", "shape", "verdict", "elements", "differ", "seen", "worst abs", "worst rel", "worst ulp")
-    return title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + f'<div class="scroll">{table(head, rows)}</div>\n'
+    made = title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + f'<div class="scroll">{table(head, rows)}</div>\n'
+    unseen = [k for k in iteration.kernels_seen.kernels if not k.seen] if iteration.kernels_seen is not None else []
+    if not unseen:
+        return made
+    reasons = [(k.name, "not seen" if k.seen is False else "not measured", k.reason) for k in unseen]
+    return made + f'<div class="scroll">{table(("kernel", "a fault", "because"), reasons)}</div>\n'
 
 
 def _worst(leaf: LeafComparison) -> list[object]:

@@ -141,7 +141,8 @@ def _runs_of_the_reference(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
     runs: list[int] = []
 
     def counted(self: InterpreterBackend, *arguments: object, **names: object) -> object:
-        runs.append(1)
+        if arguments[3:4] != ("f64",):
+            runs.append(1)
         return original(self, *arguments, **names)  # pyright: ignore[reportArgumentType] - passed on
 
     monkeypatch.setattr(InterpreterBackend, "run_module", counted)

@@ -46,6 +46,24 @@ class RoundingSamples(Struct, frozen=True):
 
 
 SampleSource: TypeAlias = "Callable[[], RoundingSamples | None]"
+# The largest of four errors is about so many times as large as one of them.
+_OF_ONE = 2.0
+
+
+def one_sample(precise: Value, rounded: Value) -> RoundingSamples:
+    """Return samples with one rounded result, whose errors are enlarged to what those of several would be."""
+    return RoundingSamples(precise, (_enlarged(precise, rounded),))
+
+
+def _enlarged(precise: Value, rounded: Value) -> Value:
+    if isinstance(precise, tuple) or isinstance(rounded, tuple):
+        assert isinstance(precise, tuple), "samples have the structure of the result"
+        assert isinstance(rounded, tuple), "samples have the structure of the result"
+        return tuple(_enlarged(*parts) for parts in zip(precise, rounded, strict=True))
+    if precise.dtype.kind not in "fc" or precise.shape != rounded.shape:
+        return rounded
+    with quiet():
+        return np.asarray(precise + _OF_ONE * (rounded - precise))
 
 
 def rounding(dtype: DType) -> float:
