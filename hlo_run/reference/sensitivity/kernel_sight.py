@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-_MOST_NAMED = 4
+# Of each reason, and of reasons.
+_MOST_NAMED, _MOST_REASONS = 4, 3
 
 
 class KernelSight(Struct, frozen=True):
@@ -69,7 +70,10 @@ class KernelSights(Struct, frozen=True):
         for kernel in self.kernels:
             if kernel.seen is False:
                 groups.setdefault(kernel.reason, []).append(kernel.name)
-        return ", ".join(f"{named(names)}{f' ({reason})' if reason else ''}" for reason, names in groups.items())
+        shown = sorted(groups.items(), key=lambda group: -len(group[1]))[:_MOST_REASONS]
+        text = ", ".join(f"{named(names)}{f' ({reason})' if reason else ''}" for reason, names in shown)
+        more = sum(map(len, groups.values())) - sum(len(names) for _, names in shown)
+        return text + (f", and {more} more for other reasons" if more else "")
 
 
 def named(names: Sequence[str]) -> str:

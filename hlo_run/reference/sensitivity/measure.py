@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.alterations import TooManyRuns
 from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights, in_order
 from hlo_run.reference.sensitivity.notice import Notices
-from hlo_run.reference.sensitivity.reasons import NOT_RUN, UNUSED, reason
+from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNUSED, reason
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun, Trace
 from hlo_run.reference.sensitivity.work import work_of_comparison
 
@@ -32,6 +34,14 @@ def measure(run: RecordedRun, kernels: Sequence[HloInstruction], notices: Notice
     return _Measure(run, kernels, notices).measured()
 
 
+class _Exit(Struct):
+    """A compared part of the result: the bit mask of the steps that it depends on, and how often changes showed there or not."""
+
+    needed: int
+    shown: int = 0
+    hidden: int = 0
+
+
 class _Measure:
     def __init__(self, run: RecordedRun, kernels: Sequence[HloInstruction], notices: Notices) -> None:
         self._run, self._kernels, self._notices = run, kernels, notices
@@ -41,32 +51,24 @@ class _Measure:
         self._known: dict[HloInstruction, KernelSight] = {}
         self._traces: dict[HloInstruction, Trace] = {}
         self._reached = _reached(run)
-        self._needed = _needed(run)
-        self._all_exits = sum(1 << number for number in run.exits)
+        self._exits = {number: _Exit(needed) for number, needed in _needed(run).items()}
 
     def measured(self) -> KernelSights:
         """Return the records of all kernels."""
+        distances: dict[HloInstruction, float] = {}
         for kernel in self._kernels:
-            if not any(self._reached[number] & self._all_exits for number in self._run.carriers[kernel]):
+            exits = [self._between(kernel, number) for number in self._exits]
+            if not any(exits):
                 self._know(kernel, False, UNUSED)
             elif not self._run.runs.get(kernel):
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
-        routes = {kernel: self._route(kernel) for kernel in self._kernels if kernel not in self._known}
-        doubtful: list[HloInstruction] = []
-        for kernel in sorted(routes, key=lambda kernel: routes[kernel][0]):
-            work, exits = routes[kernel]
-            in_loop = self._run.is_loop(kernel)
-            if in_loop and self._shows(kernel, exits, self._last_work(kernel, work), in_last_iteration=True):
-                continue
-            if not self._shows(kernel, exits, work):
-                doubtful.append(kernel)
+            else:
+                distances[kernel] = min(self._work(between) for between in exits if between)
+        doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
         # Those that were altered alone are mostly not seen, the others mostly are.
-        self._judge_together([kernel for kernel in doubtful if kernel in self._traces])
-        self._judge_together([kernel for kernel in doubtful if kernel not in self._traces])
+        self._resolve([kernel for kernel in doubtful if kernel in self._traces])
+        self._resolve([kernel for kernel in doubtful if kernel not in self._traces])
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
-
-    def _last_work(self, kernel: HloInstruction, work: float) -> float:
-        return work - sum(self._run.work[number] - self._run.last_work(number) for number in self._run.carriers[kernel])
 
     def _know(self, kernel: HloInstruction, seen: bool | None, why: str = "") -> None:
         self._known[kernel] = KernelSight(kernel.name, seen, why)
@@ -74,20 +76,12 @@ class _Measure:
     def _affords(self, work: float) -> bool:
         return work <= self._budget
 
-    def _route(self, kernel: HloInstruction) -> tuple[float, int]:
-        """Return the work between a kernel and its nearest exit, and the bit mask of the steps in between."""
+    def _between(self, kernel: HloInstruction, exit_number: int) -> int:
+        """Return the bit mask of the steps between a kernel and an exit, both included; 0 if the exit does not depend on it."""
         reached = 0
         for number in self._run.carriers[kernel]:
             reached |= self._reached[number]
-        best: tuple[float, int] | None = None
-        for number, needed in self._needed.items():
-            if reached >> number & 1:
-                between = reached & needed
-                work = self._work(between)
-                if best is None or work < best[0]:
-                    best = work, between
-        assert best is not None, "the kernel reaches an exit"
-        return best
+        return reached & self._exits[exit_number].needed if reached >> exit_number & 1 else 0
 
     def _work(self, steps: int) -> float:
         total = 0.0
@@ -96,6 +90,34 @@ class _Measure:
             total += self._run.work[number]
             steps ^= 1 << number
         return total
+
+    def _route(self, kernel: HloInstruction) -> tuple[int, int, float]:
+        """Return the exit where a change shows with the least work, the steps in between, and their work."""
+        best: tuple[float, int, int, float] | None = None
+        for number, place in self._exits.items():
+            between = self._between(kernel, number)
+            if between:
+                work = self._work(between)
+                score = work * (1 + place.hidden) / (1 + place.shown)
+                if best is None or score < best[0]:
+                    best = score, number, between, work
+        assert best is not None, "the kernel reaches an exit"
+        return best[1:]
+
+    # ---- kernels altered alone ----------------------------------------------------------------------------------
+
+    def _is_seen_alone(self, kernel: HloInstruction) -> bool:
+        """Alter a kernel alone; True if that shows at one exit, or cannot be measured."""
+        number, between, work = self._route(kernel)
+        if self._run.is_loop(kernel):
+            of_loops = sum(self._run.work[loop] - self._run.last_work(loop) for loop in self._run.carriers[kernel])
+            if self._shows(kernel, between, work - of_loops, in_last_iteration=True):
+                return True
+        shows = self._shows(kernel, between, work)
+        if kernel in self._traces:
+            self._exits[number].shown += shows
+            self._exits[number].hidden += not shows
+        return shows
 
     def _shows(self, kernel: HloInstruction, within: int, work: float, in_last_iteration: bool = False) -> bool:
         """Alter a kernel alone, if the budget allows the work; True if that shows, or a loop does not end."""
@@ -108,7 +130,7 @@ class _Measure:
         except HloRunError:
             trace = None
         if trace is None:
-            self._know(kernel, None, "its change keeps a loop running")
+            self._know(kernel, None, ENDLESS)
             return True
         self._budget -= trace.work
         self._traces[kernel] = trace
@@ -124,34 +146,54 @@ class _Measure:
             return None
         return trace if trace.shows else None
 
-    def _judge_together(self, doubtful: Sequence[HloInstruction]) -> None:
-        """Decide about kernels that do not show at their nearest exits, or were not altered alone."""
-        if not doubtful:
+    # ---- kernels altered together -------------------------------------------------------------------------------
+
+    def _resolve(self, doubtful: Sequence[HloInstruction]) -> None:
+        """Decide about kernels that do not show at one exit, or were not altered alone."""
+        if doubtful and self._decided(doubtful):
+            self._divide(doubtful)
+
+    def _divide(self, group: Sequence[HloInstruction]) -> None:
+        """Decide about kernels of which some show at some exit."""
+        if len(group) == 1:
             return
+        middle = len(group) // 2
+        showing = [half for half in (group[:middle], group[middle:]) if self._decided(half)]
+        if len(showing) == 2 and len(group) > 2:
+            # Many show: one by one is faster.
+            for kernel in group:
+                self._decided([kernel])
+            return
+        for half in showing:
+            self._divide(half)
+
+    def _decided(self, group: Sequence[HloInstruction]) -> bool:
+        """Alter kernels together, with both signs, and note what that says of them. True if it shows and they are several."""
         for sign in (1, -1):
             if not self._affords(self._whole):
-                for kernel in doubtful:
-                    self._know(kernel, None, "left out")
-                return
+                self._leave_out(group)
+                return False
             try:
-                trace = self._run.follow(doubtful, self._notices, sign=sign)
+                trace = self._run.follow(group, self._notices, sign=sign)
             except HloRunError:
                 trace = Trace(shows=True, work=self._whole)
-                if len(doubtful) == 1:
-                    self._know(doubtful[0], None, "left out")
-                    return
+                if len(group) == 1:
+                    self._know(group[0], None, ENDLESS)
+                    return False
             self._budget -= trace.work
-            if trace.shows and len(doubtful) == 1:
-                self._know(doubtful[0], True)
-                return
             if trace.shows:
-                half = len(doubtful) // 2
-                self._judge_together(doubtful[:half])
-                self._judge_together(doubtful[half:])
-                return
-        for kernel in doubtful:
-            trace = self._traces.get(kernel)
-            self._know(kernel, False, reason(self._run, kernel, trace) if trace is not None else "")
+                if len(group) == 1:
+                    self._know(group[0], True)
+                return len(group) > 1
+        for kernel in group:
+            alone = self._traces.get(kernel)
+            self._know(kernel, False, reason(self._run, kernel, alone) if alone is not None else "")
+        return False
+
+    def _leave_out(self, group: Sequence[HloInstruction]) -> None:
+        for kernel in group:
+            if kernel not in self._known:
+                self._know(kernel, None, LEFT_OUT)
 
 
 def _is_needed(instruction: HloInstruction) -> bool:

@@ -12,7 +12,9 @@ from hlo_run.reference.values import Array, Value, quiet
 UNUSED = "no result needs it"
 NOT_RUN = "it does not run"
 BELOW = "below the bounds"
-__all__ = ["BELOW", "NOT_RUN", "UNUSED", "reason"]
+# Why something was not measured.
+LEFT_OUT = "left out: the module is large"
+ENDLESS = "its change keeps a loop running"
 
 
 def reason(run: RecordedRun, kernel: HloInstruction, trace: Trace) -> str:

@@ -11,7 +11,6 @@ from msgspec import Struct, field
 
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.alterations import Alterations
 from hlo_run.reference.evaluate.device import Device, Step, World, drive
 from hlo_run.reference.evaluate.evaluate import Reference
@@ -260,10 +259,3 @@ def _inner(instruction: HloInstruction) -> Iterator[HloInstruction]:
             fresh = [called for called in inner.called_computations if called not in seen]
             seen.update(fresh)
             waiting += fresh
-
-
-def shape_at(shape: Shape, path: Sequence[int]) -> Shape:
-    """Return the part of a shape at a shape index."""
-    for number in path:
-        shape = shape.tuple_shapes[number]
-    return shape

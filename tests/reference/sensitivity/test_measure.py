@@ -9,7 +9,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.ops.parse import parse
 from hlo_run.reference.compare.compare import ErrorSpec
 from hlo_run.reference.sensitivity import measure as measuring
-from hlo_run.reference.sensitivity.kernel_sight import KernelSights
+from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights
 from hlo_run.reference.sensitivity.measure import measure
 from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun
@@ -163,3 +163,10 @@ def test_rounding_that_explains_a_change_hides_it() -> None:
         samples = RoundingSamples(precise, (precise * (1 + error),))
         notices = Notices(module.entry.root.shape, SPEC, lambda samples=samples: samples)
         assert measure(run, [kernel], notices).kernels[0].seen is seen
+
+
+def test_the_text_names_a_few_kernels_of_a_few_reasons() -> None:
+    reasons = ("a", "b", "b", "c", "d", *"eeeeee")
+    sights = KernelSights(tuple(KernelSight(f"k{number}", False, reason) for number, reason in enumerate(reasons)))
+    text = "the comparison sees 0 of 11 kernels; not: k5, k6, k7, k8 and 2 more (e), k1, k2 (b), k0 (a), and 2 more for other reasons"
+    assert str(sights) == text
