@@ -168,5 +168,6 @@ def test_rounding_that_explains_a_change_hides_it() -> None:
 def test_the_text_names_a_few_kernels_of_a_few_reasons() -> None:
     reasons = ("a", "b", "b", "c", "d", *"eeeeee")
     sights = KernelSights(tuple(KernelSight(f"k{number}", False, reason) for number, reason in enumerate(reasons)))
-    text = "the comparison sees 0 of 11 kernels; not: k5, k6, k7, k8 and 2 more (e), k1, k2 (b), k0 (a), and 2 more for other reasons"
+    text = "the comparison sees 0 of 11 kernels; not: k5, k6, k7, k8 and 2 more (e), k1, k2 (b), k0 (a), "
+    text += "and 2 more for other reasons"
     assert str(sights) == text
