@@ -9,8 +9,10 @@ The work is bounded. Kernels near the result come first; what is left is not mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct
 
 from hlo_run.errors import HloRunError
@@ -24,7 +26,9 @@ from hlo_run.reference.sensitivity.work import work_of_comparison
 
 # Nanoseconds that the measure may take: some, more per kernel, whose compilation takes twenty times as long, and in any case as
 # long as a few evaluations of the whole module, unless these are very long.
-_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 5e6, 6.0, 1e9
+_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 2.5e6, 6.0, 5e8
+# Exits at which a change of a kernel may be looked for.
+_NEAR_EXITS = 3
 # What is left for the evaluations with several altered kernels.
 _RESERVED_RUNS = 2.0
 
@@ -52,18 +56,20 @@ class _Measure:
         self._traces: dict[HloInstruction, Trace] = {}
         self._reached = _reached(run)
         self._exits = {number: _Exit(needed) for number, needed in _needed(run).items()}
+        self._near = _near_exits(run)
+        self._work_of = np.array(run.work)
 
     def measured(self) -> KernelSights:
         """Return the records of all kernels."""
         distances: dict[HloInstruction, float] = {}
         for kernel in self._kernels:
-            exits = [self._between(kernel, number) for number in self._exits]
-            if not any(exits):
+            exits = self._exits_of(kernel)
+            if not exits:
                 self._know(kernel, False, UNUSED)
             elif not self._run.runs.get(kernel):
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
             else:
-                distances[kernel] = min(self._work(between) for between in exits if between)
+                distances[kernel] = self._work(self._between(kernel, exits[0]))
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
         # Those that were altered alone are mostly not seen, the others mostly are.
         self._resolve([kernel for kernel in doubtful if kernel in self._traces])
@@ -76,33 +82,36 @@ class _Measure:
     def _affords(self, work: float) -> bool:
         return work <= self._budget
 
+    def _exits_of(self, kernel: HloInstruction) -> list[int]:
+        """Return the nearest exits that depend on a kernel, the nearest first."""
+        found = sorted(near for number in self._run.carriers[kernel] for near in self._near[number])
+        return list(dict.fromkeys(number for _, number in found))[:_NEAR_EXITS]
+
     def _between(self, kernel: HloInstruction, exit_number: int) -> int:
-        """Return the bit mask of the steps between a kernel and an exit, both included; 0 if the exit does not depend on it."""
+        """Return the bit mask of the steps between a kernel and an exit, both included."""
         reached = 0
         for number in self._run.carriers[kernel]:
             reached |= self._reached[number]
-        return reached & self._exits[exit_number].needed if reached >> exit_number & 1 else 0
+        return reached & self._exits[exit_number].needed
 
     def _work(self, steps: int) -> float:
-        total = 0.0
-        while steps:
-            number = steps.bit_length() - 1
-            total += self._run.work[number]
-            steps ^= 1 << number
-        return total
+        size = len(self._run.steps)
+        bits = np.frombuffer(steps.to_bytes((size + 7) // 8, "little"), np.uint8)
+        return float(self._work_of @ np.unpackbits(bits, bitorder="little", count=size))
 
     def _route(self, kernel: HloInstruction) -> tuple[int, int, float]:
         """Return the exit where a change shows with the least work, the steps in between, and their work."""
-        best: tuple[float, int, int, float] | None = None
-        for number, place in self._exits.items():
+
+        def score(number: int) -> float:
+            place = self._exits[number]
+            return routes[number][1] * (1 + place.hidden) / (1 + place.shown)
+
+        routes: dict[int, tuple[int, float]] = {}
+        for number in self._exits_of(kernel):
             between = self._between(kernel, number)
-            if between:
-                work = self._work(between)
-                score = work * (1 + place.hidden) / (1 + place.shown)
-                if best is None or score < best[0]:
-                    best = score, number, between, work
-        assert best is not None, "the kernel reaches an exit"
-        return best[1:]
+            routes[number] = between, self._work(between)
+        best = min(routes, key=score)
+        return best, *routes[best]
 
     # ---- kernels altered alone ----------------------------------------------------------------------------------
 
@@ -206,6 +215,18 @@ def _is_needed(instruction: HloInstruction) -> bool:
         found.update(fresh)
         waiting += fresh
     return instruction in found
+
+
+def _near_exits(run: RecordedRun) -> list[list[tuple[float, int]]]:
+    """Return for each step the nearest exits that depend on it, with the work on the way there, the nearest first."""
+    found: list[list[tuple[float, int]]] = [[] for _ in run.steps]
+    for number in reversed(range(len(run.steps))):
+        ways: dict[int, float] = {number: 0.0} if number in run.exits else {}
+        for user in run.users[number]:
+            for work, place in found[user]:
+                ways[place] = min(ways.get(place, math.inf), work + run.work[user])
+        found[number] = sorted((work, place) for place, work in ways.items())[:_NEAR_EXITS]
+    return found
 
 
 def _reached(run: RecordedRun) -> list[int]:
