@@ -46,8 +46,8 @@ class RoundingSamples(Struct, frozen=True):
 
 
 SampleSource: TypeAlias = "Callable[[], RoundingSamples | None]"
-# The largest of four errors is about so many times as large as one of them.
-_OF_ONE = 2.0
+# The largest error of up to sixteen samples is seldom more than so many times that of one.
+_OF_ONE = 4.0
 
 
 def one_sample(precise: Value, rounded: Value) -> RoundingSamples:
