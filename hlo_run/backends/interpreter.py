@@ -19,6 +19,7 @@ class InterpreterBackend:
 
     def __init__(self, grid: DeviceGrid | None = None) -> None:
         self._grid = grid or DeviceGrid()
+        self.in_tf32 = False  # random roundings are as large as on devices that multiply f32 in TF32
         self.outfeed: list[list[Literal]] = []  # the literals that outfeeds produced in the last run, one list per device
 
     @property
@@ -42,7 +43,7 @@ class InterpreterBackend:
         module that is divided between its partitions.
         """
         grid = self._grid
-        reference = Reference(module, precision, roundings)
+        reference = Reference(module, precision, roundings, self.in_tf32)
         of_devices = grid.split(arguments)
         if module.divided is not None:
             of_devices = split_arguments(module.divided, of_devices, grid.partitions)

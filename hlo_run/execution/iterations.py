@@ -26,10 +26,10 @@ from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
-from hlo_run.platforms import INTERPRETER
+from hlo_run.platforms import CUDA, INTERPRETER
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import PreciseSource
-from hlo_run.reference.compare.rounding import RoundingSamples, one_sample
+from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from hlo_run.execution.snapshots import Snapshots
     from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 
-# Evaluations with random roundings: the largest error of so few is still within a factor of two of that of many.
-_ROUNDED_SAMPLES = 4
 # A later try is left out if the reference needs longer for its loops.
 _LOOP_SECONDS = 2.0
 _MOST_NAMED = 4
@@ -121,6 +119,8 @@ class Execution:
         """
         options, console = self._options, self._console
         self._reference_run = reference_run
+        # The libraries may multiply f32 in TF32 on a GPU, and whoever saved a result may have done so.
+        self._reference.in_tf32 = CUDA in (runner.platform, reference) or bool(options.expected_output)
         counted("")
         mismatches: list[Mismatch] = []
         vacuous: list[Vacuous] = []
@@ -220,13 +220,10 @@ class Execution:
     ) -> KernelSights | None:
         """Return which kernels a comparison with these arguments sees, or `known` does; None if that cannot be measured."""
 
-        def samples() -> RoundingSamples | None:
-            value = precise()
-            return None if value is None else one_sample(value, self._run_reference(arguments, seed, "f64", feeds, 0))
-
-        source = None if has_fixed_bounds(self._options) else _once(samples)
+        sample = _once(partial(self._in_float64, arguments, seed, feeds, 0))
+        samples = None if has_fixed_bounds(self._options) else RoundingSamples(precise, sample)
         with busy("measuring which kernels the comparison sees"):
-            return meter.sights(arguments, seed, feeds, self._result_shape, self._spec, source, known)
+            return meter.sights(arguments, seed, feeds, self._result_shape, self._spec, samples, known)
 
     def _try_others(
         self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight], all_draws: bool
@@ -247,9 +244,6 @@ class Execution:
             precise = _once(partial(self._precise, arguments, seed, feeds))
             expected = self._reference_value(arguments, seed, feeds)
             comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
-            # A difference that is all rounding counts only if nothing else was seen.
-            if comparison.is_lost and not any(map(is_poor, best)):
-                continue
             if not comparison.ok:
                 done.arguments, done.comparison = source, comparison
                 self._console.err(f"a later try ({source}) shows a difference")
@@ -263,6 +257,8 @@ class Execution:
             done.later_tries.append(LaterTry(source, total(found)))
             if not all_draws or any(map(is_poor, best)):
                 self._console.err(f"{source}: agree, {total(found)}")
+            if text := comparison.rounding():
+                self._console.err(f"{source}: {text}")
             # A branch may send to an outfeed with these arguments alone; the first arrays are the same.
             pairs = zip_longest(best, found[: len(best)])
             best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in pairs]
@@ -335,20 +331,14 @@ class Execution:
     ) -> Comparison:
         """Compare by the bounds, and by rounding where flags allow it; `precise` returns the float64 value or None."""
 
-        def sample(number: int) -> Literal:
-            return self._run_reference(arguments, seed, "f64", feeds, number)
+        numbers = count()
 
-        def samples() -> RoundingSamples | None:
-            value = precise()
-            if value is None:
-                return None
+        def sample() -> Literal | None:
             with busy("evaluating with random roundings"):
-                rounded = tuple(sample(number) for number in range(_ROUNDED_SAMPLES))
-            numbers = count(_ROUNDED_SAMPLES)
-            return RoundingSamples(value, rounded, lambda: sample(next(numbers)))
+                return self._in_float64(arguments, seed, feeds, next(numbers))
 
         comparison = compare(expected, actual, self._shape, self._spec)
-        return comparison if has_fixed_bounds(self._options) else comparison.judged(samples)
+        return comparison if has_fixed_bounds(self._options) else comparison.judged(RoundingSamples(precise, sample))
 
     def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int, feeds: Feeds) -> Literal:
         """Return the expected result, from a file or from the reference."""
@@ -384,9 +374,12 @@ class Execution:
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""
+        with busy("evaluating in float64"):
+            return self._in_float64(arguments, seed, feeds)
+
+    def _in_float64(self, arguments: Sequence[Literal], seed: int, feeds: Feeds, roundings: int | None = None) -> Literal | None:
         try:
-            with busy("evaluating in float64"):
-                return self._run_reference(arguments, seed, "f64", feeds)
+            return self._run_reference(arguments, seed, "f64", feeds, roundings)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._console.err(f"the float64 values cannot be computed: {error}")
             return None

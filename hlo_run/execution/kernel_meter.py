@@ -16,7 +16,7 @@ from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.effects import NOT_RETURNED
 from hlo_run.reference.compare.element_errors import ErrorSpec
-from hlo_run.reference.compare.rounding import SampleSource
+from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 from hlo_run.reference.sensitivity.measure import measure
@@ -52,12 +52,12 @@ class KernelMeter:
         feeds: Feeds,
         shape: Shape,
         spec: ErrorSpec,
-        source: SampleSource | None,
+        samples: RoundingSamples | None,
         known: KernelSights | None = None,
     ) -> KernelSights | None:
         """Return what a comparison by these rules sees of each kernel; None if that cannot be measured.
 
-        `source` are the samples of the rounding; without it the bounds alone decide. What `known` sees is not measured again.
+        `samples` tell what rounding explains; without them the bounds alone decide. What `known` sees is not measured again.
         """
         try:
             module = self._module = self._module or parse(self._executable.module_text)
@@ -67,7 +67,7 @@ class KernelMeter:
             with loops_end_within(_LOOP_SECONDS):
                 run = RecordedRun(module, kernels, arguments, seed, feeds)
                 seen = {kernel.name for kernel in known.kernels if kernel.seen} if known is not None else ()
-                found = measure(run, [k for k in kernels if k.name not in seen], Notices(shape, spec, source))
+                found = measure(run, [k for k in kernels if k.name not in seen], Notices(shape, spec, samples))
                 return found if known is None else known.or_seen_in(found)
         except (HloRunError, MemoryError):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +26,6 @@ from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.evaluate.evaluate import Reference
 
 _BOUNDS = ErrorSpec(abs=RunOptions().abs_error_bound, rel=RunOptions().rel_error_bound)
-_SAMPLES = 4
 FAILED, REFUSED = "failed", "refused"
 
 
@@ -95,7 +95,7 @@ class Case:
         expected = self.expected if expected is None else expected
         if self.claims is not None:
             return list(differences(self.claims.result, expected, actual, "result"))
-        found = compare(expected, actual, self.module.entry.root.shape, _BOUNDS).judged(self._samples)
+        found = compare(expected, actual, self.module.entry.root.shape, _BOUNDS).judged(self._samples())
         return [] if found.ok else [found.summary()]
 
     @property
@@ -107,15 +107,15 @@ class Case:
         """Return the leaves of a result in the structure of the reference's result."""
         return _nested(self.expected, iter(leaves))
 
-    def _samples(self) -> RoundingSamples | None:
+    def _samples(self) -> RoundingSamples:
+        numbers = count()
+        return RoundingSamples(self._in_f64, lambda: self._in_f64(next(numbers)))
+
+    def _in_f64(self, roundings: int | None = None) -> Any:
         try:
-            values = [self._in_f64(roundings) for roundings in (None, *range(_SAMPLES))]
+            return Reference(self.module, "f64", roundings).run([self.arguments], feeds=self.feeds)[0]
         except (Unsupported, DeviceError, MemoryError):
             return None
-        return RoundingSamples(values[0], tuple(values[1:]))
-
-    def _in_f64(self, roundings: int | None) -> Any:
-        return Reference(self.module, "f64", roundings).run([self.arguments], feeds=self.feeds)[0]
 
 
 def flat(values: Any) -> Iterator[Any]:

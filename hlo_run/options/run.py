@@ -255,7 +255,8 @@ class RunOptions:
     fixed_bounds: bool = flag(
         False,
         "Judge floats by the two bounds alone, as XLA does; bounds other than the defaults mean this too. false: the rounding "
-        "of the module's types decides about elements beyond the bounds, and about those that only the absolute bound accepts.",
+        "of the module's types decides about elements beyond the bounds, and about those with a relative error that is large "
+        "for their type.",
         acts="comparison",
     )
     relaxed_nans: bool = flag(False, "Accept any value where the reference has a NaN.", acts="comparison")

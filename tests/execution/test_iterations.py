@@ -368,7 +368,8 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
     assert asked == ["native", "native"]
     np.savez(tmp_path / "e.npz", out0=np.full((3, 4), 7, np.float32), out1=np.zeros(2, ml_dtypes.bfloat16))
     assert run([INTERPRETER, f"--expected_output={tmp_path / 'e.npz'}", f"--report_json={report}", module]) == 1
-    assert asked[2:] == ["native", "f64", *["rounded"] * 4]
+    assert asked[2:5] == ["native", "rounded", "f64"]
+    assert asked[5:] == ["rounded"] * (len(asked) - 5)
     first = json.loads(report.read_text())["files"][0]["iterations"][0]["comparison"]["arrays"][0]
     assert first["float64"] == {"nearer_to_expected": 0, "nearer_to_actual": 12, "expected_out_of_bounds": 12}
     top = first["top_mismatches"][0]

@@ -10,7 +10,7 @@ from hlo_run.reference.compare import report
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import Findings, PreciseSource, examine
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, compare_leaf, mismatch_mask
-from hlo_run.reference.compare.rounding import SampleSource, judge
+from hlo_run.reference.compare.rounding import RoundingSamples, judge
 from hlo_run.reference.compare.sight import Sight, sight
 from hlo_run.reference.values import Array, Value, quiet
 
@@ -35,12 +35,6 @@ class Comparison(Struct, frozen=True):
         return not self.problem and all(leaf.ok for leaf in self.leaves)
 
     @property
-    def is_lost(self) -> bool:
-        """True if arrays differ, and rounding is larger than all numbers of each of these."""
-        wrong = [leaf for leaf in self.leaves if not leaf.ok]
-        return not self.problem and bool(wrong) and all(leaf.rounding is not None and leaf.rounding.is_lost for leaf in wrong)
-
-    @property
     def mismatches(self) -> int:
         """The number of wrong elements in all arrays."""
         return sum(leaf.mismatches for leaf in self.leaves)
@@ -49,15 +43,19 @@ class Comparison(Struct, frozen=True):
         """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
 
+    def rounding(self) -> str:
+        """Return what rounding explains or not, with the first element that it explains; empty if it decided nothing."""
+        return ", ".join(report.rounding_parts(self.leaves))
+
     def counts(self) -> str:
         """Return how many elements differ, and in which arrays: `8 of 480 elements in 2 of 12 arrays: {0}, {7}`."""
         return self.problem or report.counts(self.leaves)
 
-    def judged(self, source: SampleSource) -> Comparison:
+    def judged(self, samples: RoundingSamples) -> Comparison:
         """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
         if self.problem:
             return self
-        return replace(self, leaves=judge(self.leaves, self.spec, source), fixed_bounds=False)
+        return replace(self, leaves=judge(self.leaves, self.spec, samples), fixed_bounds=False)
 
     def sights(self) -> list[Sight]:
         """Return what the comparison of each leaf sees."""

@@ -24,18 +24,36 @@ class Worst(Struct, frozen=True):
     actual: object
 
 
+class Allowance(Struct, frozen=True):
+    """What rounding allows an element: how far it may be from its float64 value `precise` (None: from the expected one), and why.
+
+    `allowed` counts numbers of the type between two if `in_steps`. `is_jump`: rounding turns a decision, such as which of
+    two numbers is larger, in evaluations with random roundings. `roundings` is `allowed` in roundings of the value.
+    """
+
+    index: tuple[int, ...]
+    expected: object
+    actual: object
+    precise: object
+    allowed: float
+    roundings: float
+    in_steps: bool = False
+    is_jump: bool = False
+
+
 class RoundingVerdict(Struct, frozen=True):
     """What the rounding of the type says about elements in doubt; see `rounding.py`.
 
-    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
-    differ. `largest` is the largest relative difference of an explained element. `is_lost`: rounding is larger than every
-    number of the array, so it decided nothing, and the bounds did.
+    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the bounds and differ.
+    `largest` is the largest relative difference of an explained element. Of the explained ones, `lost` may be off by more
+    than they are large, so they tell nothing, and `first` is the first one.
     """
 
     explained: int
     unexplained: int
     largest: float
-    is_lost: bool = False
+    lost: int = 0
+    first: Allowance | None = None
 
 
 class LeafComparison(Struct, frozen=True):

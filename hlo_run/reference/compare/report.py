@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.literal import literal_to_string
 from hlo_run.reference.compare.element_errors import ErrorSpec, float_distance_between
 from hlo_run.reference.compare.element_text import column_text, element_text, precise_text
 from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, LeafFindings, TopMismatch
-from hlo_run.reference.compare.leaf_comparison import LeafComparison, Worst
+from hlo_run.reference.compare.leaf_comparison import Allowance, LeafComparison, Worst
 from hlo_run.reference.values import Array
 
 TOP_MISMATCHES = 5
@@ -39,7 +42,7 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     if any(leaf.is_near for leaf in leaves):
         parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
     parts += _worst_parts(leaves)
-    parts += _rounding_parts(leaves)
+    parts += rounding_parts(leaves)
     return ", ".join(parts)
 
 
@@ -53,16 +56,34 @@ def counts(leaves: Sequence[LeafComparison]) -> str:
     return f"{text} in {len(wrong)} of {len(leaves)} arrays: {', '.join(named)}"
 
 
-def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
+def rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
     """Yield what rounding explains and what it does not."""
-    verdicts = [leaf.rounding for leaf in leaves if leaf.rounding is not None]
-    if explained := sum(verdict.explained for verdict in verdicts):
-        largest = max(verdict.largest for verdict in verdicts)
-        yield f"{explained} beyond the bounds are within the rounding of the module's types (here up to rel {largest:.2g})"
-    if unexplained := sum(verdict.unexplained for verdict in verdicts):
-        yield f"{unexplained} within the abs bound are off by more than the rounding of the module's types"
-    if any(verdict.is_lost for verdict in verdicts):
-        yield "rounding may be larger than the numbers themselves, so the module is ill-conditioned there"
+    judged = [(leaf, leaf.rounding) for leaf in leaves if leaf.rounding is not None]
+    if explained := sum(verdict.explained for _, verdict in judged):
+        largest = max(verdict.largest for _, verdict in judged)
+        lost = sum(verdict.lost for _, verdict in judged)
+        text = f"{explained} beyond the bounds are within the rounding of the module's types (here up to rel {largest:.2g}"
+        text += f"; {lost} may be off by more than their value)" if lost else ")"
+        leaf, first = next((leaf, verdict.first) for leaf, verdict in judged if verdict.first is not None)
+        yield f"{text}, the first {_at(leaf, len(leaves))}{allowance_text(first, leaf.shape.dtype)}"
+    if unexplained := sum(verdict.unexplained for _, verdict in judged):
+        yield f"{unexplained} within the bounds are off by more than the rounding of the module's types"
+
+
+def allowance_text(allowance: Allowance, dtype: DType) -> str:
+    """Return the values of an element that rounding explains, how far it may be off, and why."""
+    values = (
+        f"at {{{join(allowance.index)}}}: actual {element_text(allowance.actual, dtype)}, "
+        f"expected {element_text(allowance.expected, dtype)}"
+    )
+    if allowance.precise is not None:
+        values += f", float64 {precise_text(allowance.precise, dtype, 9)}"
+    if allowance.in_steps:
+        return f"{values}, allowed {allowance.allowed:.3g} numbers of its type"
+    if allowance.is_jump:
+        return f"{values}, allowed error {allowance.allowed:.3g} since rounding turns a decision"
+    magnified = f"{allowance.roundings:.2g} roundings of its value" if allowance.roundings < np.inf else "its terms cancel"
+    return f"{values}, allowed error {allowance.allowed:.3g} ({magnified})"
 
 
 def _worst_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
-from hlo_run.reference.compare.leaf_comparison import LeafComparison
+from hlo_run.reference.compare.leaf_comparison import LeafComparison, RoundingVerdict
 from hlo_run.reference.compare.report import worst_errors
 from hlo_run.reference.compare.sight import Sight, total
 from hlo_run.reference.values import Array
@@ -73,6 +73,28 @@ def _spec_record(spec: ErrorSpec) -> Record:
     }
 
 
+def _rounding_record(verdict: RoundingVerdict, dtype: DType) -> Record:
+    first = verdict.first
+    return {
+        "explained": verdict.explained,
+        "unexplained": verdict.unexplained,
+        "largest_explained": number(verdict.largest),
+        "is_lost": 0 < verdict.lost == verdict.explained,
+        "lost": verdict.lost,
+        "first_explained": {
+            "index": list(first.index),
+            "expected": element(first.expected, dtype),
+            "actual": element(first.actual, dtype),
+            "float64": None if first.precise is None else element(first.precise, DTYPES["c128" if dtype.is_complex else "f64"]),
+            "allowed": number(first.allowed),
+            "unit": "numbers of the type" if first.in_steps else "value",
+            "is_jump": first.is_jump,
+        }
+        if first is not None
+        else None,
+    }
+
+
 def _leaf_record(leaf: LeafComparison, sight: Sight, found: LeafFindings | None) -> Record:
     dtype = leaf.shape.dtype
     record: Record = {
@@ -84,14 +106,7 @@ def _leaf_record(leaf: LeafComparison, sight: Sight, found: LeafFindings | None)
         "mismatches": leaf.mismatches,
         "nan_mismatches": leaf.nan_mismatches,
         "seen": sight_record(sight),
-        "rounding": {
-            "explained": leaf.rounding.explained,
-            "unexplained": leaf.rounding.unexplained,
-            "largest_explained": number(leaf.rounding.largest),
-            "is_lost": leaf.rounding.is_lost,
-        }
-        if leaf.rounding is not None
-        else None,
+        "rounding": _rounding_record(leaf.rounding, dtype) if leaf.rounding is not None else None,
         "worst": {
             name: {
                 "error": number(worst.error),

@@ -1,15 +1,15 @@
 """Judge the elements in doubt by the rounding that their type allows, not by the fixed bounds alone.
 
 Two kinds of elements are in doubt. *Beyond* the bounds: a long sum in bf16 may be off by more than 1e-3 although every op
-rounds as it should. *Small*: the relative bound is exceeded, and only the absolute bound, which does not know the size of
-the data, lets the element pass. The module's result in float64 and copies of it with random rounding errors
-(`evaluate/perturbed.py`) tell how far off each element may be. Both sides must be that near to the float64 value.
+rounds as it should. *Within* them: only the absolute bound, which does not know the size of the data, lets the element pass,
+or the relative bound, which does not know how many digits f64 has. The module's result in float64 and copies of it with
+random rounding errors (`evaluate/perturbed.py`) tell how far off each element may be (`spread.py`), so a sum that cancels is
+judged by its terms. Both sides must be that near to the float64 value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -17,53 +17,35 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, float_distance
-from hlo_run.reference.compare.leaf_comparison import LeafComparison, RoundingVerdict, Worst, multi_index, steps
+from hlo_run.reference.compare.leaf_comparison import Allowance, LeafComparison, RoundingVerdict, Worst, multi_index, steps
+from hlo_run.reference.compare.spread import NEAR, Jumps, Spread
 from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, widen
 
-# An element may be off by the first factor times the largest error of the samples; by a smaller one, if the first makes the
-# bounds of all elements as large as the elements themselves.
-_FACTORS = (8.0, 4.0, 2.0)
 # An error below this many roundings of the leaf's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
 _MOST_CANCELLED = 2.0**-10
-# So many samples, of this part of the elements, may by chance all be near the precise value; further ones tell.
-_FURTHER_SAMPLES = 12
+# A relative error of so many roundings is a reason for doubt: 5e-4 in f32, 1e-12 in f64.
+_DOUBTED_ROUNDINGS = 2.0**13
+# Two evaluations may be so many times the scale of one sample apart to need no more samples.
+_CLOSE = 2.0
+# So many samples decide; if elements are still wrong, more tell whether the first missed something by chance.
+_FIRST_SAMPLES = 2
+_MOST_SAMPLES = 16
+# Fewer show no jumps.
+_JUMP_SAMPLES = 4
+# Real faults stay, and most of them concern many elements: so many further samples in a row must make a difference.
 _PATIENCE = 3
-_BY_CHANCE = 0.01
-# Steps of the element type that are no reason for doubt.
-_FEW_STEPS = 2
+_FEW = 0.01
 
 
 class RoundingSamples(Struct, frozen=True):
-    """A result in float64, and the same with random roundings in every op; one value each, of the whole result.
+    """Evaluations of a whole result in float64: exact ones, and ones with random roundings in every op, other ones at each call.
 
-    `further`, if given, returns another sample at each call.
+    Either may return None if the module cannot be evaluated so.
     """
 
-    precise: Value
-    rounded: tuple[Value, ...]
-    further: Callable[[], Value] | None = None
-
-
-SampleSource: TypeAlias = "Callable[[], RoundingSamples | None]"
-# The largest error of up to sixteen samples is seldom more than so many times that of one.
-_OF_ONE = 4.0
-
-
-def one_sample(precise: Value, rounded: Value) -> RoundingSamples:
-    """Return samples with one rounded result, whose errors are enlarged to what those of several would be."""
-    return RoundingSamples(precise, (_enlarged(precise, rounded),))
-
-
-def _enlarged(precise: Value, rounded: Value) -> Value:
-    if isinstance(precise, tuple) or isinstance(rounded, tuple):
-        assert isinstance(precise, tuple), "samples have the structure of the result"
-        assert isinstance(rounded, tuple), "samples have the structure of the result"
-        return tuple(_enlarged(*parts) for parts in zip(precise, rounded, strict=True))
-    if precise.dtype.kind not in "fc" or precise.shape != rounded.shape:
-        return rounded
-    with quiet():
-        return np.asarray(precise + _OF_ONE * (rounded - precise))
+    precise: Callable[[], Value | None]
+    draw: Callable[[], Value | None]
 
 
 def rounding(dtype: DType) -> float:
@@ -79,102 +61,195 @@ def cancellation_floor(leaf: LeafComparison) -> float:
     return min(_CANCELLED_ROUNDINGS * rounding(dtype), _MOST_CANCELLED) * largest
 
 
-def judge(leaves: Sequence[LeafComparison], spec: ErrorSpec, source: SampleSource) -> tuple[LeafComparison, ...]:
-    """Return the comparisons of the leaves with the verdicts on elements in doubt; `source` is called only if one is."""
+def judge(leaves: Sequence[LeafComparison], spec: ErrorSpec, samples: RoundingSamples) -> tuple[LeafComparison, ...]:
+    """Return the comparisons of the leaves with the verdicts on elements in doubt; nothing is evaluated if none is.
+
+    What is two roundings from the expected value is right, and one sample may settle the rest if that is close. Else the
+    exact result and more samples decide.
+    """
     with quiet():
         doubts = [_doubts(leaf, spec) for leaf in leaves]
         if not any(found.size for pair in doubts for found in pair):
             return tuple(leaves)
-        samples = source()
-        if samples is None:
+        benches = [_bench(leaf, doubt, None) for leaf, doubt in zip(leaves, doubts, strict=True)]
+        judged = _verdicts(leaves, benches)
+        if _is_settled(judged, benches):
+            return judged
+        first = samples.draw()
+        if first is None:
             return tuple(leaves)
-        judged = tuple(_judged(leaf, pair, samples) for leaf, pair in zip(leaves, doubts, strict=True))
-        elements = sum(as_array(leaf.expected).size for leaf in leaves if not leaf.problem)
+        judged = _verdicts(leaves, benches, first)
+        if _is_settled(judged, benches):
+            return judged
+        precise = samples.precise()
+        if precise is None:
+            return tuple(leaves)
+        benches = [_bench(leaf, doubt, precise) for leaf, doubt in zip(leaves, doubts, strict=True)]
+        _verdicts(leaves, benches, first)
+        most = max(1.0, _FEW * sum(as_array(leaf.expected).size for leaf in leaves if not leaf.problem))
         counts: list[int] = []
-        for _ in range(_FURTHER_SAMPLES if samples.further else 0):
+        for number in range(_FIRST_SAMPLES, _MOST_SAMPLES + 1):
+            sample = samples.draw()
+            if sample is None:
+                return tuple(leaves)
+            judged = _verdicts(leaves, benches, sample)
             counts.append(sum(leaf.mismatches for leaf in judged))
-            # Real faults stay, and are rarely so few.
             stays = len(counts) > _PATIENCE and counts[-1] == counts[-1 - _PATIENCE]
-            if not 0 < counts[-1] <= _BY_CHANCE * elements or stays:
+            is_large = number >= 2 * _JUMP_SAMPLES and counts[-1] > most
+            if not counts[-1] or stays or is_large:
                 break
-            samples = _with_further(samples)
-            judged = tuple(_judged(leaf, pair, samples) for leaf, pair in zip(leaves, doubts, strict=True))
         return judged
+
+
+def _verdicts(
+    leaves: Sequence[LeafComparison], benches: Sequence[_Bench | None], sample: Value | None = None
+) -> tuple[LeafComparison, ...]:
+    """Add a sample, and return the verdicts on the leaves."""
+    judged: list[LeafComparison] = []
+    for leaf, bench in zip(leaves, benches, strict=True):
+        if bench is not None and sample is not None:
+            bench.add(sample)
+        judged.append(leaf if bench is None else bench.verdict())
+    return tuple(judged)
+
+
+def _is_settled(judged: Sequence[LeafComparison], benches: Sequence[_Bench | None]) -> bool:
+    return all(leaf.ok or bench is None for leaf, bench in zip(judged, benches, strict=True))
 
 
 _NONE: Array = np.zeros(0, np.int64)
 
 
 def _doubts(leaf: LeafComparison, spec: ErrorSpec) -> tuple[Array, Array]:
-    """Return the places of the elements beyond the bounds, and of the small ones."""
-    if leaf.problem or not leaf.is_near or leaf.worst_rel is None or not leaf.worst_rel.error > spec.rel:
+    """Return the places of the elements beyond the bounds, and of those within."""
+    if leaf.problem or not leaf.is_near or leaf.worst_rel is None:
+        return _NONE, _NONE
+    # Two roundings of the result, one on each side, are no reason for doubt.
+    least = 2 * rounding(leaf.shape.dtype) if leaf.shape.dtype.bits >= 16 else 0.0
+    least = max(least, min(spec.rel, _DOUBTED_ROUNDINGS * rounding(leaf.shape.dtype)))
+    if not leaf.worst_rel.error > least and not leaf.mismatches:
         return _NONE, _NONE
     floor = cancellation_floor(leaf)
-    beyond, small = [_NONE], [_NONE]
+    beyond, within = [_NONE], [_NONE]
     for start, want, got in steps(as_array(leaf.expected), as_array(leaf.actual)):
         errors = element_errors(want, got, leaf.shape.dtype, spec)
         finite = np.isfinite(errors.abs_error)
+        is_within = ~errors.mismatch & (errors.rel_error > least) & (errors.abs_error > floor)
         beyond.append(start + np.flatnonzero(errors.mismatch & finite))
-        small.append(
-            start + np.flatnonzero(~errors.mismatch & finite & (errors.rel_error > spec.rel) & (errors.abs_error > floor))
+        within.append(start + np.flatnonzero(is_within & finite))
+    return np.concatenate(beyond), np.concatenate(within)
+
+
+def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | None) -> _Bench | None:
+    """Return what judges a leaf: by its exact value, or (None) by the expected one. None without doubt, or without a value."""
+    if not any(map(len, doubts)):
+        return None
+    exact = _wide(as_array(leaf.expected), leaf.shape.dtype) if precise is None else _leaf_value(precise, leaf)
+    if exact is None:
+        return None
+    kind = _InSteps if leaf.shape.dtype.bits < 16 else _InValues
+    return kind(leaf, doubts, exact, is_exact=precise is not None)
+
+
+class _Bench:
+    """Judges the elements in doubt of one leaf by the samples so far. `places` has those beyond the bounds first."""
+
+    def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
+        self.leaf, self.dtype, self.is_exact = leaf, leaf.shape.dtype, is_exact
+        self.beyond = doubts[0]
+        self.places = np.concatenate(doubts)
+        self.exact = exact.reshape(-1)
+        self.expected, self.actual = (as_array(side).reshape(-1) for side in (leaf.expected, leaf.actual))
+        self.count = 0
+        self.is_whole = True
+
+    def add(self, sample: Value) -> None:
+        """Add a sample of the whole result."""
+        value = _leaf_value(sample, self.leaf)
+        self.is_whole = self.is_whole and value is not None
+        if value is not None and self.is_whole:
+            self.count += 1
+            self.add_array(value.reshape(-1))
+
+    def add_array(self, sample: Array) -> None:
+        """Add a sample of the leaf."""
+        raise NotImplementedError
+
+    def errors(self) -> _Errors:
+        """Return the errors of the elements in doubt and what is allowed."""
+        raise NotImplementedError
+
+    def verdict(self) -> LeafComparison:
+        """Return the comparison of the leaf with the verdict on the elements in doubt."""
+        if not self.is_whole:
+            return self.leaf
+        errors = self.errors()
+        is_bounded: Array = np.all(np.isfinite(errors.allowed), axis=-1)
+        near_expected: Array = np.all(errors.of_expected <= errors.allowed, axis=-1) & is_bounded
+        near_actual: Array = np.all(errors.of_actual <= errors.allowed, axis=-1) & is_bounded
+        # Both sides are the float64 value but for the rounding of the result: right, however lost other roundings may be.
+        is_right: Array = np.all((errors.of_expected <= errors.last) & (errors.of_actual <= errors.last), axis=-1)
+        far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
+        is_beyond: Array = np.arange(self.places.size) < self.beyond.size
+        wrong: Array = np.where(is_beyond, ~(near_actual & near_expected | is_right), far & near_expected)
+        count = int(np.count_nonzero(wrong))
+        is_turned = False
+        if 0 < count <= errors.jumps.count:
+            is_turned = float(np.max(np.maximum(errors.of_actual, errors.of_expected)[wrong])) <= errors.jumps.largest
+        accepted, rejected = is_beyond & (~wrong | is_turned), ~is_beyond & wrong & (not is_turned)
+        if not accepted.any() and not rejected.any():
+            return self.leaf
+        return self._decided(accepted, rejected, self._allowance(accepted, wrong & is_turned, errors), errors)
+
+    def _decided(self, accepted: Array, rejected: Array, first_accepted: Allowance | None, errors: _Errors) -> LeafComparison:
+        leaf, expected, actual = self.leaf, as_array(self.leaf.expected), as_array(self.leaf.actual)
+        wrong = np.zeros(expected.size, np.bool_)
+        if leaf.mismatches > self.beyond.size:  # NaNs and infinities, which no rounding explains
+            for start, want, got in steps(expected, actual):
+                found = element_errors(want, got, self.dtype, ErrorSpec(np.inf, np.inf))
+                wrong[start : start + want.size] = ~np.isfinite(found.abs_error)
+        wrong[self.beyond] = True
+        wrong[self.places[accepted]] = False
+        wrong[self.places[rejected]] = True
+        count = int(np.count_nonzero(wrong))
+        first: Worst | None = None
+        if count:
+            place = int(np.argmax(wrong))
+            index = multi_index(place, expected.shape)
+            first = Worst(0.0, index, expected[index], actual[index])
+        ratios = errors.off[accepted] / errors.magnitude[accepted]
+        verdict = RoundingVerdict(
+            int(np.count_nonzero(accepted)),
+            int(np.count_nonzero(rejected)),
+            float(np.max(ratios, initial=0.0, where=np.isfinite(ratios))),
+            int(np.count_nonzero(np.all(errors.allowed[accepted] >= errors.size[accepted], axis=-1))),
+            first_accepted,
         )
-    return np.concatenate(beyond), np.concatenate(small)
+        return replace(leaf, mismatches=count, first=first, wrong=wrong, rounding=verdict)
 
-
-def _with_further(samples: RoundingSamples) -> RoundingSamples:
-    """Return the samples with one more, which takes the place of another where it is farther from the precise value."""
-    assert samples.further is not None, "the caller asked for one"
-    first, *rest = samples.rounded
-    return replace(samples, rounded=(_farther(samples.precise, first, samples.further()), *rest))
-
-
-def _farther(precise: Value, one: Value, two: Value) -> Value:
-    if isinstance(precise, tuple) or isinstance(one, tuple) or isinstance(two, tuple):
-        assert isinstance(precise, tuple), "samples have the structure of the result"
-        assert isinstance(one, tuple), "samples have the structure of the result"
-        assert isinstance(two, tuple), "samples have the structure of the result"
-        return tuple(_farther(*parts) for parts in zip(precise, one, two, strict=True))
-    first = as_array(one)
-    if first.dtype.name not in ("float64", "complex128"):
-        return one
-    exact, old, new = (_parts(as_array(value)) for value in (precise, one, two))
-    chosen: Array = np.where(np.isnan(old) | (np.abs(new - exact) <= np.abs(old - exact)), old, new)
-    return chosen.view(first.dtype).reshape(first.shape)
-
-
-def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: RoundingSamples) -> LeafComparison:
-    beyond, small = doubts
-    values = [_leaf_value(value, leaf) for value in (samples.precise, *samples.rounded)]
-    if not (beyond.size or small.size) or any(value is None for value in values):
-        return leaf
-    precise, *rounded = (as_array(value).reshape(-1) for value in values if value is not None)
-    expected, actual = as_array(leaf.expected).reshape(-1), as_array(leaf.actual).reshape(-1)
-    measure = _in_steps if leaf.shape.dtype.bits < 16 else _in_values
-    errors = measure(expected, actual, precise, rounded, leaf.shape.dtype)
-    near_expected: Array = np.all(errors.of_expected <= errors.allowed, axis=-1)
-    # A leaf whose numbers are all lost in rounding tells nothing about itself.
-    is_lost = not (errors.allowed < errors.size).any()
-    is_bounded: Array = np.all(np.isfinite(errors.allowed), axis=-1)
-    near_actual: Array = np.all(errors.of_actual <= errors.allowed, axis=-1)
-    # Both sides are the float64 value but for the rounding of the result: right, however lost other roundings may be.
-    is_right: Array = np.all((errors.of_expected <= errors.last) & (errors.of_actual <= errors.last), axis=-1)
-    explained = is_right | (near_expected & near_actual & is_bounded & (not is_lost))
-    far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
-    unexplained = near_expected & far
-    if is_lost and beyond.size and not explained[beyond].all():
-        return replace(leaf, rounding=RoundingVerdict(0, 0, 0.0, is_lost=True))
-    accepted, rejected = beyond[explained[beyond]], small[unexplained[small]]
-    if not accepted.size and not rejected.size:
-        return leaf
-    wide = np.abs(_parts(precise[accepted].astype(np.complex128 if leaf.shape.dtype.is_complex else np.float64)))
-    off = np.abs(_parts(_wide(actual[accepted], leaf.shape.dtype)) - _parts(_wide(expected[accepted], leaf.shape.dtype)))
-    largest = float(np.max(off / wide, initial=0.0, where=wide > 0))
-    return _with_verdict(leaf, beyond, accepted, rejected, largest)
+    def _allowance(self, accepted: Array, turned: Array, errors: _Errors) -> Allowance | None:
+        """Return what is allowed at the first accepted element."""
+        if not accepted.any():
+            return None
+        number = int(np.argmax(accepted))
+        place, is_jump, size = int(self.places[number]), bool(turned[number]), float(np.max(errors.size[number]))
+        allowed = errors.jumps.largest if is_jump else float(np.max(errors.allowed[number]))
+        return Allowance(
+            multi_index(place, as_array(self.leaf.expected).shape),
+            self.expected[place],
+            self.actual[place],
+            self.exact[place] if self.is_exact else None,
+            allowed,
+            allowed / (rounding(self.dtype) * size) if size > 0 else np.inf,
+            self.dtype.bits < 16,
+            is_jump,
+        )
 
 
 class _Errors(Struct, frozen=True):
-    """Per element and part: what rounding allows, and that of the result alone; the errors of both sides; their distance;
-    and the distance from zero.
+    """Per element in doubt and part: what rounding allows, and that of the result alone; the errors of both sides; their
+    distance; and the distance from zero. `off` and `magnitude` are the distance and the size as numbers. `jumps` are those
+    that the samples have.
     """
 
     allowed: Array
@@ -183,62 +258,82 @@ class _Errors(Struct, frozen=True):
     of_actual: Array
     apart: Array
     size: Array
+    off: Array
+    magnitude: Array
+    jumps: Jumps = Jumps()
 
 
-def _in_values(expected: Array, actual: Array, precise: Array, rounded: Sequence[Array], dtype: DType) -> _Errors:
-    """Return the errors as differences."""
-    exact, want, got = _parts(precise), _parts(_wide(expected, dtype)), _parts(_wide(actual, dtype))
-    spread = np.max([np.abs(_parts(sample) - exact) for sample in rounded], axis=0)
-    spread[np.isnan(spread)] = np.inf
-    size = np.abs(exact)
-    usual = (size > 0) & np.isfinite(spread)
-    relative = float(np.median(spread[usual] / size[usual])) if usual.any() else 0.0
-    # The last roundings are those of the result itself, on both sides.
-    last = 2 * rounding(dtype) * size + 2 * _step(dtype)
-    off = np.maximum(spread, relative * size)
-    bounds = [factor * off + last for factor in _FACTORS]
-    allowed = next((bound for bound in bounds if (bound < size).any()), bounds[0])
-    return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), np.abs(want - got), size)
+class _InValues(_Bench):
+    """Errors are differences."""
+
+    def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
+        super().__init__(leaf, doubts, exact, is_exact)
+        self._spread = Spread(_parts(self.exact))
+
+    def add_array(self, sample: Array) -> None:
+        exact, parts = self._spread.exact, _parts(sample)
+        if not self.is_exact:
+            # The expected value may be wrong, too: the sample is as far from the nearer side as rounding made it.
+            got = _parts(_wide(self.actual, self.dtype))
+            parts = np.where(np.abs(parts - got) < np.abs(parts - exact), exact + np.abs(parts - got), parts)
+        self._spread.add(parts)
+
+    def errors(self) -> _Errors:
+        exact = self._spread.exact[self.places]
+        want, got = (_parts(_wide(side[self.places], self.dtype)) for side in (self.expected, self.actual))
+        size, apart = np.abs(exact), np.abs(want - got)
+        last = self._last(size)
+        allowed = last
+        if self.count:
+            allowed = (NEAR if self.is_exact else _CLOSE) * self._spread.scale()[self.places] + last
+        jumps = self._spread.jumps(self._last(np.abs(self._spread.exact))) if self.count >= _JUMP_SAMPLES else Jumps()
+        return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), apart, size, apart, size, jumps)
+
+    def _last(self, size: Array) -> Array:
+        """Return the last roundings, those of the result itself on both sides."""
+        return 2 * rounding(self.dtype) * size + 2 * _step(self.dtype)
 
 
-def _in_steps(expected: Array, actual: Array, precise: Array, rounded: Sequence[Array], dtype: DType) -> _Errors:
-    """Return the errors as numbers of the narrow type between two: a difference says little where one step is a factor."""
+class _InSteps(_Bench):
+    """Errors are numbers of the narrow type between two: a difference says little where one step is a factor."""
 
-    def steps_from(x: Array, y: Array) -> Array:
-        both_nan = np.isnan(_wide(x, dtype)) & np.isnan(_wide(y, dtype))
-        one_nan = np.isnan(_wide(x, dtype)) ^ np.isnan(_wide(y, dtype))
-        distance = float_distance(_wide(x, dtype), _wide(y, dtype), dtype).astype(np.float64)
-        return np.where(both_nan, 0.0, np.where(one_nan, np.inf, distance)).reshape(-1, 1)
+    def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
+        super().__init__(leaf, doubts, exact, is_exact)
+        self._places_exact = narrow(self.exact[self.places], self.dtype)
+        self._spread: Array = np.zeros((self.places.size, 1))
 
-    exact = narrow(precise, dtype)
-    spread = np.max([steps_from(narrow(sample, dtype), exact) for sample in rounded], axis=0)
-    allowed = 1 + 2 * spread
-    zero = np.zeros_like(exact)
-    of_expected, of_actual = steps_from(expected, exact), steps_from(actual, exact)
-    return _Errors(allowed, np.ones_like(allowed), of_expected, of_actual, steps_from(expected, actual), steps_from(exact, zero))
+    def add_array(self, sample: Array) -> None:
+        rounded = narrow(sample[self.places], self.dtype)
+        steps_off = self._steps_from(rounded, self._places_exact)
+        if not self.is_exact:
+            steps_off = np.minimum(steps_off, self._steps_from(rounded, self.actual[self.places]))
+        self._spread = np.maximum(self._spread, steps_off)
+
+    def _steps_from(self, x: Array, y: Array) -> Array:
+        wide = [_wide(side, self.dtype) for side in (x, y)]
+        is_nan = [np.isnan(side) for side in wide]
+        distance = float_distance(wide[0], wide[1], self.dtype).astype(np.float64)
+        return np.where(is_nan[0] & is_nan[1], 0.0, np.where(is_nan[0] ^ is_nan[1], np.inf, distance)).reshape(-1, 1)
+
+    def errors(self) -> _Errors:
+        exact, want, got = self._places_exact, self.expected[self.places], self.actual[self.places]
+        allowed = 1 + 2 * self._spread
+        size = self._steps_from(exact, np.zeros_like(exact))
+        off = np.abs(_parts(_wide(want, self.dtype) - _wide(got, self.dtype)))
+        magnitude = np.abs(_parts(self.exact[self.places].astype(np.float64)))
+        return _Errors(
+            allowed,
+            np.ones_like(allowed),
+            self._steps_from(want, exact),
+            self._steps_from(got, exact),
+            self._steps_from(want, got),
+            size,
+            off,
+            magnitude,
+        )
 
 
-def _with_verdict(leaf: LeafComparison, beyond: Array, accepted: Array, rejected: Array, largest: float) -> LeafComparison:
-    expected, actual = as_array(leaf.expected), as_array(leaf.actual)
-    wrong = np.zeros(expected.size, np.bool_)
-    if leaf.mismatches > beyond.size:  # NaNs and infinities, which no rounding explains
-        for start, want, got in steps(expected, actual):
-            errors = element_errors(want, got, leaf.shape.dtype, ErrorSpec(np.inf, np.inf))
-            wrong[start : start + want.size] = ~np.isfinite(errors.abs_error)
-    wrong[beyond] = True
-    wrong[accepted] = False
-    wrong[rejected] = True
-    count = int(np.count_nonzero(wrong))
-    first: Worst | None = None
-    if count:
-        place = int(np.argmax(wrong))
-        index = multi_index(place, expected.shape)
-        first = Worst(0.0, index, expected[index], actual[index])
-    verdict = RoundingVerdict(int(accepted.size), int(rejected.size), largest)
-    return replace(leaf, mismatches=count, first=first, wrong=wrong, rounding=verdict)
-
-
-def _leaf_value(value: Value, leaf: LeafComparison) -> Value | None:
+def _leaf_value(value: Value, leaf: LeafComparison) -> Array | None:
     for number in leaf.path:
         if not isinstance(value, tuple):
             return None

@@ -60,7 +60,7 @@ def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
     """Return what the comparison of one array sees. With `fixed_bounds`, floats within the absolute bound are not seen.
 
     Otherwise small floats are judged by their rounding, and only those are not seen that are smaller than the rounding of
-    the array's largest number.
+    the array's largest number, or are explained by rounding although they are off by more than that they are large.
     """
     if leaf.problem:
         return Sight()
@@ -77,6 +77,8 @@ def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
             seen += int(np.count_nonzero(magnitude > floor))
             infinite += int(np.count_nonzero(~np.isfinite(magnitude)))
             seen -= int(np.count_nonzero(np.isinf(magnitude)))
+        # What rounding alone may have made tells nothing, whatever its size.
+        seen = max(0, seen - leaf.rounding.lost) if leaf.rounding is not None else seen
     return Sight(expected.size, zero, expected.size - zero - seen - infinite, infinite)
 
 

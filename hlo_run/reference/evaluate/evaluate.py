@@ -95,10 +95,11 @@ def folded(module: HloModule, arguments: Sequence[Value]) -> Value:
 class Reference:
     """A module that can be evaluated any number of times.
 
-    `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
-    the module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error
-    of the module's own type; see `perturbed.py`. `change` puts something else around evaluators. The module must not be edited
-    afterwards. Raises Unsupported for a module that is nested too deep (`hlo.verify.limits.py`).
+    `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where the
+    module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error of the
+    module's own type; see `perturbed.py`. `in_tf32`: products of f32 may be those of numbers of 11 digits. `change` puts
+    something else around evaluators. The module must not be edited afterwards. Raises Unsupported for a module that is nested
+    too deep (`hlo.verify.limits.py`).
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Reference:
         module: HloModule,
         precision: str = "native",
         roundings: int | None = None,
+        in_tf32: bool = False,
         change: EvaluatorChange | None = None,
     ) -> None:
         assert precision in ("native", "f64"), precision
@@ -120,7 +122,7 @@ class Reference:
         if roundings is not None:
             from hlo_run.reference.evaluate.perturbed import Perturbation  # few runs need it
 
-            self._change = Perturbation.of(roundings, module, self._module)
+            self._change = Perturbation.of(roundings, module, self._module, in_tf32)
         self._effects = find_effects(self._module.computations)
         self._liftable: set[HloComputation] | None = None
         self._plans: dict[tuple[HloComputation, bool], Plan] = {}

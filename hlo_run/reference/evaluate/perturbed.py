@@ -4,9 +4,11 @@
 
 This is Monte Carlo arithmetic (Parker, 1997). The distance between such a result and the plain float64 result is the
 rounding that any evaluation in the module's own types may have: it grows with the number of ops on the path and with
-cancellation. A sum of n terms gets errors of sqrt(n) roundings on each term and on its result, since its order and the
-type that it is kept in are open. The sums of products and convolutions are kept in f32 at least, so only the result is
-rounded to a narrower type. If the module is to be divided among partitions, each partition rounds its part of such a sum.
+cancellation. A sum of n terms gets errors of sqrt(n) roundings on each term and half as many on its result, since its order
+and the type that it is kept in are open. The sums of products and convolutions are kept in f32 at least, so only the result
+is rounded to a narrower type. An approximation may err to the same side for all its arguments, so that a loop adds its
+errors up: with an odd seed, all results of an opcode are off in one direction. If the module is to be divided among
+partitions, each partition rounds its part of such a sum.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def term_count(instruction: HloInstruction) -> int:
             return max(1, operands[0] // max(1, results)) if operands else 1
 
 
-def operand_rounding(instruction: HloInstruction) -> float:
+def operand_rounding(instruction: HloInstruction, in_tf32: bool) -> float:
     """Return the least relative error of an operand of a dot or convolution that has more digits; 0 for other ops.
 
     Each operand is rounded once. The sum of the products adds their errors with random signs.
@@ -115,10 +117,11 @@ def operand_rounding(instruction: HloInstruction) -> float:
         return 0.0
     if instruction.opcode == "dot" and instruction.algorithm in _ALGORITHM_ROUNDINGS:
         return _ALGORITHM_ROUNDINGS[instruction.algorithm]
+    if instruction.opcode == "dot" and instruction.algorithm.startswith("dot_tf32"):
+        return _TF32_ROUNDING
     precisions: tuple[str, ...] = instruction.attrs.get("operand_precision", ())
-    if precisions and all(precision == "highest" for precision in precisions):
-        return 0.0
-    return _TF32_ROUNDING
+    is_exact = precisions and all(precision == "highest" for precision in precisions)
+    return _TF32_ROUNDING if in_tf32 and not is_exact else 0.0
 
 
 class Perturbation:
@@ -130,29 +133,34 @@ class Perturbation:
         originals: Mapping[HloInstruction, HloInstruction],
         last: Collection[HloInstruction] = (),
         in_parts: bool = False,
+        in_tf32: bool = False,
     ) -> None:
         self._engine = RandomEngine(seed)
         self._originals = originals
         self._last = last
+        # The direction of the errors of each approximated opcode.
+        self._biases: dict[str, float] | None = {} if seed % 2 else None
         # Partitions may hold parts of a sum, each rounded to the type of the result.
         self._in_parts = in_parts
+        self._in_tf32 = in_tf32
 
     @staticmethod
-    def of(seed: int, original: HloModule, wide: HloModule) -> Perturbation:
+    def of(seed: int, original: HloModule, wide: HloModule, in_tf32: bool = False) -> Perturbation:
         """Return the roundings for `wide`, which `widen_module` made of `original`."""
         originals: dict[HloInstruction, HloInstruction] = {}
         for before, after in zip(original.computations, wide.computations, strict=True):
             # A widened computation may have exact converts after the others.
             originals.update(zip(after.instructions, before.instructions, strict=False))
         in_parts = original.attrs.get("num_partitions", 1) > 1 and original.divided is None
-        return Perturbation(seed, originals, _last_ops(wide), in_parts and not original.attrs.get("is_scheduled"))
+        in_parts = in_parts and not original.attrs.get("is_scheduled")
+        return Perturbation(seed, originals, _last_ops(wide), in_parts, in_tf32)
 
     def choose(
         self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None
     ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
         """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
         original = self._originals.get(instruction)
-        if original is None or _is_exact(instruction) or not _rounds(original.shape):
+        if original is None or is_exact(instruction) or not _rounds(original.shape):
             return evaluate, program
         shape = original.shape
         terms = term_count(instruction)
@@ -162,9 +170,10 @@ class Perturbation:
         if self._in_parts and instruction.opcode in _SUMS_OF_PRODUCTS:
             # One rounding of a term is as much as one of a sum of n terms, which is about sqrt(n) times as large.
             before, term = (1.0, math.inf) if rounding(shape.dtype) > _F32_ROUNDING else (before, term)
-        floor = operand_rounding(original)
-        # Both sides of a comparison round the result to its type once.
-        last = _LAST_ROUNDING if instruction in self._last else math.inf
+        floor = operand_rounding(original, self._in_tf32)
+        # Both sides of a comparison round the result to its type once; a sum that the type keeps has roundings before that.
+        last = _LAST_ROUNDING if instruction in self._last and after < 2.0 else math.inf
+        bias = self._bias(instruction.opcode)
         own = [self._shape_of(operand) for operand in instruction.operands]
 
         def operands_of(operands: Sequence[Value]) -> list[Value]:
@@ -174,13 +183,23 @@ class Perturbation:
 
         def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             assert evaluate is not None, "only an op with an evaluator is evaluated"
-            return self._round(evaluate(instruction, operands_of(operands), calls), shape, after, most=last, is_result=True)
+            return self._round(
+                evaluate(instruction, operands_of(operands), calls), shape, after, most=last, is_result=True, bias=bias
+            )
 
         def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
             assert program is not None, "only an op with a program is run"
             return program(instruction, operands_of(operands), device)
 
         return evaluated if evaluate is not None else None, run if program is not None else None
+
+    def _bias(self, opcode: str) -> float:
+        """Return the sign of all errors of an opcode; 0 if each has its own."""
+        if self._biases is None or opcode not in _APPROXIMATED:
+            return 0.0
+        if opcode not in self._biases:
+            self._biases[opcode] = 1.0 if int(self._engine.words(1)[0]) & 1 else -1.0
+        return self._biases[opcode]
 
     def _shape_of(self, instruction: HloInstruction) -> Shape | None:
         original = self._originals.get(instruction)
@@ -194,6 +213,7 @@ class Perturbation:
         least: float = 0.0,
         most: float = math.inf,
         is_result: bool = False,
+        bias: float = 0.0,
     ) -> Value:
         """Return `value`, of `shape` before widening, with errors of `count` roundings of the type.
 
@@ -204,25 +224,28 @@ class Perturbation:
             return value
         if isinstance(value, tuple):
             parts = zip(value, shape.tuple_shapes, strict=True)
-            return tuple(self._round(part, element, count, least, most, is_result) for part, element in parts)
+            return tuple(self._round(part, element, count, least, most, is_result, bias) for part, element in parts)
         if not shape.is_array or not rounding(shape.dtype) or value.dtype not in _WIDE:
             return value
         if value.dtype.kind == "c":
             parts = np.ascontiguousarray(value).reshape(-1).view(np.float64)
             return self._rounded(parts, shape.dtype, count, least, most).view(np.complex128).reshape(value.shape)
-        rounded = self._rounded(value, shape.dtype, count, least, most)
+        rounded = self._rounded(value, shape.dtype, count, least, most, bias)
         if not is_result or count >= 2.0:
             return rounded
         stored = widen(narrow(value, shape.dtype), shape.dtype)
         is_kept = np.abs(stored - value) <= _KEPT * rounding(shape.dtype) * np.abs(value)
         return np.where(is_kept, stored, rounded)
 
-    def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float) -> Array:
+    def _rounded(self, value: Array, dtype: DType, count: float, least: float, most: float, bias: float = 0.0) -> Array:
         own = rounding(dtype)
         # An operand that has few digits is exact in the type that it is multiplied in.
         relative = max(count * min(own, most), least if own < least else 0.0)
         step = smallest_step(dtype) if most == math.inf else 0.0
         size = np.maximum(np.abs(value) * relative, np.where(value == 0, 0.0, step))
+        if bias:
+            with np.errstate(invalid="ignore"):
+                return np.where(np.isfinite(value), value + np.copysign(size, bias * value), value)
         words = self._engine.words((value.size + 63) // 64)
         signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
         with np.errstate(invalid="ignore"):
@@ -239,10 +262,11 @@ def _roundings_of_result(instruction: HloInstruction, shape: Shape, of_sum: floa
         return 1.0 + _ROUNDINGS_OF_APPROXIMATION * _F32_ROUNDING / own if own > _F32_ROUNDING else _ROUNDINGS_OF_APPROXIMATION
     if instruction.opcode in _SUMS_OF_PRODUCTS and own > _F32_ROUNDING:
         return 1.0
-    return of_sum or 1.0
+    # One after the other, n terms of one sign are off by about sqrt(n) / 4 roundings of their sum.
+    return max(1.0, of_sum / 2)
 
 
-def _is_exact(instruction: HloInstruction) -> bool:
+def is_exact(instruction: HloInstruction) -> bool:
     """True for an op whose results are elements of its operands, or exact: also for the largest or smallest of many."""
     if instruction.opcode in ("reduce", "reduce-window", "all-reduce", "reduce-scatter", "scatter"):
         return instruction.called_computations[0].root.opcode in ("maximum", "minimum", "and", "or")

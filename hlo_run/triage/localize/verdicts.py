@@ -6,17 +6,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
-from hlo_run.reference.compare.rounding import RoundingSamples
-from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.evaluate.alone import judge_alone
 from hlo_run.reference.values import Value
-
-# As in a run: the largest error of so few samples is still within a factor of two of that of many.
-_ROUNDED_SAMPLES = 4
 
 
 class Verdicts(Struct, frozen=True):
@@ -44,18 +39,7 @@ class Verdicts(Struct, frozen=True):
 
         `part` maps a result to what is compared, which has `shape` (None: that of the result).
         """
-        comparison = self.bounds(expected, actual, module.entry.root.shape if shape is None else shape)
+        shape = module.entry.root.shape if shape is None else shape
         if self.fixed_bounds:
-            return comparison
-
-        def samples() -> RoundingSamples | None:
-            try:
-                precise, *rounded = (
-                    part(Reference(module, "f64", roundings).run([arguments], seed=self.seed, feeds=feeds)[0])
-                    for roundings in (None, *range(_ROUNDED_SAMPLES))
-                )
-            except (Unsupported, DeviceError, MemoryError):
-                return None
-            return RoundingSamples(precise, tuple(rounded))
-
-        return comparison.judged(samples)
+            return self.bounds(expected, actual, shape)
+        return judge_alone(module, arguments, expected, actual, self.spec, shape, part, self.seed, feeds)

@@ -160,8 +160,8 @@ def test_rounding_that_explains_a_change_hides_it() -> None:
     run = RecordedRun(module, [kernel], [X])
     precise = 4 * X.astype(np.float64) ** 2
     for error, seen in ((1e-6, True), (0.1, False)):
-        samples = RoundingSamples(precise, (precise * (1 + error),))
-        notices = Notices(module.entry.root.shape, SPEC, lambda samples=samples: samples)
+        samples = RoundingSamples(lambda: precise, lambda error=error: precise * (1 + error))
+        notices = Notices(module.entry.root.shape, SPEC, samples)
         assert measure(run, [kernel], notices).kernels[0].seen is seen
 
 
