@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from hlo_run.artifact import BufferSlice, Thunk
+from hlo_run.artifact import BufferSlice, Thunk, WhileThunk
 from hlo_run.backends.literals import Bytes
 
 Read: TypeAlias = "Callable[[BufferSlice], Bytes]"
@@ -13,10 +13,17 @@ Read: TypeAlias = "Callable[[BufferSlice], Bytes]"
 
 
 class RunWatch(Protocol):
-    """Is called around every thunk of a run on one device, also around those that contain others."""
+    """Is called around every thunk of a run on one device, also around those that contain others.
 
-    def before(self, thunk: Thunk, read: Read) -> None:
-        """Take note that a thunk runs next."""
+    It chooses the iterations of each loop in which it is called. The others run as if nothing watched them.
+    """
+
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        """Return the number of the first iteration of a loop, from `iteration` on, that is watched; it may never come."""
+        ...
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> None:
+        """Take note that a thunk runs next, in these iterations of the loops around it, innermost last."""
         ...
 
     def after(self, thunk: Thunk, read: Read) -> None:

@@ -5,13 +5,15 @@ Where these hide what the kernel computes, it runs once more, on random operands
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
-from hlo_run.artifact import Executable, Thunk
+from hlo_run.artifact import Executable, Thunk, WhileThunk
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.run_watch import Read
 from hlo_run.backends.transfer import literal_of
@@ -37,8 +39,16 @@ OFF, ALL = "off", "all"
 _SAMPLE_ELEMENTS = 1 << 24
 # Executions of a loop that are judged besides the first and the last.
 _SOME = 2
-# How a kernel's own operands are drawn: the second ones where the first give only NaN, such as logarithms.
-_DRAWS = (Draw(floats=(-1.0, 2.0), integers=(-4, 8)), Draw(floats=(0.5, 2.0), integers=(0, 3)))
+# Where a loop's number of iterations is unknown, one iteration between each two numbers is judged.
+_EARLY = (1, 8, 64, 512)
+_NEVER = 1 << 62
+# How a kernel's own operands are drawn, and whether it keeps the whole numbers of the run. The next ones are for a kernel that
+# shows nothing: whole numbers may be out of every range, and logarithms of negative numbers are NaN.
+_DRAWS = (
+    (Draw(floats=(-1.0, 2.0), integers=(-4, 8)), True),
+    (Draw(floats=(-1.0, 2.0), integers=(-4, 8)), False),
+    (Draw(floats=(0.5, 2.0), integers=(0, 3)), False),
+)
 
 
 class _Running(Struct, frozen=True):
@@ -72,19 +82,19 @@ class KernelChecks:
         """The time that the checks have taken."""
         self._equal = {unit: unit for unit in units} if checks_all else equal_units(units, executable)
         self._judged: set[Unit] = set()  # the units that stand for their equals
-        self._counts = dict.fromkeys(units, 0)
         self._begins = {id(unit.thunks[0]): unit for unit in units}
         self._ends = {id(unit.thunks[-1]): unit for unit in units}
         self._running: _Running | None = None
         self._modules: dict[Unit, HloModule] = {}
-        self._chosen = {unit: _Choice(unit.trips, verdicts.seed + number) for number, unit in enumerate(units)}
+        self._random = random.Random(verdicts.seed)
+        self._iterations: dict[int, tuple[int, ...]] = {}  # by the loop's thunk
         if not checks_all:
             self._leave_large(units)
 
     def _leave_large(self, units: Sequence[Unit]) -> None:
         """Leave out the most expensive units, so that the others cost no more than a sample may."""
         left = _SAMPLE_ELEMENTS
-        costs = {unit: cost_elements(unit) * self._chosen[unit].most for unit in units if self._equal[unit] is unit}
+        costs = {unit: cost_elements(unit) * self._executions(unit) for unit in units if self._equal[unit] is unit}
         for unit in sorted(costs, key=lambda unit: costs[unit]):
             left -= costs[unit]
             if left < 0:
@@ -94,14 +104,27 @@ class KernelChecks:
 
     # ---- watching the run ---------------------------------------------------------------------------------------
 
-    def before(self, thunk: Thunk, read: Read) -> None:
-        """Take the operands of the unit that begins with `thunk`, if this execution is judged."""
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        """Return the first iteration of a loop, from `iteration` on, whose kernels are judged."""
+        if self._all:
+            return iteration
+        return next((number for number in self._chosen(loop) if number >= iteration), _NEVER)
+
+    def _chosen(self, loop: WhileThunk) -> tuple[int, ...]:
+        if id(loop) not in self._iterations:
+            self._iterations[id(loop)] = _chosen_iterations(loop.trip_count, self._random)
+        return self._iterations[id(loop)]
+
+    def _executions(self, unit: Unit) -> int:
+        """Return how many executions of a unit are judged at most."""
+        return math.prod(len(self._chosen(loop)) for loop in unit.loops)
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> None:
+        """Take the operands of the unit that begins with `thunk`, if it is judged."""
         unit = self._begins.get(id(thunk))
         if unit is None:
             return
         begin = time.perf_counter()
-        number = self._counts[unit]
-        self._counts[unit] += 1
         outcome, stands_for = self.outcomes[unit], self._equal[unit]
         if outcome.unchecked == LARGE:
             return
@@ -109,9 +132,8 @@ class KernelChecks:
             outcome.equal, outcome.unchecked = stands_for.name, ""
             outcome.comparison = self.outcomes[stands_for].comparison
             return
-        if self._all or self._chosen[unit].takes(number):
-            place = "" if unit.trips == 1 else f"execution {number}"
-            self._running = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
+        place = ", ".join(f"iteration {number}" for number in iterations)
+        self._running = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
         self.seconds += time.perf_counter() - begin
 
     @staticmethod
@@ -197,11 +219,11 @@ class KernelChecks:
         given = dict(zip(unit.instruction.operands, running.operands, strict=True))
         module = self._module_of(unit)
         shown = not instructions  # it always computes the same
-        for number, draw in enumerate(_DRAWS if executable is not None else ()):
+        for number, (draw, keeps) in enumerate(_DRAWS if executable is not None else ()):
             assert executable is not None, "without one, nothing is drawn"
             try:
                 drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=draw)
-                values = [_own(given[i], own, i) for i, own in zip(instructions, drawn, strict=True)]
+                values = [_own(given[i], own, i, keeps) for i, own in zip(instructions, drawn, strict=True)]
                 own_values = dict(zip(instructions, values, strict=True))
                 operands = [own_values[i] for i in unit.instruction.operands]
                 expected = self._expected(unit, operands)
@@ -226,34 +248,17 @@ def _varies(operand: HloInstruction) -> bool:
     )
 
 
-def _own(given: Literal, drawn: Value, operand: HloInstruction) -> Literal:
-    """Return an operand of a kernel on its own: constants and whole numbers of the run where they show something, else random."""
+def _own(given: Literal, drawn: Value, operand: HloInstruction, keeps: bool) -> Literal:
+    """Return an operand of a kernel on its own: constants, whole numbers that show something if it `keeps` them, else random."""
     if operand.opcode == "constant" or not operand.shape.is_array:
         return given if operand.opcode == "constant" else drawn
     is_number = operand.shape.dtype.is_float or operand.shape.dtype.is_complex
-    return drawn if is_number or hides(given, operand.shape) else given
+    return drawn if is_number or not keeps or hides(given, operand.shape) else given
 
 
-class _Choice:
-    """The executions of a unit that are judged: the first, the last and some others, chosen by seed.
-
-    Without a known number of executions, one of each power of two is judged.
-    """
-
-    def __init__(self, trips: int | None, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._next = 0
-        self._known: frozenset[int] | None = None
-        if trips is not None:
-            others = self._random.sample(range(trips), min(_SOME, trips))
-            self._known = frozenset((0, max(0, trips - 1), *others))
-        self.most = len(self._known) if self._known is not None else 2 + _SOME
-
-    def takes(self, number: int) -> bool:
-        """True if the execution `number`, counted from 0, is judged. Called with every number in turn."""
-        if self._known is not None:
-            return number in self._known
-        if number < self._next:
-            return False
-        self._next = number + 1 + self._random.randrange(number + 1)
-        return True
+def _chosen_iterations(count: int | None, generator: random.Random) -> tuple[int, ...]:
+    """Return the iterations of a loop that are judged: the first, the last and some others; early ones if `count` is None."""
+    if count is None:
+        return (0, *(generator.randrange(low, high) for low, high in pairwise(_EARLY)))
+    some = generator.sample(range(count), min(_SOME, count))
+    return tuple(sorted({0, max(0, count - 1), *some}))

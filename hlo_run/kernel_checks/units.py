@@ -49,7 +49,7 @@ class Unit(Struct, frozen=True, eq=False):
     """The thunks of one instruction, and where its operands and results lie.
 
     `leaves` are the (shape index, shape) of the arrays that the thunks write. `in_place` are the operands, by number, that share
-    memory with something written. `trips` is how often the loops around run it, 1 outside of loops and None if that is unknown.
+    memory with something written. `loops` are the loops around, outermost first.
     `kernels` are the names of its kernels.
     """
 
@@ -59,7 +59,7 @@ class Unit(Struct, frozen=True, eq=False):
     result: ArrayTree
     leaves: tuple[tuple[tuple[int, ...], Shape], ...]
     in_place: frozenset[int]
-    trips: int | None
+    loops: tuple[WhileThunk, ...]
     kernels: tuple[str, ...]
 
     @property
@@ -82,10 +82,10 @@ def find_units(module: HloModule, executable: Executable) -> list[Unit]:
     # The thunks of a fused sort have the name of the sort.
     roots = {i.fused_computation.root.name: i for i in named.values() if i.opcode == "fusion"}
     units: list[Unit] = []
-    for thunks, trips in _runs(executable.thunks, 1):
+    for thunks, loops in _runs(executable.thunks, ()):
         name = thunks[0].name
         instruction = named.get(name) or roots.get(name)
-        if instruction is not None and all(map(_computes, thunks)) and (unit := _unit(instruction, thunks, trips, arrays)):
+        if instruction is not None and all(map(_computes, thunks)) and (unit := _unit(instruction, thunks, loops, arrays)):
             units.append(unit)
     # Thunks of an instruction with others between them are not one unit.
     counts: dict[HloInstruction, int] = {}
@@ -94,24 +94,24 @@ def find_units(module: HloModule, executable: Executable) -> list[Unit]:
     return [unit for unit in units if counts[unit.instruction] == 1]
 
 
-def _runs(thunks: Sequence[Thunk], trips: int | None) -> Iterator[tuple[tuple[Thunk, ...], int | None]]:
-    """Yield the thunks that run one after the other and have one name, with the number of times that loops run them."""
+def _runs(thunks: Sequence[Thunk], loops: tuple[WhileThunk, ...]) -> Iterator[tuple[tuple[Thunk, ...], tuple[WhileThunk, ...]]]:
+    """Yield the thunks that run one after the other and have one name, with the loops around them."""
     waiting: list[Thunk] = []
     for thunk in _flat(thunks):
         is_whole = not nested_sequences(thunk) or thunk.kind == _DYNAMIC_SLICES
         if waiting and (not is_whole or waiting[0].name != thunk.name):
-            yield tuple(waiting), trips
+            yield tuple(waiting), loops
             waiting = []
         if is_whole:
             waiting.append(thunk)
             continue
-        turns: int | None = 1 if not isinstance(thunk, WhileThunk) else thunk.trip_count
         sequences = nested_sequences(thunk)
+        around = (*loops, thunk) if isinstance(thunk, WhileThunk) else loops
         # With a known trip count, the condition does not run.
-        for inner in sequences[1:] if isinstance(thunk, WhileThunk) and turns is not None else sequences:
-            yield from _runs(inner, None if trips is None or turns is None else trips * turns)
+        for inner in sequences[1:] if isinstance(thunk, WhileThunk) and thunk.trip_count is not None else sequences:
+            yield from _runs(inner, around)
     if waiting:
-        yield tuple(waiting), trips
+        yield tuple(waiting), loops
 
 
 def _flat(thunks: Iterable[Thunk]) -> Iterator[Thunk]:
@@ -129,7 +129,9 @@ def _computes(thunk: Thunk) -> bool:
     return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk)
 
 
-def _unit(instruction: HloInstruction, thunks: tuple[Thunk, ...], trips: int | None, arrays: dict[str, ArrayTree]) -> Unit | None:
+def _unit(
+    instruction: HloInstruction, thunks: tuple[Thunk, ...], loops: tuple[WhileThunk, ...], arrays: dict[str, ArrayTree]
+) -> Unit | None:
     if not any(isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | CustomCallThunk) for thunk in thunks):
         return None  # copies and fills alone
     if any(isinstance(thunk, CustomCallThunk) and is_user_function(thunk) for thunk in thunks):
@@ -149,7 +151,7 @@ def _unit(instruction: HloInstruction, thunks: tuple[Thunk, ...], trips: int | N
         number for number, tree in enumerate(operands) if any(overlap(a, b) for a in tree_slices(tree) for b in written)
     )
     kernels = tuple(dict.fromkeys(thunk.kernel for thunk in thunks if isinstance(thunk, KernelThunk)))
-    return Unit(instruction, thunks, operands, result, leaves, in_place, trips, kernels)
+    return Unit(instruction, thunks, operands, result, leaves, in_place, loops, kernels)
 
 
 def _fits(tree: ArrayTree, shape: Shape) -> bool:

@@ -104,7 +104,7 @@ class CudaRun:
         for thunk in thunks:
             if self._watch is not None:
                 self._memory.settle()
-                self._watch.before(thunk, self._read)
+                self._watch.before(thunk, self._read, self._iterations)
             begin = time.perf_counter()
             self._thunk(thunk)
             if self._watch is not None:
@@ -197,10 +197,22 @@ class CudaRun:
                 assert_never(thunk)
 
     def _while(self, thunk: WhileThunk) -> None:
-        for _ in counted(self._iterations, thunk.trip_count, lambda: self._goes_on(thunk)):
-            self._sequence(thunk.body)
+        watch = self._watch
+        try:
+            for _ in counted(self._iterations, thunk.trip_count, lambda: self._goes_on(thunk, watch)):
+                self._choose_watch(thunk, watch)
+                self._sequence(thunk.body)
+        finally:
+            self._watch = watch
 
-    def _goes_on(self, thunk: WhileThunk) -> bool:
+    def _choose_watch(self, thunk: WhileThunk, watch: RunWatch | None) -> None:
+        """Let the iteration that begins be watched, or not."""
+        if watch is not None:
+            number = self._iterations[-1]
+            self._watch = watch if watch.next_watched(thunk, number) == number else None
+
+    def _goes_on(self, thunk: WhileThunk, watch: RunWatch | None) -> bool:
+        self._choose_watch(thunk, watch)
         self._sequence(thunk.condition)
         return bool(self._read(thunk.predicate)[0])
 

@@ -140,7 +140,7 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
     for step in steps:
         machine.check_time(step.thunk.name)
         if watch is not None:
-            watch.before(step.thunk, machine.read)
+            watch.before(step.thunk, machine.read, machine.iterations)
         begin = time.perf_counter()
         if isinstance(step, WaitingStep):
             yield from step.work()
@@ -270,6 +270,7 @@ class WhileStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: WhileThunk) -> None:
         super().__init__(machine, thunk, (thunk.predicate,))
+        self.loop = thunk
         self.trip_count = thunk.trip_count
 
     def bind(self) -> None:
@@ -281,8 +282,11 @@ class WhileStep(_Nested):
         machine, (condition, body) = self._machine, self.sequences
         iterations, count = machine.iterations, self.trip_count
         iterations.append(0)
+        watch = machine.watch
         try:
             while count is None or iterations[-1] < count:
+                if watch is not None:
+                    machine.watch = watch if watch.next_watched(self.loop, iterations[-1]) == iterations[-1] else None
                 if count is None:
                     yield from run_steps(machine, condition)
                     if not self._predicate[0]:
@@ -291,6 +295,7 @@ class WhileStep(_Nested):
                 machine.check_time(self.thunk.name)
                 iterations[-1] += 1
         finally:
+            machine.watch = watch
             iterations.pop()
 
 

@@ -91,7 +91,7 @@ class Prepared:
             step.bind()
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
-        if self._may_record and machine.watch is None:
+        if self._may_record:
             # A sort's step makes the launches of its kernels, so the recording must not.
             inside = {launch for step in self._all if isinstance(step, SortStep) for launch in step.kernels}
             for step in self._launches:
