@@ -100,6 +100,22 @@ class Mismatch(HloRunError):
     kind = "mismatch"
 
 
+class KernelMismatch(Mismatch):
+    """A kernel whose results differ from the reference's on the same operands, while the module's result agrees.
+
+    `kernel` is its name, or that of its instruction.
+    """
+
+    def __init__(
+        self, message: str, where: Where | None = None, hint: str = "", notes: tuple[str, ...] = (), kernel: str = ""
+    ) -> None:
+        super().__init__(message, where, hint, notes)
+        self.kernel = kernel
+
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+        return type(self), (self.message, self.where, self.hint, self.notes, self.kernel)
+
+
 class GoldenDifference(Mismatch):
     """A stage that differs from its golden, or has none. `what` says which in a few words: `ptx differs`, `missing`."""
 

@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit backends.exchange
         backends.host backends.cuda
         pipeline platforms
-        triage.diff triage.interpret
+        triage.diff triage.interpret kernel_checks
         execution
         report triage.localize
         commands fuzz

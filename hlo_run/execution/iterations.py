@@ -24,6 +24,8 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.outcomes import first_difference, raise_first
+from hlo_run.kernel_checks.outcomes import summary as kernel_summary
 from hlo_run.options import Options
 from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
 from hlo_run.platforms import CUDA, INTERPRETER
@@ -38,6 +40,7 @@ from hlo_run.reference.numerics.precision import round_value
 if TYPE_CHECKING:
     from hlo_run.execution.kernel_meter import KernelMeter
     from hlo_run.execution.snapshots import Snapshots
+    from hlo_run.kernel_checks.checks import KernelChecks
     from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 
 # A later try is left out if the reference needs longer for its loops.
@@ -51,8 +54,9 @@ class Runner(Struct, frozen=True):
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
-    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it. `meter` measures which
-    kernels a comparison sees; None if the platform has none, or more than one device.
+    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it. `checked` lets the next run
+    judge every kernel alone; None if it cannot or shall not. `meter` measures which kernels a comparison sees; None if the
+    platform has none, or more than one device.
     """
 
     platform: str
@@ -60,6 +64,7 @@ class Runner(Struct, frozen=True):
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
     seconds: Callable[[], float] = float
+    checked: Callable[[], KernelChecks | None] | None = None
     meter: KernelMeter | None = None
 
 
@@ -164,7 +169,10 @@ class Execution:
         feeds = self._feeds(iteration)
         self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
+        is_checked = bool(reference) and iteration == 1 and options.output_mode != NOT_RETURNED
+        checks = runner.checked() if is_checked and runner.checked is not None else None
         actual = self._repeated(runner, arguments, seed, feeds)
+        done.kernels = list(checks.outcomes.values()) if checks is not None else []
         if options.output_mode == NOT_RETURNED:
             console.err("The result stays on the device and is not compared")
             return
@@ -194,6 +202,9 @@ class Execution:
             done.kernels_seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise)
         if done.kernels_seen is None or any(map(is_poor, sights)):
             console.err(str(total(sights)))
+        if done.kernels:
+            console.err(kernel_summary(done.kernels))
+            raise_first(done.kernels)
         # The checks of every access are slow, and look at all that runs.
         is_whole = runner.platform == INTERPRETER or options.host_check or done.number > 1
         all_draws = not is_whole and self._arguments.may_miss_parts()
@@ -394,6 +405,8 @@ class Execution:
         self._console.verdict(f"\n** Results on {platform} and {reference} differ: {counts} **", good=False, is_result=True)
         self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
+        if done.kernels:
+            notes += [kernel_summary(done.kernels), *first_difference(done.kernels)]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and rounds_on_the_way(self._module):
             notes.append(
                 "the compiler may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps them all"

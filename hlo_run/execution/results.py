@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends.profile import Profile
     from hlo_run.execution.signatures import Signature
+    from hlo_run.kernel_checks.outcomes import Outcome
     from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
@@ -30,14 +31,16 @@ class LaterTry(Struct, frozen=True):
 class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
-    `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
-    `kernels_seen` says which kernels the comparison sees with any of the arguments; None if that was not measured.
+    `kernels` are the verdicts on each kernel alone. `later_tries` are the runs with other arguments that agreed. If one of them
+    differs, `arguments` and `comparison` are its. `kernels_seen` says which kernels the comparison sees with any of the
+    arguments; None if that was not measured.
     """
 
     number: int
     arguments: str
     comparison: Comparison | None = None
     findings: Findings | None = None
+    kernels: list[Outcome] = field(default_factory=list["Outcome"])
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
     kernels_seen: KernelSights | None = None
 

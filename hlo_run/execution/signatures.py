@@ -17,6 +17,7 @@ from hlo_run.errors import (
     GoldenDifference,
     HloRunError,
     InternalError,
+    KernelMismatch,
     Mismatch,
     ParseError,
     Unsupported,
@@ -30,6 +31,7 @@ _INSIDE = re.compile(r" in row '(?P<row>[^']*)'(?:, kernel '(?P<kernel>[^']*)')?
 _FRAME = re.compile(rf"^at ({_PACKAGE}\.[\w.<>]+), line \d+$")
 _BUG = re.compile(r"^at ([\w.]+):\d+, (\S+)$")
 _DIED = re.compile(r"^(?P<step>.*?) died with (?P<how>SIG\w+|signal \d+|exit code -?\d+)(?: in (?P<where>.*))?$")
+_NUMBERED = re.compile(r"([._]\d+)+$")
 _LONGEST = 120
 # What is folded, in this order: quoted names, %names, paths, shapes, and numbers, also inside of names.
 _FOLDS = (
@@ -123,6 +125,9 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
     match error:
         case GoldenDifference():
             return golden_signature(error.what)
+        case KernelMismatch():
+            base = _NUMBERED.sub("", error.kernel)
+            return Signature("compare", "mismatch", f"kernel differs alone: {base}", kernel=error.kernel)
         case Mismatch():
             return _of_mismatch(error, comparison)
         case ParseError():

@@ -294,6 +294,14 @@ class RunOptions:
         "End with exit code 6 if the comparison sees no kernel, or no element: all are zero, too small, NaN or infinite.",
         acts="comparison",
     )
+    check_kernels: str = flag(
+        "sample",
+        "Compare the result of each kernel with the reference's on the same operands while the first iteration runs. sample: "
+        "equal kernels once, some iterations of loops, no very large ones. all: every kernel each time that it runs.",
+        "off|sample|all",
+        ("off", "sample", "all"),
+        acts="comparison device",
+    )
     use_large_float_range: bool = flag(
         False, "Draw random floats log-uniformly over the whole range of exponents.", acts="random"
     )
