@@ -16,6 +16,7 @@ from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
 from hlo_run.reference.evaluate.dynamic_drops import drops_sizes, guarded
+from hlo_run.reference.evaluate.observed import Observer, observed
 from hlo_run.reference.evaluate.plan import Chooser, find_effects, make_plan
 from hlo_run.reference.numerics import (
     batch_norm,
@@ -97,11 +98,18 @@ class Reference:
 
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
     the module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error
-    of the module's own type; see `perturbed.py`. The module must not be edited afterwards. Raises Unsupported for a module
-    that is nested too deep (`hlo.verify.limits.py`).
+    of the module's own type; see `perturbed.py`. `observe` is shown the values of a native evaluation, but for those within
+    the scalar computations of reductions; see `observed.py`. The module must not be edited afterwards. Raises Unsupported for
+    a module that is nested too deep (`hlo.verify.limits.py`).
     """
 
-    def __init__(self, module: HloModule, precision: str = "native", roundings: int | None = None) -> None:
+    def __init__(
+        self,
+        module: HloModule,
+        precision: str = "native",
+        roundings: int | None = None,
+        observe: Observer | None = None,
+    ) -> None:
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
         verify_limits(module, to_evaluate=True)
@@ -110,6 +118,7 @@ class Reference:
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
+        self._observe = observe
         self._perturbation: Perturbation | None = None
         if roundings is not None:
             from hlo_run.reference.evaluate.perturbed import Perturbation  # few runs need it
@@ -158,7 +167,9 @@ class Reference:
         return plan
 
     def _chooser(self, lifted: bool) -> Chooser:
-        chosen, perturbation = _choose_lifted if lifted else choose, self._perturbation
+        chosen, perturbation, observe = _choose_lifted if lifted else choose, self._perturbation, self._observe
+        if observe is not None and not lifted:
+            return lambda instruction: observed(observe, instruction, *choose(instruction))
         if perturbation is None:
             return chosen
         return lambda instruction: perturbation.choose(instruction, *chosen(instruction))
