@@ -29,6 +29,7 @@ class LaterTry(Struct, frozen=True):
 class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
+    `chosen` has a line per choice of ranges for the random arguments: the names of arrays and the range.
     `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
     """
 
@@ -36,6 +37,7 @@ class IterationResult(Struct):
     arguments: str
     comparison: Comparison | None = None
     findings: Findings | None = None
+    chosen: list[str] = field(default_factory=list[str])
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
 
 
