@@ -40,6 +40,11 @@ _KEEPERS = frozenset(("convert", "bitcast-convert", "copy", "opt-barrier"))
 
 # How a number was made of the argument: what was done, and the constant that it was done with.
 Step: TypeAlias = tuple[str, int]
+# A closed interval, or one without an end.
+Handled: TypeAlias = tuple[int, int | None]
+
+
+ALL_BITS = "of all bits"
 
 
 class Meaning(Struct, frozen=True):
@@ -63,23 +68,23 @@ class Meaning(Struct, frozen=True):
         return self.what in ("indices", "starts")
 
     def __str__(self) -> str:
-        low, high = self.usual
+        usual = "" if self.what == ALL_BITS else " in [{}, {}]".format(*self.usual)
         special = f", some {' or '.join(map(str, self.special))}" if self.special else ""
         rare = "" if self.rare is None else ", some in [{}, {}]".format(*self.rare)
-        return f"{self.what} in [{low}, {high}]{rare}{special}"
+        return f"{self.what}{usual}{rare}{special}"
 
 
 class _Place(Struct, frozen=True):
     """A value that holds the argument's numbers after `steps`, the last one last.
 
-    `part` is (dimension, first element, size) of the piece that they are of a concatenation. `is_wrapped`: the program has
-    counted negative ones from the end.
+    `part` is (dimension, first element, size) of the piece that they are of a concatenation. `handled`: the program has
+    brought numbers from this interval, which may be open above, into another one.
     """
 
     position: Position
     steps: tuple[Step, ...] = ()
     part: tuple[int, int, int] | None = None
-    is_wrapped: bool = False
+    handled: Handled | None = None
 
     def at(self, position: Position, *steps: Step) -> _Place:
         """Return a place with the same elements at the same indices."""
@@ -94,13 +99,13 @@ class _Evidence(Struct):
     """What the ops say about an argument: intervals that must hold, with a word each, and constants that it is compared with."""
 
     intervals: list[tuple[str, Interval]] = field(default_factory=list[tuple[str, Interval]])
-    wraps: list[int] = field(default_factory=list[int])
+    handled: list[Handled] = field(default_factory=list[Handled])
     equal_to: list[int] = field(default_factory=list[int])
     bounds: list[int] = field(default_factory=list[int])
     is_sorted: bool = False
     is_distinct: bool = False
     is_scattered: bool = False
-    # An op takes the numbers as they are, negative ones too.
+    # An op takes the numbers as they are, also those out of bounds.
     is_plain: bool = False
     # A number of its own is converted to a float.
     is_counted: bool = False
@@ -128,11 +133,8 @@ def _judged(evidence: _Evidence, of_type: Interval) -> Meaning | None:
             usual, what = both, what or word
     if not what:
         return _between_bounds(evidence, of_type)
-    rare = None
-    if evidence.wraps and usual[0] == 0 and not (evidence.is_plain or evidence.is_sorted or evidence.is_distinct):
-        rare = -min(evidence.wraps), -1
-        if rare[0] < of_type[0] or usual[1] >= min(evidence.wraps):
-            rare = None
+    is_free = not (evidence.is_plain or evidence.is_sorted or evidence.is_distinct)
+    rare = _beyond(usual, evidence.handled, of_type) if is_free and evidence.handled else None
     special = [c for c in evidence.equal_to if not usual[0] <= c <= usual[1] and of_type[0] <= c <= of_type[1]]
     distinct = tuple(dict.fromkeys(special))
     return Meaning(what, usual, rare, distinct[:2], evidence.is_sorted, evidence.is_distinct, evidence.is_scattered)
@@ -141,13 +143,25 @@ def _judged(evidence: _Evidence, of_type: Interval) -> Meaning | None:
 def _between_bounds(evidence: _Evidence, of_type: Interval) -> Meaning | None:
     """Return the numbers around the constants that an argument is compared with, so that comparisons come out both ways."""
     bounds = {*evidence.equal_to, *evidence.bounds}
-    if not bounds or (bounds <= {0} and not evidence.equal_to):
-        return Meaning("counts", (1, min(_LARGEST_COUNT, of_type[1]))) if evidence.is_counted else None
-    if bounds <= {0, 1} and evidence.equal_to != [0]:
+    if evidence.is_counted and bounds <= {0}:
+        return Meaning("counts", (1, min(_LARGEST_COUNT, of_type[1])))
+    if not bounds or (bounds == {0} and not evidence.equal_to):
+        return None
+    if bounds <= {0, 1} and 1 in bounds and evidence.equal_to:
         return Meaning("flags", (0, 1))
-    more = max(2, (max(bounds) - min(bounds)) // 4)
+    low, high = _around((min(bounds), max(bounds)))
     least = of_type[0] if min(bounds) < 0 or not evidence.is_counted else 0
-    return Meaning("numbers", (max(min(bounds) - more, least), min(max(bounds) + more, of_type[1])))
+    near = max(low, least), min(high, of_type[1])
+    return Meaning(ALL_BITS, of_type, rare=near) if bounds == {0} else Meaning("numbers", near)
+
+
+def _beyond(usual: Interval, handled: Sequence[Handled], of_type: Interval) -> Interval | None:
+    """Return numbers out of an interval that every use handles, if there are any; with those in it if they are at both ends."""
+    low = max(of_type[0], *(low for low, _ in handled))
+    high = min(of_type[1], *(usual[1] if high is None else high for _, high in handled))
+    if low < usual[0]:
+        return low, high if high > usual[1] else usual[0] - 1
+    return (usual[1] + 1, high) if high > usual[1] else None
 
 
 def _places(parameter: HloInstruction, path: tuple[int, ...], ranges: ValueRanges) -> Iterator[_Place]:
@@ -170,7 +184,8 @@ def _places(parameter: HloInstruction, path: tuple[int, ...], ranges: ValueRange
 
 def _next(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges) -> Iterator[_Place]:
     """Yield the places to which operand `number` of `user` brings the numbers of a place."""
-    yield from (place.at(position) for position in moved_by(user, number, place.position[1]))
+    if user.opcode != "bitcast":  # its dimensions differ
+        yield from (place.at(position) for position in moved_by(user, number, place.position[1]))
     if user.opcode == "fusion":
         yield place.at((user.fused_computation.parameters[number], place.position[1]))
     if place.position[1] or not user.shape.is_array or not user.shape.dtype.is_integer:
@@ -186,10 +201,14 @@ def _next(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges)
             first = sum(operand.shape.dims[dim] for operand in user.operands[:number])
             yield replace(place, position=result, part=(dim, first, user.operands[number].shape.dims[dim]))
         case "select" if number:
-            is_wrapped = place.is_wrapped or (number == 2 and _is_wrapped(user.operands[1], place.position[0], ranges))
-            yield replace(place, position=result, is_wrapped=is_wrapped)
+            handled = place.handled
+            if number == 2 and not place.steps and _is_wrapped(user.operands[1], place.position[0], ranges):
+                handled = handled or (-_size_added(user.operands[1], place.position[0], ranges), None)
+            yield replace(place, position=result, handled=handled)
         case "clamp" if number == 1:
-            yield place.at(result)
+            bounds = _clamped(user, ranges)
+            around = None if bounds is None else _undone(place.steps, _around(bounds))
+            yield replace(place, position=result, handled=place.handled or around)
         case "maximum" | "minimum":
             if ranges.of(user.operands[1 - number]) is not None:
                 yield place.at(result)
@@ -201,6 +220,11 @@ def _next(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges)
             yield place.moved(result)
         case "dynamic-update-slice" if number < 2:
             yield place.moved(result)
+        case "reshape" | "bitcast":
+            yield replace(place, position=result, part=_reshaped(place.part, user))
+        case "transpose":
+            part = place.part
+            yield replace(place, position=result, part=part and (user.dimensions.index(part[0]), *part[1:]))
         case opcode if opcode in _MOVERS and not number:
             yield place.moved(result)
         case "add" | "subtract" | "multiply" | "divide" | "negate":
@@ -208,6 +232,14 @@ def _next(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges)
                 yield from _computed(user, number, place, ranges)
         case _:
             return
+
+
+def _reshaped(part: tuple[int, int, int] | None, reshape: HloInstruction) -> tuple[int, int, int] | None:
+    """Return the piece of a concatenation after a reshape that keeps its dimension as the last one, or None."""
+    before, after = reshape.operands[0].shape, reshape.shape
+    if part is None or part[0] != before.rank - 1 or not after.rank or before.dims[-1] != after.dims[-1]:
+        return None
+    return (after.rank - 1, *part[1:])
 
 
 def _computed(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges) -> Iterator[_Place]:
@@ -250,6 +282,9 @@ def _is_wrapped(add: HloInstruction, value: HloInstruction, ranges: ValueRanges)
     """True if a sum is the index of a program that counts negative ones from the end: `select(i < 0, i + n, i)`."""
     if add.opcode != "add" or value not in add.operands:
         return False
+    size = ranges.of(add.operands[add.operands[0] is value])
+    if size is None or size[0] != size[1] or size[0] <= 0:
+        return False
     return bool(add.users) and all(
         user.opcode == "select"
         and user.operands[1] is add
@@ -257,6 +292,26 @@ def _is_wrapped(add: HloInstruction, value: HloInstruction, ranges: ValueRanges)
         and _is_negative(user.operands[0], value, ranges)
         for user in add.users
     )
+
+
+def _size_added(add: HloInstruction, value: HloInstruction, ranges: ValueRanges) -> int:
+    """Return the constant of a sum that `_is_wrapped` has found."""
+    size = ranges.of(add.operands[add.operands[0] is value])
+    assert size is not None, "a constant was found before"
+    return size[0]
+
+
+def _clamped(clamp: HloInstruction, ranges: ValueRanges) -> Interval | None:
+    """Return the constants that bound a clamp."""
+    low, high = ranges.of(clamp.operands[0]), ranges.of(clamp.operands[2])
+    return None if low is None or high is None or low[0] != low[1] or high[0] != high[1] else (low[0], high[0])
+
+
+def _around(interval: Interval) -> Interval:
+    """Return an interval with some numbers more at both ends."""
+    low, high = interval
+    more = max(2, (high - low) // 4)
+    return low - more, high + more
 
 
 def _is_negative(condition: HloInstruction, value: HloInstruction, ranges: ValueRanges) -> bool:
@@ -278,15 +333,18 @@ def _look(user: HloInstruction, place: _Place, ranges: ValueRanges, evidence: _E
         found = _demand(user, number, place, ranges)
         if found is not None and (interval := _undone(place.steps, found[1])) is not None:
             evidence.intervals.append((found[0], interval))
-            evidence.is_plain = evidence.is_plain or not place.is_wrapped
+            if place.handled is None:
+                evidence.is_plain = True
+            else:
+                evidence.handled.append(place.handled)
         match user.opcode:
             case "compare":
                 _compared(user, number, place, ranges, evidence)
             case "add" if _is_wrapped(user, place.position[0], ranges) and not place.steps:
-                size = ranges.of(user.operands[1 - number])
-                if size is not None and size[0] == size[1] > 0:
-                    evidence.wraps.append(size[0])
-                    evidence.intervals.append(("indices", (0, size[0] - 1)))
+                evidence.intervals.append(("indices", (0, _size_added(user, value, ranges) - 1)))
+            case "clamp" if number == 1 and (bounds := _clamped(user, ranges)) is not None:
+                for bound in bounds:
+                    _bound(bound, place, evidence.bounds)
             case "maximum" | "minimum":
                 other = ranges.of(user.operands[1 - number])
                 if other is not None and other[0] == other[1]:
@@ -318,9 +376,6 @@ def _demand(user: HloInstruction, number: int, place: _Place, ranges: ValueRange
             return "indices", _indices(user, indexed, (1,) * operands[0].shape.rank, place)
         case "set-dimension-size" if number == 1:
             return "sizes", (0, user.shape.dims[user.dimensions[0]])
-        case "clamp" if number == 1:
-            low, high = ranges.of(operands[0]), ranges.of(operands[2])
-            return None if low is None or high is None or low[0] >= high[1] else ("numbers", (low[0], high[1]))
         case "conditional" if number == 0:
             return "branches", (0, len(user.called_computations) - 1)
         case _:

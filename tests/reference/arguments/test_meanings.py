@@ -8,7 +8,7 @@ import pytest
 import hlo_run
 from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
-from hlo_run.reference.arguments.meanings import Meaning
+from hlo_run.reference.arguments.meanings import ALL_BITS, Meaning
 
 
 def _meaning(body: str, computations: str = "") -> Meaning | None:
@@ -79,6 +79,39 @@ def test_pieces_of_indices_have_the_bounds_of_their_dimensions() -> None:
     slice_sizes={1,1}"""
     meanings = Choices(hlo_run.parse(f"HloModule m\nENTRY e {{\n{body}\n}}")).meanings
     assert [meanings[number, ()].usual for number in (0, 1)] == [(0, 299), (0, 6)]
+
+
+def test_a_piece_is_known_after_a_bitcast_in_a_fusion() -> None:
+    computations = """
+rows {
+  i = s32[5,1,1] parameter(0)
+  t = f32[7,300] parameter(1)
+  at = s32[5,1,1] iota(), iota_dimension=0
+  both = s32[5,1,2] concatenate(at, i), dimensions={2}
+  flat = s32[5,2] bitcast(both)
+  ROOT g = f32[5] gather(t, flat), offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={0,1}, index_vector_dim=1,
+    slice_sizes={1,1}
+}"""
+    body = """
+  i = s32[5] parameter(0)
+  t = f32[7,300] parameter(1)
+  column = s32[5,1,1] bitcast(i)
+  ROOT f = f32[5] fusion(column, t), kind=kLoop, calls=rows"""
+    assert _meaning(body, computations) == Meaning("indices", (0, 299))
+
+
+def test_what_a_clamp_brings_into_bounds_is_drawn_too() -> None:
+    body = """
+  i = s32[6] parameter(0)
+  t = f32[10,4] parameter(1)
+  zero = s32[] constant(0)
+  zeros = s32[6] broadcast(zero), dimensions={}
+  nine = s32[] constant(9)
+  nines = s32[6] broadcast(nine), dimensions={}
+  inside = s32[6] clamp(zeros, i, nines)
+  column = s32[6,1] reshape(inside)
+  ROOT g = f32[6,4] """ + GATHER.format("column")
+    assert _meaning(body) == Meaning("indices", (0, 9), rare=(-2, 11))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +220,8 @@ def test_a_number_of_steps_is_a_small_count() -> None:
     ("op", "expected"),
     [
         ("compare(i, fives), direction=LT", Meaning("numbers", (3, 7))),
-        ("clamp(zeros, i, fives)", Meaning("numbers", (0, 5))),
+        ("clamp(zeros, i, fives)", Meaning("numbers", (-2, 7))),
+        ("compare(i, zeros), direction=EQ", Meaning(ALL_BITS, (-(1 << 31), (1 << 31) - 1), rare=(-2, 2))),
         ("remainder(i, fives)", None),
         ("xor(i, fives)", None),
         ("compare(i, zeros), direction=LT", None),
