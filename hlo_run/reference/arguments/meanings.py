@@ -150,7 +150,7 @@ def _between_bounds(evidence: _Evidence, of_type: Interval) -> Meaning | None:
     if bounds <= {0, 1} and 1 in bounds and evidence.equal_to:
         return Meaning("flags", (0, 1))
     low, high = _around((min(bounds), max(bounds)))
-    least = of_type[0] if min(bounds) < 0 or not evidence.is_counted else 0
+    least = of_type[0] if min(bounds) < 0 or not evidence.is_counted else 1
     near = max(low, least), min(high, of_type[1])
     return Meaning(ALL_BITS, of_type, rare=near) if bounds == {0} else Meaning("numbers", near)
 

@@ -216,6 +216,16 @@ def test_a_number_of_steps_is_a_small_count() -> None:
     assert _meaning(body) == Meaning("counts", (1, 100))
 
 
+def test_a_count_up_to_the_end_of_a_warmup_is_not_zero() -> None:
+    body = """
+  step = s32[] parameter(0)
+  zero = s32[] constant(0)
+  end = s32[] constant(100)
+  warm = s32[] clamp(zero, step, end)
+  ROOT f = f32[] convert(warm)"""
+    assert _meaning(body) == Meaning("numbers", (1, 125))
+
+
 @pytest.mark.parametrize(
     ("op", "expected"),
     [
