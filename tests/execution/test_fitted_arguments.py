@@ -136,6 +136,7 @@ def test_an_exponential_does_not_overflow() -> None:
   l = f32[40] log(x)
   ROOT r = f32[40] select(is_positive, l, zeros)""",
         "x = f32[40] parameter(0)\n y = f32[40] parameter(1)\n ROOT r = f32[40] multiply(x, y)",
+        "x = s32[40] parameter(0)\n ROOT r = f16[40] convert(x)",
         # Masked numbers of a softmax are zero.
         """
   x = f32[40] parameter(0)

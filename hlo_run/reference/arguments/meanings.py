@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
 from hlo_run.reference.arguments.value_ranges import Interval, ValueRanges
 
@@ -400,7 +401,7 @@ def _indices(user: HloInstruction, indexed: Sequence[int], sizes: Sequence[int],
 def _compared(compare: HloInstruction, number: int, place: _Place, ranges: ValueRanges, evidence: _Evidence) -> None:
     """Add what a comparison says: with an iota a class or a length, with a constant a bound."""
     other = ranges.of(compare.operands[1 - number])
-    if other is None or compare.operands[0] is compare.operands[1]:
+    if other is None or compare.operands[0] is compare.operands[1] or is_in_condition(compare):
         return
     direction = compare.comparison_direction
     if other[0] == other[1]:

@@ -109,6 +109,8 @@ def _born(instruction: HloInstruction, operands: Sequence[Value]) -> list[Observ
     if len(known) < len(arrays) or not all(np.isfinite(array).all() for array in known if array.dtype.kind == "f"):
         return []
     opcode = instruction.opcode
+    if opcode == "convert" and known[0].dtype.kind != "f":
+        return []  # the program rounds its integers so
     if opcode in _WANT_POSITIVE | _WANT_NOT_NEGATIVE:
         return [Observation(instruction, 0, POSITIVE)]
     if opcode in _WANT_SMALLER:

@@ -307,3 +307,10 @@ def test_the_targets_of_a_cross_entropy_are_rows_that_sum_to_one() -> None:
 def test_a_mask_of_losses_is_no_distribution() -> None:
     body = CROSS_ENTROPY.replace("multiply(y, log_softmax)", "multiply(y, x)")
     assert not Choices(hlo_run.parse(f"HloModule m\n{ADD}\nENTRY e {{{body}\n}}")).recipes
+
+
+def test_the_end_of_a_loop_says_nothing_about_its_state() -> None:
+    loop = """
+body { n = s32[] parameter(0) two = s32[] constant(2) ROOT h = s32[] divide(n, two) }
+condition { n = s32[] parameter(0) one = s32[] constant(1) ROOT c = pred[] compare(n, one), direction=NE }"""
+    assert _meaning("n = s32[] parameter(0)\n  ROOT w = s32[] while(n), condition=condition, body=body", loop) is None
