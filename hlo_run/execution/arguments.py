@@ -237,7 +237,7 @@ class Arguments:
             return make(), after
         if self._fitter is None:
             self._fitter = Fitter(self._module, self.grid)
-        at_place("the choice of arguments")
+        at_place(f"the run on {INTERPRETER} that chooses the arguments")
         with limited(self._options.timeout):
             feeds = infeeds(self._options, self._module, self._place, iteration)
             values, self.evaluated = self._fitter.fitted(make, choices, module_seed(self._options, iteration), feeds)
