@@ -7,6 +7,7 @@ arguments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +28,13 @@ _FLAT_FROM = {"tanh": 8.0, "logistic": 16.0, "erf": 3.9, "exponential": 17.0}
 # Below this, an operand of an exponential is masked.
 _MASKED = -1e4
 # The magnitudes that their operands should have.
-_GOOD = {"tanh": 2.0, "logistic": 4.0, "erf": 1.0, "exponential": 4.0, "exponential-minus-one": 4.0, "power": 4.0}
+_GOOD = {"tanh": 2.0, "logistic": 4.0, "erf": 1.0, "exponential": 4.0, "exponential-minus-one": 4.0}
 # Operands that must be positive, or not negative.
 _WANT_POSITIVE = frozenset(("log", "rsqrt"))
 _WANT_NOT_NEGATIVE = frozenset(("sqrt",))
 _WANT_SMALLER = frozenset(("atanh", "acos", "asin", "log-plus-one"))
+# For results that overflow by an unknown factor.
+_MUCH_SMALLER = 2.0**-7
 # The share of flat numbers that is too many.
 _TOO_MANY = 0.5
 
@@ -115,16 +118,22 @@ def _born(instruction: HloInstruction, operands: Sequence[Value]) -> list[Observ
         return [Observation(instruction, 0, POSITIVE)]
     if opcode in _WANT_SMALLER:
         largest = float(np.abs(known[0]).max())
-        return [Observation(instruction, 0, SMALLER, 0.9 / max(largest, 1.0))]
+        return [Observation(instruction, 0, SMALLER, _power_of_two(0.9 / max(largest, 1.0)))]
     if opcode == "divide":
         wants = [Observation(instruction, 1, POSITIVE)] if not known[1].all() else []
-        return wants or [Observation(instruction, number, SMALLER, 0.01) for number in (0, 1)]
+        return wants or [Observation(instruction, number, SMALLER, _MUCH_SMALLER) for number in (0, 1)]
     if opcode == "power":
         wants = [Observation(instruction, 0, POSITIVE)] if (known[0] <= 0).any() else []
         return wants or [Observation(instruction, 1, POSITIVE)] if (known[1] < 0).any() else wants
     if opcode in _GOOD:
-        return [Observation(instruction, 0, SMALLER, _GOOD[opcode] / max(float(np.abs(known[0]).max()), 1.0))]
-    return [Observation(instruction, number, SMALLER, 0.01) for number in range(len(operands))]
+        factor = _GOOD[opcode] / max(float(np.abs(known[0]).max()), 1.0)
+        return [Observation(instruction, 0, SMALLER, _power_of_two(factor))]
+    return [Observation(instruction, number, SMALLER, _MUCH_SMALLER) for number in range(len(operands))]
+
+
+def _power_of_two(factor: float) -> float:
+    """Return the largest power of two up to a factor: its last bits may differ between machines, and the arguments must not."""
+    return math.ldexp(1.0, math.frexp(factor)[1] - 1)
 
 
 def _flat(instruction: HloInstruction, operand: Value) -> list[Observation]:
@@ -138,7 +147,7 @@ def _flat(instruction: HloInstruction, operand: Value) -> list[Observation]:
     if np.count_nonzero(flat) <= _TOO_MANY * size.size:
         return []
     middle = float(np.partition(size, size.size // 2)[size.size // 2])
-    return [Observation(instruction, 0, SMALLER, _GOOD[instruction.opcode] / middle, is_bad=False)]
+    return [Observation(instruction, 0, SMALLER, _power_of_two(_GOOD[instruction.opcode] / middle), is_bad=False)]
 
 
 def _dead(instruction: HloInstruction, operands: Sequence[Value]) -> list[Observation]:

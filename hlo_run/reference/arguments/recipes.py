@@ -128,7 +128,7 @@ def _with(recipe: Recipe, before: Recipe, want: _Want) -> Recipe:
     if want.fan_in and not before.fan_in:
         return replace(recipe, fan_in=max(recipe.fan_in, want.fan_in))
     if want.is_direct or before.fan_in:
-        return replace(recipe, scale=min(recipe.scale, before.scale * max(want.factor, 1e-3)))
+        return replace(recipe, scale=min(recipe.scale, before.scale * max(want.factor, 2.0**-10)))
     return recipe
 
 
