@@ -102,6 +102,7 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
     return {
         "number": iteration.number,
         "arguments": iteration.arguments,
+        "chosen": iteration.chosen,
         "comparison": comparison_record(compared, iteration.findings) if compared is not None else None,
         "kernels": [outcome.record() for outcome in iteration.kernels],
         "later_tries": [{"arguments": later.arguments, "seen": sight_record(later.seen)} for later in iteration.later_tries],

@@ -31,9 +31,10 @@ class LaterTry(Struct, frozen=True):
 class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
-    `kernels` are the verdicts on each kernel alone. `later_tries` are the runs with other arguments that agreed. If one of them
-    differs, `arguments` and `comparison` are its. `kernels_seen` says which kernels the comparison sees with any of the
-    arguments; None if that was not measured.
+    `chosen` has a line per choice of ranges for the random arguments: the names of arrays and the range. `kernels` are the
+    verdicts on each kernel alone. `later_tries` are the runs with other arguments that agreed. If one of them differs,
+    `arguments` and `comparison` are its. `kernels_seen` says which kernels the comparison sees with any of the arguments; None
+    if that was not measured.
     """
 
     number: int
@@ -41,6 +42,7 @@ class IterationResult(Struct):
     comparison: Comparison | None = None
     findings: Findings | None = None
     kernels: list[Outcome] = field(default_factory=list["Outcome"])
+    chosen: list[str] = field(default_factory=list[str])
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
     kernels_seen: KernelSights | None = None
 

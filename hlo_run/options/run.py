@@ -283,6 +283,12 @@ class RunOptions:
         acts="page",
     )
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
+    xla_arguments: bool = flag(
+        False,
+        "Draw random arguments exactly as XLA's run_hlo_module does. Without this flag, integers are in the range that makes "
+        "sense for their uses, and floats in one that keeps values finite.",
+        acts="random",
+    )
     input_scale: float = flag(
         1.0,
         "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns later tries off.",

@@ -94,6 +94,7 @@ def _iteration(iteration: IterationResult) -> str:
         return title + "<p>Not compared.</p>\n"
     sights = compared.sights()
     lines = [compared.summary(), *map(str, filter(None, (iteration.kernels_seen,))), str(total(sights))]
+    lines += [f"chosen: {line}" for line in iteration.chosen]
     lines += [f"{later.arguments}: agree, {later.seen}" for later in iteration.later_tries]
     rows = [
         (
