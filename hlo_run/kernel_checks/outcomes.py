@@ -123,6 +123,25 @@ def summary(outcomes: list[Outcome]) -> str:
     return text
 
 
+def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the headings and the rows of a table for people. Errors are the worst of all judged executions."""
+    head = ("kernel", "instruction", "verdict", "executions", "worst abs alone", "worst rel alone", "remark")
+    rows: list[tuple[object, ...]] = []
+    for outcome in outcomes:
+        record = outcome.record()
+        remarks = [
+            outcome.unchecked,
+            f"equals %{outcome.equal}" if outcome.equal else "",
+            outcome.place if outcome.differs else "",
+        ]
+        remarks += [f"also on {outcome.own_operands}" if outcome.own_operands and not outcome.differs else ""]
+        errors = ("" if number is None else number for number in (record["worst_abs_error"], record["worst_rel_error"]))
+        kernel = ", ".join(outcome.unit.kernels) or outcome.unit.thunks[0].kind
+        remark = "; ".join(filter(None, remarks))
+        rows.append((kernel, f"%{outcome.unit.name}", outcome.verdict, outcome.runs, *errors, remark))
+    return head, rows
+
+
 def first_difference(outcomes: list[Outcome]) -> list[str]:
     """Return a sentence about the first kernel that differs: its name, where, and its first wrong element; [] if none does."""
     wrong = next((outcome for outcome in outcomes if outcome.verdict == "differs"), None)

@@ -13,6 +13,7 @@ from hlo_run.artifact.thunks import every_thunk
 from hlo_run.errors import GoldenDifference
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.values.braces import braces
+from hlo_run.kernel_checks.outcomes import rows_of, summary
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.line_diff import ChangeInContext
 from hlo_run.pipeline.observers.record import CompilationRecord, GraphRecord, KernelRecord, PassRun
@@ -94,6 +95,7 @@ def _iteration(iteration: IterationResult) -> str:
         return title + "<p>Not compared.</p>\n"
     sights = compared.sights()
     lines = [compared.summary(), str(total(sights))]
+    lines += [summary(iteration.kernels)] if iteration.kernels else []
     lines += [f"{later.arguments}: agree, {later.seen}" for later in iteration.later_tries]
     rows = [
         (
@@ -108,7 +110,20 @@ def _iteration(iteration: IterationResult) -> str:
         for leaf, seen in zip(compared.leaves, sights, strict=True)
     ]
     head = ("array", "shape", "verdict", "elements", "differ", "seen", "worst abs", "worst rel", "worst ulp")
-    return title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + f'<div class="scroll">{table(head, rows)}</div>\n'
+    return (
+        title
+        + "".join(f"<p>{text(line)}</p>\n" for line in lines)
+        + f'<div class="scroll">{table(head, rows)}</div>\n'
+        + _alone(iteration)
+    )
+
+
+def _alone(iteration: IterationResult) -> str:
+    """Return the table of the kernels that were judged alone."""
+    if not iteration.kernels:
+        return ""
+    head, rows = rows_of(iteration.kernels)
+    return f'<h3>Kernels alone</h3>\n<div class="scroll">{table(head, rows)}</div>\n'
 
 
 def _worst(leaf: LeafComparison) -> list[object]:
