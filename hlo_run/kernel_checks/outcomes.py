@@ -12,6 +12,7 @@ from hlo_run.backends.literals import Literal
 from hlo_run.errors import KernelMismatch
 from hlo_run.kernel_checks.units import Unit
 from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.leaf_comparison import how_it_differs
 
 LARGE = "too large for a sample"
 UNREACHED = "not reached"
@@ -156,18 +157,23 @@ def raise_first(outcomes: list[Outcome]) -> None:
     others = tuple(sentence(other) for other in wrong[1:_MOST_NAMED])
     instruction = wrong[0].unit.instruction
     kernel = wrong[0].unit.kernels[0] if wrong[0].unit.kernels else instruction.name
-    raise KernelMismatch(sentence(wrong[0]), instruction.where, notes=(*others, summary(outcomes)), kernel=kernel)
+    leaf = next(leaf for leaf in _comparison_of(wrong[0]).leaves if not leaf.ok)
+    notes = (*others, summary(outcomes))
+    raise KernelMismatch(sentence(wrong[0]), instruction.where, notes=notes, kernel=kernel, how=how_it_differs(leaf))
 
 
 def sentence(outcome: Outcome) -> str:
     """Return which kernel differs, where, and its first wrong element."""
-    assert outcome.comparison is not None, "it differs"
     unit = outcome.unit
     kernel = f"kernel '{unit.kernels[0]}' " if unit.kernels else ""
     place = f", {outcome.place}" if outcome.place else ""
-    return f"{kernel}(%{unit.name}) differs alone{place}: {outcome.comparison.summary()}".lstrip()
+    return f"{kernel}(%{unit.name}) differs alone{place}: {_comparison_of(outcome).summary()}".lstrip()
 
 
 def _error_of(outcome: Outcome) -> float:
+    return worst_error(_comparison_of(outcome))
+
+
+def _comparison_of(outcome: Outcome) -> Comparison:
     assert outcome.comparison is not None, "the caller has chosen those that were judged"
-    return worst_error(outcome.comparison)
+    return outcome.comparison
