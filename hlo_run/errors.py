@@ -103,17 +103,23 @@ class Mismatch(HloRunError):
 class KernelMismatch(Mismatch):
     """A kernel whose results differ from the reference's on the same operands, while the module's result agrees.
 
-    `kernel` is its name, or that of its instruction.
+    `kernel` is its name, or that of its instruction; `how` is `wrong values`, `NaN` or `shape`.
     """
 
     def __init__(
-        self, message: str, where: Where | None = None, hint: str = "", notes: tuple[str, ...] = (), kernel: str = ""
+        self,
+        message: str,
+        where: Where | None = None,
+        hint: str = "",
+        notes: tuple[str, ...] = (),
+        kernel: str = "",
+        how: str = "",
     ) -> None:
         super().__init__(message, where, hint, notes)
-        self.kernel = kernel
+        self.kernel, self.how = kernel, how
 
     def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
-        return type(self), (self.message, self.where, self.hint, self.notes, self.kernel)
+        return type(self), (self.message, self.where, self.hint, self.notes, self.kernel, self.how)
 
 
 class GoldenDifference(Mismatch):

@@ -174,7 +174,7 @@ class Execution:
         at_place(f"the run on {runner.platform}")
         is_checked = bool(reference) and iteration == 1 and options.output_mode != NOT_RETURNED
         checks = runner.checked() if is_checked and runner.checked is not None else None
-        actual = self._repeated(runner, arguments, seed, feeds)
+        actual = self._repeated(runner, arguments, seed, feeds, checks)
         done.kernels = list(checks.outcomes.values()) if checks is not None else []
         if options.output_mode == NOT_RETURNED:
             console.err("The result stays on the device and is not compared")
@@ -312,11 +312,13 @@ class Execution:
             raise Vacuous(text, hint=_OTHER_ARGUMENTS)
         self._console.err(f"warning: {text}")
 
-    def _repeated(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+    def _repeated(
+        self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds, checks: KernelChecks | None
+    ) -> Literal:
         """Run `--num_repeats` times, each time from the first value for infeeds, and return the last result."""
         repeat = 0
         while True:
-            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds), checks if repeat == 0 else None)
             if self._options.profile_execution:
                 duration = round(runner.seconds() * 1e9)
                 self._result.times_ns.append(duration)
@@ -448,10 +450,12 @@ class Execution:
             },
         )
 
-    def _timed(self, work: Callable[[], Literal]) -> Literal:
+    def _timed(self, work: Callable[[], Literal], checks: KernelChecks | None = None) -> Literal:
+        """Do some work and print its time, without that of the checks in it."""
         begin = time.perf_counter()
         result = work()
-        self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
+        seconds = time.perf_counter() - begin - (checks.seconds if checks is not None else 0.0)
+        self._console.err(f"... ran in {seconds:.3f}s.")
         return result
 
 

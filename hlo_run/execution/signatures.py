@@ -24,6 +24,7 @@ from hlo_run.errors import (
     UsageError,
 )
 from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.leaf_comparison import how_it_differs
 
 _PACKAGE = __name__.partition(".")[0]
 _ROW = re.compile(r" in row '([^']*)'(?:, kernel '[^']*')?: ")
@@ -31,7 +32,6 @@ _INSIDE = re.compile(r" in row '(?P<row>[^']*)'(?:, kernel '(?P<kernel>[^']*)')?
 _FRAME = re.compile(rf"^at ({_PACKAGE}\.[\w.<>]+), line \d+$")
 _BUG = re.compile(r"^at ([\w.]+):\d+, (\S+)$")
 _DIED = re.compile(r"^(?P<step>.*?) died with (?P<how>SIG\w+|signal \d+|exit code -?\d+)(?: in (?P<where>.*))?$")
-_NUMBERED = re.compile(r"([._]\d+)+$")
 _LONGEST = 120
 # What is folded, in this order: quoted names, %names, paths, shapes, and numbers, also inside of names.
 _FOLDS = (
@@ -126,8 +126,7 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
         case GoldenDifference():
             return golden_signature(error.what)
         case KernelMismatch():
-            base = _NUMBERED.sub("", error.kernel)
-            return Signature("compare", "mismatch", f"kernel differs alone: {base}", kernel=error.kernel)
+            return Signature("compare", "mismatch", f"kernel differs alone: {error.how}", kernel=error.kernel)
         case Mismatch():
             return _of_mismatch(error, comparison)
         case ParseError():
@@ -172,8 +171,7 @@ def _of_mismatch(error: Mismatch, comparison: Comparison | None) -> Signature:
     if wrong is None:
         return Signature("compare", "mismatch", fold(error.message))
     output = "{" + ",".join(map(str, wrong.path)) + "}"
-    how = "shape" if wrong.problem else "NaN" if wrong.nan_mismatches else "wrong values"
-    return Signature("compare", "mismatch", how, output=output)
+    return Signature("compare", "mismatch", how_it_differs(wrong), output=output)
 
 
 def _of_internal(error: InternalError, stage: str) -> Signature:

@@ -12,6 +12,7 @@ from hlo_run.backends.literals import Literal
 from hlo_run.errors import KernelMismatch
 from hlo_run.kernel_checks.units import Unit
 from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.leaf_comparison import how_it_differs
 
 LARGE = "too large for a sample"
 UNREACHED = "not reached"
@@ -56,7 +57,7 @@ class Outcome(Struct, eq=False):
         """Take note of one more judged execution."""
         if self.differs:
             return
-        if comparison.is_lost:
+        if _is_lost(comparison):
             # Both may be right: rounding may change every number. Another execution may tell more.
             self.unchecked = self.unchecked if self.runs else LOST
             return
@@ -85,6 +86,13 @@ class Outcome(Struct, eq=False):
             "worst_abs_error": _finite(worst_error(self.comparison)) if self.comparison is not None else None,
             "worst_rel_error": _finite(max(relative)) if relative else None,
         }
+
+
+def _is_lost(comparison: Comparison) -> bool:
+    """True if rounding may change every number of every array by more than its size."""
+    verdicts = [leaf.rounding for leaf in comparison.leaves]
+    sizes = [leaf.shape.element_count for leaf in comparison.leaves]
+    return bool(sizes) and all(v is not None and 0 < v.lost == size for v, size in zip(verdicts, sizes, strict=True))
 
 
 def _copied(value: Literal) -> Literal:
@@ -123,6 +131,25 @@ def summary(outcomes: list[Outcome]) -> str:
     return text
 
 
+def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the headings and the rows of a table for people. Errors are the worst of all judged executions."""
+    head = ("kernel", "instruction", "verdict", "executions", "worst abs alone", "worst rel alone", "remark")
+    rows: list[tuple[object, ...]] = []
+    for outcome in outcomes:
+        record = outcome.record()
+        remarks = [
+            outcome.unchecked,
+            f"equals %{outcome.equal}" if outcome.equal else "",
+            outcome.place if outcome.differs else "",
+        ]
+        remarks += [f"also on {outcome.own_operands}" if outcome.own_operands and not outcome.differs else ""]
+        errors = ("" if number is None else number for number in (record["worst_abs_error"], record["worst_rel_error"]))
+        kernel = ", ".join(outcome.unit.kernels) or outcome.unit.thunks[0].kind
+        remark = "; ".join(filter(None, remarks))
+        rows.append((kernel, f"%{outcome.unit.name}", outcome.verdict, outcome.runs, *errors, remark))
+    return head, rows
+
+
 def first_difference(outcomes: list[Outcome]) -> list[str]:
     """Return a sentence about the first kernel that differs: its name, where, and its first wrong element; [] if none does."""
     wrong = next((outcome for outcome in outcomes if outcome.verdict == "differs"), None)
@@ -137,18 +164,23 @@ def raise_first(outcomes: list[Outcome]) -> None:
     others = tuple(sentence(other) for other in wrong[1:_MOST_NAMED])
     instruction = wrong[0].unit.instruction
     kernel = wrong[0].unit.kernels[0] if wrong[0].unit.kernels else instruction.name
-    raise KernelMismatch(sentence(wrong[0]), instruction.where, notes=(*others, summary(outcomes)), kernel=kernel)
+    leaf = next(leaf for leaf in _comparison_of(wrong[0]).leaves if not leaf.ok)
+    notes = (*others, summary(outcomes))
+    raise KernelMismatch(sentence(wrong[0]), instruction.where, notes=notes, kernel=kernel, how=how_it_differs(leaf))
 
 
 def sentence(outcome: Outcome) -> str:
     """Return which kernel differs, where, and its first wrong element."""
-    assert outcome.comparison is not None, "it differs"
     unit = outcome.unit
     kernel = f"kernel '{unit.kernels[0]}' " if unit.kernels else ""
     place = f", {outcome.place}" if outcome.place else ""
-    return f"{kernel}(%{unit.name}) differs alone{place}: {outcome.comparison.summary()}".lstrip()
+    return f"{kernel}(%{unit.name}) differs alone{place}: {_comparison_of(outcome).summary()}".lstrip()
 
 
 def _error_of(outcome: Outcome) -> float:
+    return worst_error(_comparison_of(outcome))
+
+
+def _comparison_of(outcome: Outcome) -> Comparison:
     assert outcome.comparison is not None, "the caller has chosen those that were judged"
-    return worst_error(outcome.comparison)
+    return outcome.comparison

@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from host_cuda import install_stand_ins
 from msgspec.structs import replace
 
 from hlo_run.artifact import Executable, Kernel
+from hlo_run.backends import Backend
+from hlo_run.backends.cuda import device, graphs, libraries
+from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.literals import Literal
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -114,12 +118,13 @@ def judged(
     plant: Callable[[Kernel], Kernel] = lambda kernel: kernel,
     checks_all: bool = False,
     engine: str = "auto",
+    make_backend: Callable[[], Backend] | None = None,
 ) -> dict[str, Outcome]:
     """Compile, change the kernels, run with checks, and return the outcomes. A run without checks gives the same result."""
     module = parse(text)
     made = compile_module(PassContext(preset("h100"), CompileOptions()), module)
     executable: Executable = replace(made, kernels=tuple(map(plant, made.kernels)))
-    backend = HostBackend(engine=engine)
+    backend = make_backend() if make_backend is not None else HostBackend(engine=engine)
     bounds = ErrorSpec(abs=1e-3, rel=1e-3)
     checks = KernelChecks(module, executable, Verdicts(bounds, fixed_bounds=False), backend.run_aside, checks_all)
     backend.watch_next_run(checks)
@@ -184,3 +189,16 @@ def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.Mon
     assert summary(list(outcomes.values())) == (
         "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 large (--check_kernels=all)"
     )
+
+
+def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rehearsed with a stand-in for the driver."""
+    for module, name in ((device, "device_problem"), (device, "load_driver"), (graphs, "load_cuda")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    for name in ("load_binding", "load_cudnn"):
+        monkeypatch.setattr(libraries, name, getattr(libraries, name))
+    install_stand_ins()
+    outcomes = judged(HIDDEN, [ZEROS, ZEROS, NANS], subtracting, make_backend=CudaBackend)
+    assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
+    loop = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
+    assert {outcome.verdict for outcome in judged(LOOP, loop, make_backend=CudaBackend).values()} == {"agrees"}
