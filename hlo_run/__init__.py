@@ -44,6 +44,7 @@ __all__ = [
     "isolate_in_run",
     "load",
     "parse",
+    "random_arguments",
     "run",
 ]
 
@@ -64,6 +65,7 @@ _HOMES = {
     "isolate_in_run": "hlo_run.api",
     "load": "hlo_run.api",
     "parse": "hlo_run.ops.parse",
+    "random_arguments": "hlo_run.api",
     "run": "hlo_run.api",
 }
 

@@ -13,7 +13,8 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.builder.core import HloValue
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError
-from hlo_run.execution.arguments import MODULE_SEED
+from hlo_run.execution.arguments import MODULE_SEED, Arguments
+from hlo_run.execution.console import Place
 from hlo_run.formats.jax_arguments import plain, plain_values
 from hlo_run.formats.jax_callbacks import adopt_callbacks
 from hlo_run.formats.jax_functions import lower_to_text
@@ -102,6 +103,15 @@ def run(
     executable = compile_or_load(PassContext(spec, options.compile), wrap_bare_module(module.clone()))
     check_memory(executable)
     return _of_devices(module, grid, run_on_grid(backend, executable, values * grid.size, grid, feeds=feeds))
+
+
+def random_arguments(module: HloModule, seed: int = 1, xla_arguments: bool = False) -> list[Literal]:
+    """Return the arguments that `hlo-run --seed` makes for the module's first run, also with `--xla_arguments`.
+
+    Of several devices, all the lists in one, in the order of the devices. Raises Unsupported if the uses of a parameter conflict.
+    """
+    options = Options(seed=seed, xla_arguments=xla_arguments)
+    return Arguments(options, module, [], Place(0, 1)).next(1)[0]
 
 
 def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapping[str, ArgumentLike]) -> list[Literal]:

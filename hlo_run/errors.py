@@ -100,6 +100,28 @@ class Mismatch(HloRunError):
     kind = "mismatch"
 
 
+class KernelMismatch(Mismatch):
+    """A kernel whose results differ from the reference's on the same operands, while the module's result agrees.
+
+    `kernel` is its name, or that of its instruction; `how` is `wrong values`, `NaN` or `shape`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        where: Where | None = None,
+        hint: str = "",
+        notes: tuple[str, ...] = (),
+        kernel: str = "",
+        how: str = "",
+    ) -> None:
+        super().__init__(message, where, hint, notes)
+        self.kernel, self.how = kernel, how
+
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+        return type(self), (self.message, self.where, self.hint, self.notes, self.kernel, self.how)
+
+
 class GoldenDifference(Mismatch):
     """A stage that differs from its golden, or has none. `what` says which in a few words: `ptx differs`, `missing`."""
 
@@ -150,7 +172,10 @@ class DeviceError(HloRunError):
 
 
 class Vacuous(HloRunError):
-    """The comparison saw no element, and `--fail_on_vacuous` is given. The results do not differ, so the code is not 1."""
+    """The comparison saw no kernel or no element, and `--fail_on_vacuous` is given.
+
+    The results do not differ, so the code is not 1.
+    """
 
     exit_code = 6
     kind = "vacuous"

@@ -22,6 +22,7 @@ from hlo_run.options.programs import FLAGS, OPT_FLAGS
 from hlo_run.options.stages import STAGE_TEXTS
 from hlo_run.options.topics import TOPICS
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.observed import Observer
 from hlo_run.tool import run_tool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -234,8 +235,9 @@ def test_a_mismatch_is_reported_and_is_exit_code_one(
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
         roundings: int | None = None,
+        observe: Observer | None = None,
     ) -> Literal:
-        del roundings
+        del roundings, observe
         value = np.array(evaluate(module, arguments, precision, seed, feeds))
         if precision == "native":
             value[1, 7] += 5

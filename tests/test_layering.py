@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         analysis builder reference
         analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
         analysis.buffers analysis.cost analysis.layout reference.evaluate
-        analysis.fusion analysis.latency
+        analysis.fusion analysis.latency reference.sensitivity
         hlo_passes hlo_passes.dynamic hlo_passes.subgraphs hlo_passes.subgraphs.loops
         hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
         hlo_passes.shardy hlo_passes.pipelining
@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit backends.exchange
         backends.host backends.cuda
         pipeline platforms
-        triage.diff triage.interpret triage.regions
+        triage.diff triage.interpret triage.regions kernel_checks
         execution
         report triage.localize
         commands fuzz

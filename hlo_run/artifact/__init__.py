@@ -6,7 +6,7 @@ It holds no graph, no arrays and no IR objects.
 from __future__ import annotations
 
 from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
-from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
+from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData, NamedValue
 from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
@@ -90,6 +90,7 @@ __all__ = [
     "LoopOffset",
     "MachineCode",
     "MemsetThunk",
+    "NamedValue",
     "Nesting",
     "ObjectCode",
     "OutfeedThunk",

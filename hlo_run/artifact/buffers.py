@@ -61,4 +61,11 @@ class ArraySpec(Struct, frozen=True):
     dynamic: tuple[bool, ...] = ()
 
 
+class NamedValue(Struct, frozen=True):
+    """The arrays of the instruction `name`: of one whose result a thunk computes, or of an operand of one."""
+
+    name: str
+    arrays: ArrayTree
+
+
 ArrayTree: TypeAlias = "ArraySpec | tuple[ArrayTree, ...]"

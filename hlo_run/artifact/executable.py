@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hlo_run.artifact.buffers import ArrayTree, BufferAllocation
+from hlo_run.artifact.buffers import ArrayTree, BufferAllocation, NamedValue
 from hlo_run.artifact.division import DividedEntry
 from hlo_run.artifact.thunks import Thunk
 from hlo_run.errors import InternalError
@@ -45,7 +45,8 @@ class Executable(Struct, frozen=True):
     `parameters` has one tree per entry parameter. HLO tuples are nested Python tuples. Thunks run in order. `target` is the
     name of the `TargetSpec` it was compiled for. `module_text` is the text of the optimised module, `source_text` that of
     the input module; both may be empty. `machine_code` is set if it was requested. `divided` is set if the module was divided
-    between partitions: then `parameters` and `result` are those of one partition.
+    between partitions: then `parameters` and `result` are those of one partition. `values` says where the operands and results
+    of the instructions are that thunks compute, by which a run is checked.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Executable(Struct, frozen=True):
     source_text: str = ""
     machine_code: MachineCode | None = None
     divided: DividedEntry | None = None
+    values: tuple[NamedValue, ...] = ()
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel called `name`. Raises InternalError if the executable lacks it."""

@@ -164,7 +164,7 @@ def _check_slice(piece: BufferSlice, sizes: list[int]) -> None:
 
 
 def _slices(program: Executable) -> Iterator[BufferSlice]:
-    for tree in (*program.parameters, program.result):
+    for tree in (*program.parameters, program.result, *(value.arrays for value in program.values)):
         yield from tree_slices(tree)
     for thunk in program.thunks:
         touched = accesses(thunk)

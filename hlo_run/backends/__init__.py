@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends.literals import Literal
     from hlo_run.backends.profile import Profile
+    from hlo_run.backends.run_watch import RunWatch
 
 
 class Backend(Protocol):
@@ -63,6 +64,14 @@ class Backend(Protocol):
 
         Raises DeviceError, and Unsupported on a platform that has one device only.
         """
+        ...
+
+    def watch_next_run(self, watch: RunWatch) -> None:
+        """Call `watch` around the thunks of device 0 in the next run."""
+        ...
+
+    def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
         ...
 
     def report(self) -> str:

@@ -10,6 +10,7 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feeds, of_replicas
 from hlo_run.hlo.graph import HloModule
 from hlo_run.reference.evaluate.devices import DeviceGrid, is_unpartitioned
 from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.evaluate.observed import Observer
 
 
 class InterpreterBackend:
@@ -35,15 +36,17 @@ class InterpreterBackend:
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
         roundings: int | None = None,
+        observe: Observer | None = None,
     ) -> Literal:
         """Run with one literal per entry parameter and return the result; raises Unsupported.
 
-        `seed` is the value of `GetRngSeed`. `precision`, `feeds` and `roundings` have the meaning that `Reference` gives them.
+        `seed` is the value of `GetRngSeed`. `precision`, `feeds`, `roundings` and `observe` have the meaning that `Reference`
+        gives them.
         `DeviceGrid` describes the order of arguments and results for several devices. They are whole arrays, also those of a
         module that is divided between its partitions.
         """
         grid = self._grid
-        reference = Reference(module, precision, roundings, self.in_tf32)
+        reference = Reference(module, precision, roundings, self.in_tf32, observe)
         of_devices = grid.split(arguments)
         if module.divided is not None:
             of_devices = split_arguments(module.divided, of_devices, grid.partitions)

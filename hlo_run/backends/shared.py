@@ -14,6 +14,7 @@ from hlo_run.artifact.file import save
 from hlo_run.backends import Backend
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.transfer import argument_bytes, literal_of
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
@@ -41,7 +42,7 @@ class JoiningBackend(Backend, Protocol):
 
 def executable_digest(executable: Executable) -> str:
     """Return a digest that is equal for executables that do the same, whatever processor compiled them."""
-    return hashlib.sha256(save(replace(executable, machine_code=None))).hexdigest()
+    return hashlib.sha256(save(replace(executable, machine_code=None, module_text="", source_text=""))).hexdigest()
 
 
 def most_bytes(executable: Executable, devices: int) -> int:
@@ -62,6 +63,14 @@ class SharedBackend:
     def name(self) -> str:
         """The platform's name."""
         return self._backend.name
+
+    def watch_next_run(self, watch: RunWatch) -> None:
+        """Call `watch` around the thunks of device 0 in the next run."""
+        self._backend.watch_next_run(watch)
+
+    def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+        """Run another executable on memory of its own. Raises as `run` does."""
+        return self._backend.run_aside(executable, arguments, seed)
 
     @property
     def description(self) -> str:

@@ -21,6 +21,8 @@ from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.replacements import file_name
+from hlo_run.kernel_checks.checks import KernelChecks
+from hlo_run.kernel_checks.outcomes import Outcome
 from hlo_run.pipeline.compile import compile_module, optimize, planned_buffers
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
@@ -69,6 +71,8 @@ def find(task: Task, module: HloModule) -> Localized:
         raise pass_to_blame(task, module, error.message, None) from None
     except Unsupported as error:
         console.err(f"the HLO passes are not checked: {error.message}")
+    checks = KernelChecks(working, executable, verdicts, backend.run_aside, checks_all=True)
+    backend.watch_next_run(checks)
     try:
         actual = backend.run(executable, values, MODULE_SEED, feeds)
         run = verdicts.of_module(module, values, expected, actual, feeds)
@@ -79,7 +83,18 @@ def find(task: Task, module: HloModule) -> Localized:
     replay = Replay(working, buffers, executable, backend, verdicts, feeds, options.timeout)
     with busy("replaying"):
         replay.replay(values)
+    replay.first = replay.first or _hidden_by_operands(list(checks.outcomes.values()))
     return Localized(ctx, buffers, executable, replay, passes, run)
+
+
+def _hidden_by_operands(outcomes: list[Outcome]) -> Event | None:
+    """Return the event of the first kernel that differs alone. The replay did not see it if the reference's operands hide it."""
+    wrong = next((outcome for outcome in outcomes if outcome.verdict == "differs" and outcome.operands), None)
+    if wrong is None:
+        return None
+    unit = wrong.unit
+    leaves = tuple(path for path, _ in unit.leaves)
+    return Event(Kind.MADE, unit.instruction, f" {wrong.place}", unit.kernels, wrong.operands, leaves, wrong.comparison)
 
 
 def replace_checks(task: Task) -> Task:

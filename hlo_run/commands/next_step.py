@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hlo_run.containment.board import PLUGIN_PLACE
-from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch
+from hlo_run.errors import DeviceError, HloRunError, InternalError, KernelMismatch, Mismatch
 from hlo_run.execution.signatures import signature_of
 from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.options import Options
@@ -38,6 +38,9 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
     match error:
         case Mismatch() if options.check_each_pass or options.localize:
             return _after_search(" ".join((error.message, *error.notes)), options, file, bisect, reduced)
+        case KernelMismatch():
+            own = replace(without(options, AROUND_A_RUN | NOT_REPLAYED), platform="Host", localize=True)
+            return f"{_command(own, file)} names the row of the kernel, and writes files to run"
         case Mismatch():
             checked = _command(replace(without(options, AROUND_A_RUN), check_each_pass=True), file)
             if "--check_each_pass" not in checked:

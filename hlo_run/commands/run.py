@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from hlo_run.containment.board import limited
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
+from hlo_run.execution.kernel_checks import checks_of_run
+from hlo_run.execution.kernel_meter import KernelMeter
 from hlo_run.execution.output_files import write_artefact
 from hlo_run.execution.reference_platforms import opened_reference
 from hlo_run.hlo.feeds import Feeds
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from hlo_run.backends import Backend
     from hlo_run.backends.profile import Profile
     from hlo_run.execution.sharing import Joined
+    from hlo_run.kernel_checks.checks import KernelChecks
 
 _GRACE_SECONDS = 2.0
 
@@ -82,9 +86,11 @@ def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: 
                 compile_or_load(ctx, working)
         raise
     executable = task.executable
+    optimised: HloModule | None = None
     if executable is None:
         with compiling(task, module, backend.target) as (ctx, working):
             executable = compile_or_load(ctx, working) if watch is None else _float_checks().compile_watched(watch, ctx, working)
+            optimised = None if executable.module_text else working  # an executable from the cache has the text
             if execution.snapshots is not None:
                 execution.snapshots.optimized = working
     elif watch is not None:
@@ -95,7 +101,9 @@ def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: 
     result.device = backend.description
     shared = backend if joined is None else joined.share(backend, module, executable, task.file)
     if shared is not None:
-        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference)
+        meter = KernelMeter.of(options, executable, optimised, arguments.grid.size) if joined is None else None
+        checked = None if joined is not None else partial(checks_of_run, options, shared, executable, optimised)
+        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference, checked, meter)
 
 
 def _interpret(task: Task, module: HloModule, execution: Execution, grid: DeviceGrid, reference: str) -> None:
@@ -127,8 +135,10 @@ def _run_compiled(
     backend: Backend,
     executable: Executable,
     reference: str,
+    checked: Callable[[], KernelChecks | None] | None,
+    meter: KernelMeter | None,
 ) -> None:
-    """Run an executable and compare its results with the reference."""
+    """Run an executable and compare its results with the reference, and those of its kernels."""
     options = task.options
     try:
 
@@ -144,6 +154,8 @@ def _run_compiled(
             limited_run,
             lambda: backend.outfeed,
             lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
+            checked,
+            meter,
         )
         with opened_reference(options, module, backend.name, reference, grid, choose_target(options)) as reference_run:
             _note_equal_kernels(task, reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from hlo_run.analysis.loop_counter import find_trip_count
+from hlo_run.containment.board import at_place, limited
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Place
 from hlo_run.execution.device_sets import read_sets, with_tiles_of_devices
+from hlo_run.execution.fitted_arguments import Evaluated, Fitter
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -19,6 +22,8 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.options import Options
+from hlo_run.platforms import INTERPRETER, reference_platform
+from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds
 from hlo_run.reference.arguments.modes import (
@@ -55,6 +60,11 @@ _INSTRUCTION_ELEMENTS = 512
 MODULE_SEED = 42
 
 
+def module_seed(options: Options, iteration: int) -> int:
+    """Return the seed of the module's own random numbers in an iteration."""
+    return iteration if options.different_random_seeds else MODULE_SEED
+
+
 def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
     """Return the file of one run: `path` for the only run, else `path` with the run's numbers before the extension.
 
@@ -79,6 +89,11 @@ class Arguments:
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)
+        self.chosen: Choices | None = None
+        """What was chosen for random arguments; None if they are not random, or as XLA's tools choose them."""
+        self._fitter: Fitter | None = None
+        self.evaluated: Evaluated | None = None
+        """What the reference computed for the last arguments, if that was needed to choose them."""
         self._read_ahead: list[Literal] | None = None
         self._literals: list[list[Literal]] | None = None
         self.titles = self.grid.argument_titles(module)
@@ -125,6 +140,7 @@ class Arguments:
     def next(self, iteration: int) -> tuple[list[Literal], str]:
         """Return the arguments of an iteration (the first is 1), and the text that names their source (`seed 1`, a file)."""
         options = self._options
+        self.evaluated = None
         if options.inputs:
             read_ahead, self._read_ahead = self._read_ahead, None
             values = read_ahead if read_ahead is not None else self._from_file(iteration)
@@ -134,11 +150,11 @@ class Arguments:
         elif self._given:
             values, source = self._given * self.grid.size, self._given_from
         else:
-            values, source = self._made()
+            values, source = self._made(iteration)
         self.save(iteration, values)
         return values, source
 
-    def _made(self) -> tuple[list[Literal], str]:
+    def _made(self, iteration: int) -> tuple[list[Literal], str]:
         """Return arguments as `--hlo_argument_mode` says, and their source."""
         options, mode, grid = self._options, self._options.hlo_argument_mode, self.grid
         if mode == DEVICE_ID:
@@ -149,11 +165,9 @@ class Arguments:
             return made, f"seed {options.seed}, normal distribution"
         zero = mode in (ZEROS, UNINITIALIZED) or not options.random_init_input_literals
         ends = LOW * options.input_scale, HIGH * options.input_scale
-        draw = Draw(floats=None if options.use_large_float_range else ends)
-        if mode == SHARED:
-            values = make_fake_arguments(self._module, self._engine, zero=zero, draw=draw) * grid.size
-        else:
-            values = self._random(self._engine, draw, zero)
+        draw = Draw(floats=None if options.use_large_float_range else ends, xla=options.xla_arguments)
+        plain = zero or options.xla_arguments
+        values = self._random(self._engine, draw, zero, None) if plain else self._useful(draw, iteration)
         source = "zeros" if zero else f"seed {options.seed}"
         return values, source + (f", input_scale {options.input_scale:g}" if options.input_scale != 1 else "")
 
@@ -171,7 +185,11 @@ class Arguments:
         draws = map(_without_ties, OTHER_DRAWS) if _order_matters(self._module) else OTHER_DRAWS
         for number, draw in enumerate(draws):
             engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
-            yield self._random(engine, draw, False), f"seed {options.seed}, {draw}"
+            source = f"seed {options.seed}, {draw}"
+            if self.chosen is None:
+                yield self._random(engine, replace(draw, xla=True), False, None), source
+            else:
+                yield self._fitted_random(engine, draw, iteration, self.chosen.copy())[0], source
 
     def may_miss_parts(self) -> bool:
         """True if the arguments may decide which parts of kernels count, and other arguments cost little: the module is small."""
@@ -187,16 +205,61 @@ class Arguments:
         if not any(instruction.opcode in _INDEXED for instruction in module.instructions):
             return False
         return any(
-            leaf.is_array and leaf.dtype.is_integer and leaf.dtype.bits >= 32 and constraints_of(parameter, path) == Constraints()
+            leaf.is_array
+            and leaf.dtype.is_integer
+            and leaf.dtype.bits >= 32
+            and constraints_of(parameter, path) == Constraints()
+            and (self.chosen is None or self.chosen.of(parameter.parameter_number, path).meaning is None)
             for parameter in module.entry.parameters
             for path, leaf in parameter.shape.leaves()
         )
 
+    def _useful(self, draw: Draw, iteration: int) -> list[Literal]:
+        """Return random arguments with ranges in which the module's values tell most; one set follows the other."""
+        if self.chosen is None:
+            self.chosen = Choices(self._module)
+        values, self._engine = self._fitted_random(self._engine, draw, iteration, self.chosen)
+        return values
+
+    def _fitted_random(
+        self, before: RandomEngine, draw: Draw, iteration: int, choices: Choices
+    ) -> tuple[list[Literal], RandomEngine]:
+        """Return arguments from an engine with the ranges that `choices` then has, and the engine after them."""
+        after = before
+
+        def make() -> list[Literal]:
+            nonlocal after
+            after = copy.deepcopy(before)
+            return self._random(after, draw, False, choices)
+
+        self.evaluated = None
+        if not self._may_evaluate() or draw.floats is None:
+            return make(), after
+        if self._fitter is None:
+            self._fitter = Fitter(self._module, self.grid)
+        at_place(f"the run on {INTERPRETER} that chooses the arguments")
+        with limited(self._options.timeout):
+            feeds = infeeds(self._options, self._module, self._place, iteration)
+            values, self.evaluated = self._fitter.fitted(make, choices, module_seed(self._options, iteration), feeds)
+        return values, after
+
+    def _may_evaluate(self) -> bool:
+        """True if the reference evaluates the module anyway, or does so at little cost."""
+        options = self._options
+        if options.expected_output or not options.reference_platform or options.input_scale != 1:
+            return False
+        return reference_platform(options) == INTERPRETER or evaluated_elements(self._module) <= _SMALL_ELEMENTS
+
     def _has_numbers(self) -> bool:
         return any(leaf.is_array and leaf.dtype.kind != "pred" for shape in self.shapes for _, leaf in shape.leaves())
 
-    def _random(self, engine: RandomEngine, draw: Draw, zero: bool) -> list[Literal]:
-        return self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, engine, zero=zero, draw=draw))
+    def _random(self, engine: RandomEngine, draw: Draw, zero: bool, choices: Choices | None) -> list[Literal]:
+        def make() -> list[Literal]:
+            return make_fake_arguments(self._module, engine, zero=zero, draw=draw, choices=choices)
+
+        if self._options.hlo_argument_mode == SHARED:
+            return make() * self.grid.size
+        return self.grid.make_arguments(self._module, make)
 
     def save(self, iteration: int, values: list[Literal]) -> None:
         """Write the file of `--save_inputs`, if it is given."""

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, zip_longest
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted, limited
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
-from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
+from hlo_run.execution.arguments import Arguments, existing_path, infeeds, module_seed, run_path
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.execution.literals_file import Recorder
@@ -24,6 +24,8 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.outcomes import first_difference, raise_first
+from hlo_run.kernel_checks.outcomes import summary as kernel_summary
 from hlo_run.options import Options
 from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
 from hlo_run.platforms import CUDA, INTERPRETER
@@ -36,18 +38,25 @@ from hlo_run.reference.literal_files import check_readable, read_values, write_v
 from hlo_run.reference.numerics.precision import round_value
 
 if TYPE_CHECKING:
+    from hlo_run.execution.kernel_meter import KernelMeter
     from hlo_run.execution.snapshots import Snapshots
+    from hlo_run.kernel_checks.checks import KernelChecks
+    from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 
 # A later try is left out if the reference needs longer for its loops.
 _LOOP_SECONDS = 2.0
 _MOST_NAMED = 4
+_OTHER_ARGUMENTS = "--inputs, --input_scale or --use_large_float_range give other arguments"
+_T = TypeVar("_T")
 
 
 class Runner(Struct, frozen=True):
     """A platform as the iterations use it: its name and the description of its device.
 
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
-    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it.
+    device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it. `checked` lets the next run
+    judge every kernel alone; None if it cannot or shall not. `meter` measures which kernels a comparison sees; None if the
+    platform has none, or more than one device.
     """
 
     platform: str
@@ -55,6 +64,8 @@ class Runner(Struct, frozen=True):
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
     seconds: Callable[[], float] = float
+    checked: Callable[[], KernelChecks | None] | None = None
+    meter: KernelMeter | None = None
 
 
 # Maps (arguments, the module's seed, values for infeeds) to the expected result.
@@ -144,21 +155,27 @@ class Execution:
 
     def _run_once(self, runner: Runner, reference: str, iteration: int) -> None:
         options, console = self._options, self._console
-        seed = iteration if options.different_random_seeds else MODULE_SEED
+        seed = module_seed(options, iteration)
         arguments, source = self._arguments.next(iteration)
-        done = IterationResult(iteration, source)
+        chosen = self._arguments.chosen
+        done = IterationResult(iteration, source, chosen=chosen.lines() if chosen is not None else [])
         self._result.iterations.append(done)
         if options.print_literals:
             for title, argument, shape in zip(self._arguments.titles, arguments, self._arguments.shapes, strict=True):
                 console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
         if options.log_output:
             log_arguments(console, self._arguments.grid, arguments, self._arguments.shapes)
+        if chosen is not None and done.chosen:
+            console.err(f"arguments: {chosen}")
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
         self._recorder.begin(zip(arguments, self._arguments.shapes, strict=True))
         at_place(f"the run on {runner.platform}")
-        actual = self._repeated(runner, arguments, seed, feeds)
+        is_checked = bool(reference) and iteration == 1 and options.output_mode != NOT_RETURNED
+        checks = runner.checked() if is_checked and runner.checked is not None else None
+        actual = self._repeated(runner, arguments, seed, feeds, checks)
+        done.kernels = list(checks.outcomes.values()) if checks is not None else []
         if options.output_mode == NOT_RETURNED:
             console.err("The result stays on the device and is not compared")
             return
@@ -184,12 +201,43 @@ class Execution:
         sights = done.comparison.sights()
         console.verdict(f"\n** Results on {runner.platform} and {reference} are close enough. **", good=True)
         console.err(done.comparison.summary())
-        console.err(str(total(sights)))
+        if runner.meter is not None and done.number == 1:
+            done.kernels_seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise)
+        if done.kernels_seen is None or any(map(is_poor, sights)):
+            console.err(str(total(sights)))
+        if done.kernels:
+            console.err(kernel_summary(done.kernels))
+            raise_first(done.kernels)
         # The checks of every access are slow, and look at all that runs.
         is_whole = runner.platform == INTERPRETER or options.host_check or done.number > 1
         all_draws = not is_whole and self._arguments.may_miss_parts()
         if all_draws or any(map(is_poor, sights)) or self._arguments.may_miss_indexed():
             self._try_others(runner, reference, done, seed, sights, all_draws)
+        self._show_kernels(done.kernels_seen)
+
+    def _show_kernels(self, kernels: KernelSights | None) -> None:
+        """Say which kernels the comparison sees; raises Vacuous if it is none and `--fail_on_vacuous` is given."""
+        if kernels is None:
+            return
+        if kernels.is_blind and self._options.fail_on_vacuous:
+            raise Vacuous(str(kernels), hint=_OTHER_ARGUMENTS)
+        self._console.err(str(kernels) if kernels.is_whole else f"warning: {kernels}")
+
+    def _kernels_seen(
+        self,
+        meter: KernelMeter,
+        arguments: Sequence[Literal],
+        seed: int,
+        feeds: Feeds,
+        precise: PreciseSource,
+        known: KernelSights | None = None,
+    ) -> KernelSights | None:
+        """Return which kernels a comparison with these arguments sees, or `known` does; None if that cannot be measured."""
+
+        sample = _once(partial(self._in_float64, arguments, seed, feeds, 0))
+        samples = None if has_fixed_bounds(self._options) else RoundingSamples(precise, sample)
+        with busy("measuring which kernels the comparison sees"):
+            return meter.sights(arguments, seed, feeds, self._result_shape, self._spec, samples, known)
 
     def _try_others(
         self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight], all_draws: bool
@@ -217,14 +265,17 @@ class Execution:
                 self._save_outputs(done.number, actual)
                 self._report(done, precise, runner.platform, reference)
             found = comparison.sights()
+            if done.kernels_seen is not None and not done.kernels_seen.is_whole and runner.meter is not None:
+                seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise, done.kernels_seen)
+                done.kernels_seen = seen or done.kernels_seen
             done.later_tries.append(LaterTry(source, total(found)))
             if not all_draws or any(map(is_poor, best)):
                 self._console.err(f"{source}: agree, {total(found)}")
             if text := comparison.rounding():
                 self._console.err(f"{source}: {text}")
             # A branch may send to an outfeed with these arguments alone; the first arrays are the same.
-            seen = zip_longest(best, found[: len(best)])
-            best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in seen]
+            pairs = zip_longest(best, found[: len(best)])
+            best = [old if new is None or new.seen * old.elements <= old.seen * new.elements else new for old, new in pairs]
             if not all_draws and not any(map(is_poor, best)):
                 break
         if all_draws and done.later_tries:
@@ -234,6 +285,9 @@ class Execution:
     def _ends(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> bool:
         """False if a loop of the module runs for long with these arguments, which the user did not ask for."""
         if not any(i.opcode == "while" for i in self._module.instructions):
+            return True
+        known = self._arguments.evaluated
+        if known is not None and known.arguments is arguments:
             return True
         try:
             limit = self._options.timeout
@@ -255,14 +309,16 @@ class Execution:
         what = "the result" if len(best) == 1 else f"{len(blind)} of {len(best)} arrays, {names}"
         text = f"the comparison is blind to {what}: every element is zero, too small, NaN or infinite"
         if self._options.fail_on_vacuous and total(best).seen == 0:
-            raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
+            raise Vacuous(text, hint=_OTHER_ARGUMENTS)
         self._console.err(f"warning: {text}")
 
-    def _repeated(self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
+    def _repeated(
+        self, runner: Runner, arguments: Sequence[Literal], seed: int, feeds: Feeds, checks: KernelChecks | None
+    ) -> Literal:
         """Run `--num_repeats` times, each time from the first value for infeeds, and return the last result."""
         repeat = 0
         while True:
-            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
+            actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds), checks if repeat == 0 else None)
             if self._options.profile_execution:
                 duration = round(runner.seconds() * 1e9)
                 self._result.times_ns.append(duration)
@@ -311,6 +367,10 @@ class Execution:
             return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
         at_place(f"the run on {reference}")
+        known = self._arguments.evaluated
+        if known is not None and self._reference_run is None and options.reference_precision == "native":
+            self._console.err(f"... ran in {known.seconds:.3f}s.")
+            return self._reference_value(arguments, seed, feeds)
         return self._timed(lambda: self._reference_value(arguments, seed, feeds))
 
     def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
@@ -327,6 +387,10 @@ class Execution:
     def _run_reference(
         self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds, roundings: int | None = None
     ) -> Literal:
+        known = self._arguments.evaluated
+        if known is not None and known.arguments is arguments and known.seed == seed and precision == "native":
+            self._reference.outfeed = known.outfeed
+            return _with_outfeed(self._returned(known.result), self._result_shape, known.outfeed)[0]
         with limited(self._options.timeout):
             result = self._returned(self._reference.run_module(self._module, arguments, seed, precision, feeds, roundings))
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
@@ -357,6 +421,8 @@ class Execution:
         self._console.verdict(f"\n** Results on {platform} and {reference} differ: {counts} **", good=False, is_result=True)
         self._console.mismatch(done.findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
+        if done.kernels:
+            notes += [kernel_summary(done.kernels), *first_difference(done.kernels)]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and rounds_on_the_way(self._module):
             notes.append(
                 "the compiler may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps them all"
@@ -384,18 +450,20 @@ class Execution:
             },
         )
 
-    def _timed(self, work: Callable[[], Literal]) -> Literal:
+    def _timed(self, work: Callable[[], Literal], checks: KernelChecks | None = None) -> Literal:
+        """Do some work and print its time, without that of the checks in it."""
         begin = time.perf_counter()
         result = work()
-        self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
+        seconds = time.perf_counter() - begin - (checks.seconds if checks is not None else 0.0)
+        self._console.err(f"... ran in {seconds:.3f}s.")
         return result
 
 
-def _once(make: PreciseSource) -> PreciseSource:
+def _once(make: Callable[[], _T]) -> Callable[[], _T]:
     """Return a function that calls `make` at its first call, and returns the same value at every one."""
-    made: list[Literal | None] = []
+    made: list[_T] = []
 
-    def get() -> Literal | None:
+    def get() -> _T:
         if not made:
             made.append(make())
         return made[0]

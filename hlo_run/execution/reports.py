@@ -14,8 +14,10 @@ from typing import Any
 from hlo_run.errors import GoldenDifference, HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.execution.signatures import bucket_table, buckets, golden_signature
+from hlo_run.kernel_checks.outcomes import sentence
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record, sight_record
+from hlo_run.reference.sensitivity.kernel_sight import kernels_record
 from hlo_run.triage.diff.texts import TextDiff, text_of
 
 SCHEMA_VERSION = 1
@@ -100,8 +102,11 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
     return {
         "number": iteration.number,
         "arguments": iteration.arguments,
+        "chosen": iteration.chosen,
         "comparison": comparison_record(compared, iteration.findings) if compared is not None else None,
+        "kernels": [outcome.record() for outcome in iteration.kernels],
         "later_tries": [{"arguments": later.arguments, "seen": sight_record(later.seen)} for later in iteration.later_tries],
+        "kernels_seen": kernels_record(iteration.kernels_seen) if iteration.kernels_seen is not None else None,
     }
 
 
@@ -157,7 +162,8 @@ def _case(result: FileResult) -> ET.Element:
     if tag is not None and result.error is not None:
         entry = ET.SubElement(case, tag, {"message": _xml(result.error.message), "type": type(result.error).__name__})
         texts = [report(iteration.findings) for iteration in result.iterations if iteration.findings is not None]
-        entry.text = _xml("\n\n".join([result.error.render(), *texts]))
+        wrong = [sentence(outcome) for iteration in result.iterations for outcome in iteration.kernels if outcome.differs]
+        entry.text = _xml("\n\n".join([result.error.render(), *texts, *wrong]))
     lines = [f"iteration {i.number}: {i.comparison.summary()}" for i in result.iterations if i.comparison is not None]
     if lines:
         ET.SubElement(case, "system-out").text = _xml("\n".join(lines))

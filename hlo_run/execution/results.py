@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends.profile import Profile
     from hlo_run.execution.signatures import Signature
+    from hlo_run.kernel_checks.outcomes import Outcome
     from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
+    from hlo_run.reference.sensitivity.kernel_sight import KernelSights
     from hlo_run.triage.diff.texts import TextDiff
 
 
@@ -29,14 +31,20 @@ class LaterTry(Struct, frozen=True):
 class IterationResult(Struct):
     """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared.
 
-    `later_tries` are the runs with other arguments that agreed. If one of them differs, `arguments` and `comparison` are its.
+    `chosen` has a line per choice of ranges for the random arguments: the names of arrays and the range. `kernels` are the
+    verdicts on each kernel alone. `later_tries` are the runs with other arguments that agreed. If one of them differs,
+    `arguments` and `comparison` are its. `kernels_seen` says which kernels the comparison sees with any of the arguments; None
+    if that was not measured.
     """
 
     number: int
     arguments: str
     comparison: Comparison | None = None
     findings: Findings | None = None
+    kernels: list[Outcome] = field(default_factory=list["Outcome"])
+    chosen: list[str] = field(default_factory=list[str])
     later_tries: list[LaterTry] = field(default_factory=list[LaterTry])
+    kernels_seen: KernelSights | None = None
 
 
 class FileResult(Struct):

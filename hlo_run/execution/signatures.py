@@ -17,12 +17,14 @@ from hlo_run.errors import (
     GoldenDifference,
     HloRunError,
     InternalError,
+    KernelMismatch,
     Mismatch,
     ParseError,
     Unsupported,
     UsageError,
 )
 from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.leaf_comparison import how_it_differs
 
 _PACKAGE = __name__.partition(".")[0]
 _ROW = re.compile(r" in row '([^']*)'(?:, kernel '[^']*')?: ")
@@ -125,6 +127,8 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
     match error:
         case GoldenDifference():
             return golden_signature(error.what)
+        case KernelMismatch():
+            return Signature("compare", "mismatch", f"kernel differs alone: {error.how}", kernel=error.kernel)
         case Mismatch():
             return _of_mismatch(error, comparison)
         case ParseError():
@@ -172,8 +176,7 @@ def _of_mismatch(error: Mismatch, comparison: Comparison | None) -> Signature:
     if wrong is None:
         return Signature("compare", "mismatch", fold(error.message))
     output = "{" + ",".join(map(str, wrong.path)) + "}"
-    how = "shape" if wrong.problem else "NaN" if wrong.nan_mismatches else "wrong values"
-    return Signature("compare", "mismatch", how, output=output)
+    return Signature("compare", "mismatch", how_it_differs(wrong), output=output)
 
 
 def _of_internal(error: InternalError, stage: str) -> Signature:

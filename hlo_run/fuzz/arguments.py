@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.execution.arguments import MODULE_SEED
+from hlo_run.execution.fitted_arguments import Fitter
 from hlo_run.fuzz.families.effects import FED
 from hlo_run.fuzz.generate import RandomModule
 from hlo_run.fuzz.program.values import TYPES, Range, Value
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.evaluate.devices import DeviceGrid
 
 Array = NDArray[Any]
 
@@ -26,8 +30,16 @@ DRAWS = (
 
 
 def draw_arguments(module: HloModule, seed: int, draw: int) -> list[Any]:
-    """Return one argument per parameter of any module, drawn as `DRAWS[draw]` says. Raises Unsupported, DeviceError."""
-    return list(make_fake_arguments(module, seed, draw=DRAWS[draw]))
+    """Return one argument per parameter of any module, drawn as `DRAWS[draw]` says, in ranges that the module can use.
+
+    Raises Unsupported, DeviceError.
+    """
+    choices = Choices(module)
+
+    def make() -> list[Any]:
+        return list(make_fake_arguments(module, seed, draw=DRAWS[draw], choices=choices))
+
+    return Fitter(module, DeviceGrid()).fitted(make, choices, MODULE_SEED, feeds_of(seed))[0]
 
 
 def make_arguments(random_module: RandomModule) -> list[Any]:

@@ -25,7 +25,7 @@ NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
     run_reference_hlo_passes output_literals_file num_repeats
     dump_output_literal_to profile_execution append_profile_to_csv_file log_output profile output_mode
-    print_literals host_check fail_on_vacuous check_each_pass num_replicas num_partitions""".split()
+    print_literals host_check fail_on_vacuous check_kernels check_each_pass num_replicas num_partitions""".split()
 )
 _FIRST_TEXT_LEVEL = 3
 FIRST_RETURNED = "return_device_0_outputs"

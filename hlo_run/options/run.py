@@ -283,6 +283,12 @@ class RunOptions:
         acts="page",
     )
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
+    xla_arguments: bool = flag(
+        False,
+        "Draw random arguments exactly as XLA's run_hlo_module does. Without this flag, integers are in the range that makes "
+        "sense for their uses, and floats in one that keeps values finite.",
+        acts="random",
+    )
     input_scale: float = flag(
         1.0,
         "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns later tries off.",
@@ -291,8 +297,16 @@ class RunOptions:
     )
     fail_on_vacuous: bool = flag(
         False,
-        "End with exit code 6 if the comparison sees no element: all are zero, too small, NaN or infinite.",
+        "End with exit code 6 if the comparison sees no kernel, or no element: all are zero, too small, NaN or infinite.",
         acts="comparison",
+    )
+    check_kernels: str = flag(
+        "sample",
+        "Compare the result of each kernel with the reference's on the same operands while the first iteration runs. sample: "
+        "equal kernels once, some iterations of loops, no very large ones. all: every kernel each time that it runs.",
+        "off|sample|all",
+        ("off", "sample", "all"),
+        acts="comparison device",
     )
     use_large_float_range: bool = flag(
         False, "Draw random floats log-uniformly over the whole range of exponents.", acts="random"

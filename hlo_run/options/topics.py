@@ -62,9 +62,9 @@ TOPICS = {
             "hlo-run --reference_platform=Host FILE": "compare with our own kernels on the CPU",
         },
         tuple(
-            """seed iterations inputs infeed input_literals_file hlo_argument_mode input_scale use_large_float_range
+            """seed iterations inputs infeed input_literals_file hlo_argument_mode input_scale use_large_float_range xla_arguments
             force_fake_data save_inputs save_outputs expected_output reference_platform reference_precision abs_error_bound
-            rel_error_bound fixed_bounds relaxed_nans print_literals fail_on_vacuous""".split()
+            rel_error_bound fixed_bounds relaxed_nans print_literals fail_on_vacuous check_kernels""".split()
         ),
         "report.md",
     ),

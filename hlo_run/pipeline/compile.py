@@ -42,7 +42,7 @@ from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, UP_TO_LAYOUTS
-from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
+from hlo_run.runtime.buffers import BufferAssignment, assign_buffers, computed_values
 from hlo_run.runtime.command_buffers import command_buffer_conversion
 from hlo_run.runtime.kernel_requests import KernelRequest
 from hlo_run.runtime.memory_spaces import assign_collective_space
@@ -137,6 +137,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),
         divided=module.divided,
+        values=computed_values(module, buffers, plan.thunks),
     )
     for observer in ctx.observers:
         for title in CONSTANTS:

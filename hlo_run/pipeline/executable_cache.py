@@ -43,7 +43,8 @@ def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
             return replace(load(data, key), machine_code=None)
     executable = _compile(ctx, module)
     try:
-        data = save(executable)
+        # A later run checks the kernels against the module, which it does not optimise.
+        data = save(replace(executable, module_text=module_to_string(module, FULL)))
     except Unsupported:
         return executable
     if len(data) <= MOST_BYTES:

@@ -13,6 +13,7 @@ from hlo_run.artifact.thunks import every_thunk
 from hlo_run.errors import GoldenDifference
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.values.braces import braces
+from hlo_run.kernel_checks.outcomes import rows_of, summary
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.line_diff import ChangeInContext
 from hlo_run.pipeline.observers.record import CompilationRecord, GraphRecord, KernelRecord, PassRun
@@ -93,7 +94,9 @@ def _iteration(iteration: IterationResult) -> str:
     if compared is None:
         return title + "<p>Not compared.</p>\n"
     sights = compared.sights()
-    lines = [compared.summary(), str(total(sights))]
+    lines = [compared.summary(), *map(str, filter(None, (iteration.kernels_seen,))), str(total(sights))]
+    lines += [f"chosen: {line}" for line in iteration.chosen]
+    lines += [summary(iteration.kernels)] if iteration.kernels else []
     lines += [f"{later.arguments}: agree, {later.seen}" for later in iteration.later_tries]
     rows = [
         (
@@ -108,7 +111,30 @@ def _iteration(iteration: IterationResult) -> str:
         for leaf, seen in zip(compared.leaves, sights, strict=True)
     ]
     head = ("array", "shape", "verdict", "elements", "differ", "seen", "worst abs", "worst rel", "worst ulp")
-    return title + "".join(f"<p>{text(line)}</p>\n" for line in lines) + f'<div class="scroll">{table(head, rows)}</div>\n'
+    return (
+        title
+        + "".join(f"<p>{text(line)}</p>\n" for line in lines)
+        + f'<div class="scroll">{table(head, rows)}</div>\n'
+        + _alone(iteration)
+        + _unseen(iteration)
+    )
+
+
+def _alone(iteration: IterationResult) -> str:
+    """Return the table of the kernels that were judged alone."""
+    if not iteration.kernels:
+        return ""
+    head, rows = rows_of(iteration.kernels)
+    return f'<h3>Kernels alone</h3>\n<div class="scroll">{table(head, rows)}</div>\n'
+
+
+def _unseen(iteration: IterationResult) -> str:
+    """Return the table of the kernels that the comparison does not see, or of which that was not measured."""
+    unseen = [k for k in iteration.kernels_seen.kernels if not k.seen] if iteration.kernels_seen is not None else []
+    rows = [(k.name, "not seen" if k.seen is False else "not measured", k.reason) for k in unseen]
+    return (
+        f'<h3>Kernels not seen</h3>\n<div class="scroll">{table(("kernel", "a fault", "because"), rows)}</div>\n' if rows else ""
+    )
 
 
 def _worst(leaf: LeafComparison) -> list[object]:

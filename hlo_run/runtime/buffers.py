@@ -7,6 +7,8 @@ one buffer per leaf.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -14,8 +16,19 @@ from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.buffers.live_range import LiveRanges, flatten_schedule, live_ranges
-from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.artifact import (
+    ArraySpec,
+    ArrayTree,
+    BufferAllocation,
+    BufferSlice,
+    ConstantData,
+    NamedValue,
+    Thunk,
+    every_thunk,
+)
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.runtime.buffer_assigner import Blocks, plan_allocations
@@ -117,3 +130,19 @@ def _constant(value: HloValue) -> ConstantData | None:
         return None
     items = np.ascontiguousarray(literal, dtype=shape.dtype.numpy).tobytes()
     return ConstantData(shape.element_type, shape.dims, shape.minor_to_major, items)
+
+
+def computed_values(module: HloModule, buffers: BufferAssignment, thunks: Sequence[Thunk]) -> tuple[NamedValue, ...]:
+    """Return the arrays of all instructions that thunks compute, and of their operands."""
+    names = {thunk.name for thunk in every_thunk(thunks)}
+    found: dict[HloInstruction, None] = {}
+    for computation in executed_computations(module):
+        for instruction in computation.instructions:
+            if instruction.opcode not in CONTROL_FLOW and (not names.isdisjoint((instruction.name, _root_name(instruction)))):
+                found.update(dict.fromkeys((*instruction.operands, instruction)))
+    return tuple(NamedValue(instruction.name, buffers.array_tree(instruction)) for instruction in found)
+
+
+def _root_name(fusion: HloInstruction) -> str:
+    """Return the name of the root of a fusion, which the thunks of a fused sort have; of other instructions nothing."""
+    return fusion.fused_computation.root.name if fusion.opcode == "fusion" else ""

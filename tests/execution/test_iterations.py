@@ -19,6 +19,7 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.reference.evaluate.observed import Observer
 
 MODULE = """HloModule pair
 ENTRY e {
@@ -224,8 +225,9 @@ def _broken(
     precision: str = "native",
     feeds: Feeds = NO_FEEDS,
     roundings: int | None = None,
+    observe: Observer | None = None,
 ) -> Literal:
-    del roundings
+    del roundings, observe
     value: Any = evaluate(module, arguments, precision, seed, feeds)
     return (value[0] + np.float32(0.5), value[1]) if precision == "f64" else value
 
@@ -358,6 +360,7 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
         precision: str = "native",
         feeds: Feeds = NO_FEEDS,
         roundings: int | None = None,
+        _observe: Observer | None = None,
     ) -> Literal:
         asked.append(precision if roundings is None else "rounded")
         return _broken(self, module, arguments, seed, precision, feeds)

@@ -39,7 +39,7 @@ def test_other_arguments_are_tried_if_all_is_zero(write: Path, capsys: pytest.Ca
 
 def test_nans_make_another_try(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write.write_text(LOGARITHM)
-    assert run(["--platform=Host", str(write)]) == 0
+    assert run(["--platform=Host", "--xla_arguments", str(write)]) == 0
     assert "floats in [0.5, 2), integers in [0, 3]: agree, the comparison sees all 40 elements" in capsys.readouterr().err
 
 
@@ -99,7 +99,7 @@ ENTRY e {
   u = f32[4] parameter(2)
   one = s32[] constant(1)
   ones = s32[4,1] broadcast(one), dimensions={}
-  j = s32[4,1] add(i, ones)
+  j = s32[4,1] xor(i, ones)
   ROOT r = f32[16] scatter(x, j, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
     index_vector_dim=1, to_apply=add
 }
@@ -141,7 +141,8 @@ def _runs_of_the_reference(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
     runs: list[int] = []
 
     def counted(self: InterpreterBackend, *arguments: object, **names: object) -> object:
-        runs.append(1)
+        if arguments[3:4] != ("f64",):
+            runs.append(1)
         return original(self, *arguments, **names)  # pyright: ignore[reportArgumentType] - passed on
 
     monkeypatch.setattr(InterpreterBackend, "run_module", counted)

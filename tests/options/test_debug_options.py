@@ -40,7 +40,7 @@ def test_every_default_is_a_value_of_its_type() -> None:
 
 
 def test_flags_that_act_are_options_with_xlas_type_and_default() -> None:
-    own = {name for name in FIELDS if name.startswith("xla_")} - {"xla_diff"}
+    own = {name for name in FIELDS if name.startswith("xla_")} - {"xla_diff", "xla_arguments"}
     assert own == {option.name for option in debug_options().values() if option.verdict == "acts"}
     for name in sorted(own - _OTHER_DEFAULT):
         option, field = debug_options()[name], FIELDS[name]

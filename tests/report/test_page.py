@@ -38,6 +38,8 @@ def test_the_page_of_a_run_holds_every_part(text: str) -> None:
     page = Page(text)
     assert list(page.parts) == ["verdict", "passes", "graphs", "kernels", "memory", "profile"]
     verdict = page.parts["verdict"]
+    assert "kernels agree alone" in verdict
+    assert "worst abs alone" in verdict
     for words in (
         "agree",
         "hlo-run --platform=Host --profile=-",

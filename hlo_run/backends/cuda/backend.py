@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.cuda.graphs import Graphs
@@ -18,6 +20,7 @@ from hlo_run.backends.cuda.timing import DeviceTimer, KernelTime, kernel_thunks,
 from hlo_run.backends.exchange.patience import DEFAULT_SECONDS
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feed, Feeds
@@ -58,6 +61,7 @@ class CudaBackend:
         graphs = Graphs(int(stream.handle))
         self._state = DeviceState(self._driver, stream, memory, libraries, graphs, self._function)
         self._executable: Executable | None = None
+        self._watch: RunWatch | None = None
 
     def close(self) -> None:
         """Free the device's memory and close the libraries; the object must not be used afterwards."""
@@ -96,7 +100,8 @@ class CudaBackend:
             state.memory.hold(executable)
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 state.memory.write(place, data)
-            run = CudaRun(state, executable, seed, self._observer, feed, shared)
+            watch, self._watch = self._watch, None
+            run = CudaRun(state, executable, seed, self._observer, feed, shared, watch)
             run.run()
             self.outfeed = [run.outfeed]
             self._wait(executable.name)
@@ -109,6 +114,27 @@ class CudaBackend:
         except BaseException:
             self._forget()
             raise
+
+    def watch_next_run(self, watch: RunWatch) -> None:
+        """Call `watch` around the thunks in the next run, which then runs them one by one."""
+        self._watch = watch
+
+    def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
+        memory = DeviceMemory(self._driver, self._state.stream, self._device.name)
+        libraries = Libraries(memory, int(self._state.stream.handle), self._device.compute_capability)
+        state = replace(self._state, memory=memory, libraries=libraries)
+        try:
+            memory.hold(executable)
+            for place, data in parameter_bytes(executable, arguments):
+                memory.write(place, data)
+            CudaRun(state, executable, seed).run()
+            return result_literal(executable, memory.read)
+        except self._driver.Error as error:
+            raise DeviceError(f"{executable.name} failed on {self._device.name}: {error}") from error
+        finally:
+            libraries.close()
+            memory.release()
 
     @property
     def driver(self) -> Any:

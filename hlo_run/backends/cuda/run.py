@@ -55,6 +55,7 @@ from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import ThunkObserver
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.thunk_values import RngStates, copied_places, counted, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
@@ -82,8 +83,9 @@ class CudaRun:
         observer: ThunkObserver | None = None,
         feed: Feed | None = None,
         shared: SharedDevice | None = None,
+        watch: RunWatch | None = None,
     ) -> None:
-        self._shared = shared
+        self._shared, self._watch = shared, watch
         self._state, self._executable, self._seed = state, executable, seed
         self._driver, self._memory, self._observer = state.driver, state.memory, observer
         self._feed = feed or NO_FEEDS(0)
@@ -100,8 +102,14 @@ class CudaRun:
 
     def _sequence(self, thunks: Sequence[Thunk]) -> None:
         for thunk in thunks:
+            if self._watch is not None:
+                self._memory.settle()
+                self._watch.before(thunk, self._read, self._iterations)
             begin = time.perf_counter()
             self._thunk(thunk)
+            if self._watch is not None:
+                self._memory.settle()
+                self._watch.after(thunk, self._read)
             if self._observer is not None:
                 self._memory.settle()
                 self._observer.add(thunk, begin, self._read)
@@ -161,16 +169,16 @@ class CudaRun:
     def _start(self, thunk: AsyncStartThunk) -> bool:
         """Begin asynchronous collectives beside the main stream. False: they run on it, in the order of the thunks.
 
-        So do other asynchronous thunks, and all in a run that is observed, which reads results after each thunk.
+        So do other asynchronous thunks, and all in a run that is observed or watched, which reads results after each thunk.
         """
         collectives = [inner for inner in thunk.thunks if isinstance(inner, CollectiveThunk)]
-        if self._shared is None or self._observer is not None or len(collectives) != len(thunk.thunks):
+        if self._shared is None or self._is_observed or len(collectives) != len(thunk.thunks):
             return False
         return self._shared.start(thunk.key, thunk.stream_number, collectives, self._memory)
 
     def _command_buffer(self, thunk: CommandBufferThunk) -> None:
         """Run a command buffer from its graph if it has one. A run that is observed runs each thunk by itself instead."""
-        if self._observer is not None:
+        if self._is_observed:
             self._sequence(thunk.thunks)
             return
         work = partial(self._sequence, thunk.thunks)
@@ -189,15 +197,31 @@ class CudaRun:
                 assert_never(thunk)
 
     def _while(self, thunk: WhileThunk) -> None:
-        for _ in counted(self._iterations, thunk.trip_count, lambda: self._goes_on(thunk)):
-            self._sequence(thunk.body)
+        watch = self._watch
+        try:
+            for _ in counted(self._iterations, thunk.trip_count, lambda: self._goes_on(thunk, watch)):
+                self._choose_watch(thunk, watch)
+                self._sequence(thunk.body)
+        finally:
+            self._watch = watch
 
-    def _goes_on(self, thunk: WhileThunk) -> bool:
+    def _choose_watch(self, thunk: WhileThunk, watch: RunWatch | None) -> None:
+        """Let the iteration that begins be watched, or not."""
+        if watch is not None:
+            number = self._iterations[-1]
+            self._watch = watch if watch.next_watched(thunk, number) == number else None
+
+    def _goes_on(self, thunk: WhileThunk, watch: RunWatch | None) -> bool:
+        self._choose_watch(thunk, watch)
         self._sequence(thunk.condition)
         return bool(self._read(thunk.predicate)[0])
 
     def _conditional(self, thunk: ConditionalThunk) -> None:
         self._sequence(thunk.branches[taken_branch(thunk, self._read(thunk.selector))])
+
+    @property
+    def _is_observed(self) -> bool:
+        return self._observer is not None or self._watch is not None
 
     # ---- memory -------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from hlo_run.backends.host.ptx.parser import parse_module
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.values.dtype import DTYPES
@@ -95,6 +96,7 @@ class HostBackend:
         self._team: list[Prepared] | None = None
         self._patience = Patience(wait_seconds)
         self._runs = 0
+        self._watch: RunWatch | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
         self.outfeed: list[list[Literal]] = []
 
@@ -124,6 +126,7 @@ class HostBackend:
         if prepared is None or prepared.machine.executable is not executable:
             self._take_code(executable)
             prepared = self._prepared = Prepared(self, executable, self._checks, self._observer)
+        prepared.machine.watch, self._watch = self._watch, None
         prepared.machine.world.messages = {}
         self._count_work(executable, 1)
         with calm_blas(), np.errstate(all="ignore"):
@@ -155,6 +158,11 @@ class HostBackend:
             world = World(replicas, partitions, link=link)
             self._team = [Prepared(self, executable, self._checks, self._observer, world, device) for device in devices]
         prepared = self._team
+        for each in prepared:
+            each.machine.watch = None
+        if devices[0] == 0:
+            prepared[0].machine.watch = self._watch
+        self._watch = None
         world = prepared[0].machine.world
         team = Team[Literal](devices, self._patience if self._patience.is_needed else None, has_others=link is not None)
         world.begin(team)
@@ -170,6 +178,15 @@ class HostBackend:
         self.outfeed = [each.machine.outfeed for each in prepared]
         self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
         return results
+
+    def watch_next_run(self, watch: RunWatch) -> None:
+        """Call `watch` around the thunks of device 0 in the next run, which then runs them one by one."""
+        self._watch = watch
+
+    def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
+        with calm_blas(), np.errstate(all="ignore"):
+            return Prepared(self, executable, self._checks).run(arguments, None, seed, NO_FEEDS(0))
 
     def join(self, partners: Partners, devices: int) -> None:
         """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""

@@ -129,7 +129,8 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
     """Run steps in order, and yield their waits. With a deadline or an observer, look at the clock before each step."""
-    if machine.deadline is None and machine.observer is None:
+    watch = machine.watch
+    if machine.deadline is None and machine.observer is None and watch is None:
         for step in steps:
             if isinstance(step, WaitingStep):
                 yield from step.work()
@@ -138,6 +139,8 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
         return
     for step in steps:
         machine.check_time(step.thunk.name)
+        if watch is not None:
+            watch.before(step.thunk, machine.read, machine.iterations)
         begin = time.perf_counter()
         if isinstance(step, WaitingStep):
             yield from step.work()
@@ -145,6 +148,8 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
             step.run()
         if machine.observer is not None:
             machine.observer.add(step.thunk, begin, machine.read)
+        if watch is not None:
+            watch.after(step.kernels[-1].thunk if isinstance(step, SortStep) else step.thunk, machine.read)
 
 
 def work_of(step: Step) -> Callable[[], Generator[Wait] | None]:
@@ -249,7 +254,7 @@ class CommandBufferStep(_Nested):
     def work(self) -> Generator[Wait]:
         """Replay the recorded calls, or run the steps one by one."""
         machine = self._machine
-        if machine.observer is not None or machine.deadline is not None:
+        if machine.observer is not None or machine.deadline is not None or machine.watch is not None:
             yield from run_steps(machine, self.sequences[0])
             return
         if self._calls is None:
@@ -265,6 +270,7 @@ class WhileStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: WhileThunk) -> None:
         super().__init__(machine, thunk, (thunk.predicate,))
+        self.loop = thunk
         self.trip_count = thunk.trip_count
 
     def bind(self) -> None:
@@ -276,8 +282,11 @@ class WhileStep(_Nested):
         machine, (condition, body) = self._machine, self.sequences
         iterations, count = machine.iterations, self.trip_count
         iterations.append(0)
+        watch = machine.watch
         try:
             while count is None or iterations[-1] < count:
+                if watch is not None:
+                    machine.watch = watch if watch.next_watched(self.loop, iterations[-1]) == iterations[-1] else None
                 if count is None:
                     yield from run_steps(machine, condition)
                     if not self._predicate[0]:
@@ -286,6 +295,7 @@ class WhileStep(_Nested):
                 machine.check_time(self.thunk.name)
                 iterations[-1] += 1
         finally:
+            machine.watch = watch
             iterations.pop()
 
 

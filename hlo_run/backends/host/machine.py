@@ -24,6 +24,7 @@ from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.variables import variable_regions
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.profile import ThunkObserver
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.thunk_values import RngStates
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
@@ -113,6 +114,7 @@ class Machine:
         self.executable = executable
         self.checks = checks
         self.observer = observer
+        self.watch: RunWatch | None = None
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
         self.places = [0] * len(executable.allocations)
         """The address of each allocation."""

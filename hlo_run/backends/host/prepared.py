@@ -38,8 +38,7 @@ class Prepared:
         self._touching: dict[int, list[Step]] = {}
         self._launches = [step for step in self._all if isinstance(step, KernelStep)]
         self._is_bound = False
-        self._has_deadline = False
-        self._native_kernels = 0
+        self._state: tuple[bool, bool, int] = (False, False, 0)
         self._recording: Recording | None = None
         self._may_record = not checks and observer is None
 
@@ -74,10 +73,10 @@ class Prepared:
         """Tell the steps and their recording the addresses of the memory. The first call compiles and records."""
         machine = self.machine
         machine.forget_variables()
-        state = (machine.deadline is not None, machine.launcher.native_kernels)
-        is_new = not self._is_bound or (self._has_deadline, self._native_kernels) != state
+        state = (machine.deadline is not None, machine.watch is not None, machine.launcher.native_kernels)
+        is_new = not self._is_bound or self._state != state
         if is_new:
-            self._is_bound, (self._has_deadline, self._native_kernels) = True, state
+            self._is_bound, self._state = True, state
             self._bind_all()
         else:
             waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -44,13 +45,18 @@ from hlo_run.backends.host.jit.workers import (
 )
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, SliceCopyStep, Step
+from hlo_run.backends.run_watch import RunWatch
 from hlo_run.containment.board import KERNELS_FILE, Blame, native
 
 _SCRATCH = range(SHARED, CHOSEN + 1)
+_ENDLESS = 1 << 62
 
 
 class Recording:
-    """A list of instructions with the memory that it needs. The steps are bound; `ready` has the launches in native code."""
+    """A list of instructions with the memory that it needs. The steps are bound; `ready` has the launches in native code.
+
+    If the machine is watched, its steps run one by one outside of loops and in the iterations that the watch chooses.
+    """
 
     def __init__(self, machine: Machine, steps: Iterable[Step], ready: Mapping[Step, ReadyLaunch]) -> None:
         self._machine = machine
@@ -62,6 +68,8 @@ class Recording:
         self._zero = self._list.data([0])
         self._calls: dict[int, tuple[Callable[[], Generator[Wait] | None], Step]] = {}
         self._spreads: list[_Spread] = []
+        self._watch: RunWatch | None = None
+        self._is_watched = machine.watch is not None  # the steps that are written now
         self._play_steps(steps)
         self._list.add(Op.END)
         self._player = Player(self._list, self._memory.fault_place)
@@ -76,6 +84,14 @@ class Recording:
     def work(self) -> Generator[Wait]:
         """Play the list to its end, and yield the waits. Raises the errors of the steps, and DeviceError after a timeout."""
         self._memory.reset()
+        machine = self._machine
+        self._watch, machine.watch = machine.watch, None
+        try:
+            yield from self._play_in_time()
+        finally:
+            machine.watch = self._watch
+
+    def _play_in_time(self) -> Generator[Wait]:
         deadline = self._machine.deadline
         if deadline is None:
             yield from self._play()
@@ -133,7 +149,12 @@ class Recording:
             self._play_step(step)
 
     def _play_step(self, step: Step) -> None:
+        if self._is_watched and _runs_whole(step):
+            self._calls[self._list.add(Op.CALL)] = partial(self._run_watched, [step]), step
+            return
         match step:
+            case WhileStep() if self._is_watched:
+                self._play_watched_loop(step)
             case KernelStep() if step in self._ready:
                 self._play_kernel(step, self._ready[step])
             case CopyStep():
@@ -217,6 +238,67 @@ class Recording:
         if iteration is not None:
             self._iterations.pop()
 
+    def _play_watched_loop(self, step: WhileStep) -> None:
+        """Write a loop whose head is a call that runs the watched iterations and sets how many others follow."""
+        iteration, others, goes_on = (self._list.data([0]) for _ in range(3))
+        copies_slices = _copies_slices(step.inner())
+        self._list.add(Op.SET, iteration, 0)
+        if copies_slices:
+            self._iterations.append(iteration)
+        head = self._list.add(Op.CALL)
+        self._calls[head] = partial(self._run_watched_iterations, step, iteration, others, goes_on), step
+        exits = [self._list.add(Op.UNLESS, goes_on)]
+        self._is_watched = False
+        begin = self._list.here
+        condition, body = step.sequences
+        if step.trip_count is None:
+            self._play_steps(condition)
+            exits.append(self._list.add(Op.UNLESS, _place(step.slices[0])))
+        self._play_body(body, iteration)
+        self._list.add(Op.REPEAT, others, begin)
+        self._list.add(Op.JUMP, head)
+        self._is_watched = True
+        for leaving in exits:
+            self._list.set_operand(leaving, 1, self._list.here)
+        if copies_slices:
+            self._iterations.pop()
+
+    def _run_watched_iterations(
+        self, step: WhileStep, iteration: MemoryOffset, others: MemoryOffset, goes_on: MemoryOffset
+    ) -> Generator[Wait]:
+        """Run iterations as long as they are watched. Set whether the loop goes on, and how many iterations precede the next."""
+        machine, player, watch, count = self._machine, self._player, self._watch, step.trip_count
+        assert watch is not None, "a list with such a loop is for a watched run"
+        number, end = player.word(iteration), _ENDLESS if count is None else count
+        following = watch.next_watched(step.loop, number)
+        condition, body = step.sequences
+        machine.iterations.append(number)
+        try:
+            while number == following < end:
+                machine.iterations[-1] = number
+                if count is None:
+                    yield from self._run_watched(condition)
+                    if not machine.read(step.slices[0])[0]:
+                        end = number
+                        break
+                yield from self._run_watched(body)
+                machine.check_time(step.thunk.name)
+                number += 1
+                following = watch.next_watched(step.loop, number)
+        finally:
+            machine.iterations.pop()
+        player.set_word(iteration, number)
+        player.set_word(goes_on, int(number < end))
+        player.set_word(others, min(following, end) - number)
+
+    def _run_watched(self, steps: Sequence[Step]) -> Generator[Wait]:
+        machine = self._machine
+        machine.watch = self._watch
+        try:
+            yield from run_steps(machine, steps)
+        finally:
+            machine.watch = None
+
     def _play_body(self, body: Iterable[Step], iteration: MemoryOffset | None) -> None:
         self._play_steps(body)
         if iteration is not None:
@@ -239,6 +321,12 @@ class Recording:
             ends.append(self._list.add(Op.JUMP))
         for end in ends:
             self._list.set_operand(end, 0, self._list.here)
+
+
+def _runs_whole(step: Step) -> bool:
+    """True if a watched run does not look for steps inside of a step."""
+    is_nested = isinstance(step, WhileStep | ConditionalStep | SequenceStep | CommandBufferStep)
+    return not is_nested or step.thunk.kind == "kDynamicSliceFusion"
 
 
 def _copies_slices(steps: Iterable[Step]) -> bool:

@@ -111,7 +111,7 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
             yield _identity(user.called["scatter"][0])
         case "ragged-dot" if number == 2:
             yield _group_size(user)
-        case "compare" if user.operands[number].shape.dtype.is_integer and _is_in_condition(user):
+        case "compare" if user.operands[number].shape.dtype.is_integer and is_in_condition(user):
             yield Constraints(index_limit=MOST_ROUNDS)
         case "sort" if number == 0 and _tells_equal_keys_apart(user):
             yield Constraints(no_duplicates=user.operands[0].shape.dtype.is_integer)
@@ -119,7 +119,7 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
             return
 
 
-def _is_in_condition(compare: HloInstruction) -> bool:
+def is_in_condition(compare: HloInstruction) -> bool:
     """True if a comparison of two scalars is in the condition of a loop."""
     callers = compare.parent.callers if compare.parent is not None and compare.shape.rank == 0 else ()
     return any(caller.opcode == "while" and caller.while_condition is compare.parent for caller in callers)

@@ -1,4 +1,4 @@
-"""Make fake arguments: random values in the ranges of XLA's tools, within the constraints of the module's uses."""
+"""Make fake arguments: random values in the ranges of XLA's tools, within the constraints and meanings of the module's uses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.arguments.choices import NO_CHOICE, Choice, Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
+from hlo_run.reference.arguments.meanings import Meaning
+from hlo_run.reference.arguments.recipes import Recipe
+from hlo_run.reference.arguments.value_ranges import Interval
 from hlo_run.reference.complex_functions import make_complex
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
 
+# One in so many integers is one of those that make sense now and then.
+RARITY = 8
+
 
 class Draw(Struct, frozen=True):
-    """How random arguments are drawn; the defaults are those of XLA's `MakeFakeArguments`.
+    """How random arguments are drawn; the ranges by default are those of XLA's `MakeFakeArguments`.
+
+    `xla` draws exactly as that does; else integers make sense for their uses (`meanings.py`).
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
     `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
@@ -29,6 +38,7 @@ class Draw(Struct, frozen=True):
     whole: bool = False
     integers: tuple[int, int] | None = None
     last_indices: bool = False
+    xla: bool = False
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -44,25 +54,29 @@ def make_fake_arguments(
     use_large_float_range: bool = False,
     zero: bool = False,
     draw: Draw | None = None,
+    choices: Choices | None = None,
 ) -> list[Value]:
     """Return one value per entry parameter, in order, drawn from an engine (or from a new one with the seed `engine`).
 
-    Pass the same engine again for other data. Without `draw`, numbers have the ranges of XLA's tools. With `zero` all values
-    are 0 and nothing is drawn. Raises Unsupported if the uses of a parameter conflict, DeviceError if memory runs out.
+    Pass the same engine again for other data. Without `draw`, numbers have the ranges of XLA's tools. `choices` are those of the
+    module, with any recipes for its floats; they are made here if they are not given. With `zero` all values are 0 and nothing is
+    drawn. Raises Unsupported if the uses of a parameter conflict, DeviceError if memory runs out.
     """
     engine = RandomEngine(engine) if isinstance(engine, int) else engine
     draw = draw or (Draw(floats=None) if use_large_float_range else Draw())
     found: list[Value] = []
+    if choices is None and not (zero or draw.xla):
+        choices = Choices(module)
     with quiet():
         for parameter in module.entry.parameters:
             try:
-                found.append(_argument(parameter, engine, draw, zero))
+                found.append(_argument(parameter, engine, draw, zero, choices))
             except MemoryError:
                 raise out_of_memory(parameter) from None
     return found
 
 
-def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero: bool) -> Value:
+def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero: bool, choices: Choices | None) -> Value:
     def build(shape: Shape, path: tuple[int, ...]) -> Value:
         if shape.is_tuple:
             return tuple(build(element, (*path, number)) for number, element in enumerate(shape.tuple_shapes))
@@ -71,9 +85,18 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
         if zero:
             return np.zeros(shape.dims, shape.dtype.numpy)
         constraints = constraints_of(parameter, path)
-        return _line(shape.dtype, shape.element_count, constraints, engine, draw).reshape(shape.dims)
+        choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
+        values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
+        return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
+
+
+def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
+    """Return positive numbers divided by their sums along a dimension, whose order of addition is the same everywhere."""
+    wide = widen(values, dtype)
+    sums = np.add.accumulate(wide, axis=dim)
+    return narrow(wide / np.take(sums, [-1], axis=dim), dtype)
 
 
 def random_feeds(seed: int) -> Feeds:
@@ -84,26 +107,26 @@ def random_feeds(seed: int) -> Feeds:
 
         def feed(element_type: str, dims: tuple[int, ...]) -> Array:
             with quiet():
-                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, Draw()).reshape(dims)
+                return _line(DTYPES[element_type], math.prod(dims), Constraints(), NO_CHOICE, engine, Draw()).reshape(dims)
 
         return feed
 
     return feed_of
 
 
-def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, draw: Draw) -> Array:
+def _line(dtype: DType, count: int, constraints: Constraints, choice: Choice, engine: RandomEngine, draw: Draw) -> Array:
     """Return `count` values of one type."""
     if constraints.identity is not None:
         return np.full(count, constraints.identity).astype(dtype.numpy)
     if dtype.is_integer:
-        return _integers(dtype, count, constraints, engine, draw)
+        return _integers(dtype, count, constraints, choice, engine, draw)
     if dtype.kind == "pred":
         return engine.integers(dtype, 0, 1, count)
     if dtype.is_complex:
         part = _FLOAT_PARTS[dtype.name]
-        real = _floats(part, count, engine, draw)
-        return make_complex(real, _floats(part, count, engine, draw))
-    return _floats(dtype, count, engine, draw)
+        real = _floats(part, count, choice.recipe, engine, draw)
+        return make_complex(real, _floats(part, count, choice.recipe, engine, draw))
+    return _floats(dtype, count, choice.recipe, engine, draw)
 
 
 _FLOAT_PARTS: dict[str, DType] = {
@@ -112,16 +135,17 @@ _FLOAT_PARTS: dict[str, DType] = {
 }
 
 
-def _floats(dtype: DType, count: int, engine: RandomEngine, draw: Draw) -> Array:
+def _floats(dtype: DType, count: int, recipe: Recipe, engine: RandomEngine, draw: Draw) -> Array:
     if dtype.bits == 4:
         return engine.patterns(dtype, count)
     if draw.floats is None:
         return engine.large_floats(dtype, count)
-    values = engine.floats(dtype, count, *draw.floats)
-    return narrow(np.floor(widen(values, dtype)), dtype) if draw.whole else values
+    values = engine.floats(dtype, count, *recipe.floats(*draw.floats))
+    return narrow(np.floor(widen(values, dtype)), dtype) if draw.whole and recipe == Recipe() else values
 
 
-def _integers(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, draw: Draw) -> Array:
+def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice, engine: RandomEngine, draw: Draw) -> Array:
+    meaning = choice.meaning
     lowest = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
     highest = lowest + (1 << dtype.bits) - 1
     if constraints.no_duplicates and count < highest:
@@ -134,10 +158,38 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
         low = max(low, draw.integers[0])
         high = max(low, min(high, draw.integers[1]))
     if constraints.index_limit is not None:
-        high = min(constraints.index_limit, highest)
-        low = high if draw.last_indices and not constraints.scattered else 0
-    values = engine.integers(dtype, low, high, count)
-    return _sorted(values, dtype) if constraints.sorted_ else values
+        low, high = 0, min(constraints.index_limit, highest)
+    if meaning is not None:
+        limits = (0, high) if constraints.index_limit is not None else (lowest, highest)
+        low, high = _common(meaning.usual, limits)
+    is_index = constraints.index_limit is not None or (meaning is not None and meaning.is_index)
+    is_scattered = constraints.scattered or (meaning is not None and meaning.is_scattered)
+    if is_index and draw.last_indices and not is_scattered:
+        low = high
+    if meaning is not None and meaning.is_distinct and low + count - 1 <= high:
+        values = narrow(engine.permutation(high - low + 1)[:count] + low, dtype)
+    else:
+        values = engine.integers(dtype, low, high, count)
+    if meaning is not None and count > 1 and (meaning.rare is not None or meaning.special):
+        values = _with_rare(values, dtype, meaning, engine)
+    is_sorted = constraints.sorted_ or (meaning is not None and meaning.is_sorted)
+    return _sorted(values, dtype) if is_sorted else values
+
+
+def _common(usual: Interval, limits: Interval) -> Interval:
+    low, high = max(usual[0], limits[0]), min(usual[1], limits[1])
+    return (low, high) if low <= high else limits
+
+
+def _with_rare(values: Array, dtype: DType, meaning: Meaning, engine: RandomEngine) -> Array:
+    """Return the integers with some of those in their place that make sense now and then."""
+    count = values.size
+    choice = engine.integers(DTYPES["u32"], 0, RARITY - 1, count)
+    if meaning.rare is not None:
+        values = np.where(choice == 0, engine.integers(dtype, *meaning.rare, count), values)
+    for number, special in enumerate(meaning.special, 1):
+        values = np.where(choice == number, np.full(count, special).astype(dtype.numpy), values)
+    return values
 
 
 def _apart(constraints: Constraints, count: int, engine: RandomEngine) -> Array | None:

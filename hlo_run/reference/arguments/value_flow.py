@@ -37,11 +37,11 @@ def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]
                 if operand is instruction:
                     if not place:
                         yield user, number
-                    pending += _through(user, number, place)
-        pending += _out_of_computation(instruction, place)
+                    pending += moved_by(user, number, place)
+        pending += moved_out(instruction, place)
 
 
-def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterator[Position]:
+def moved_by(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterator[Position]:
     """Yield the positions to which `user` forwards the value at `path` of operand `number`."""
     match user.opcode:
         case "tuple":
@@ -53,7 +53,7 @@ def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterat
             for computation in user.called_computations:
                 yield computation.parameters[0], path
         case "conditional" if number:
-            yield _branches(user)[number - 1].parameters[0], path
+            yield branches(user)[number - 1].parameters[0], path
         case "async-done" if path and path[0] == 1:
             yield user, path[1:]
         case opcode if opcode in _CALLING:
@@ -64,14 +64,15 @@ def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterat
             return
 
 
-def _branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
+def branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
+    """Return the computations of a conditional in the order of its operands."""
     called = conditional.called
     if "branch_computations" in called:
         return called["branch_computations"]
     return (*called["true_computation"], *called["false_computation"])
 
 
-def _out_of_computation(instruction: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
+def moved_out(instruction: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
     """Yield the positions in the callers to which a root's value is returned."""
     if not instruction.is_root or instruction.parent is None:
         return
@@ -85,5 +86,44 @@ def _out_of_computation(instruction: HloInstruction, path: tuple[int, ...]) -> I
                     yield computation.parameters[0], path
             case "async-start":
                 yield caller, (1, *path)
+            case _:
+                pass
+
+
+def came_from(instruction: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
+    """Yield the positions that the array at `path` of a value is taken from as it is; none if the instruction computes it."""
+    operands = instruction.operands
+    match instruction.opcode:
+        case "tuple" if path:
+            yield operands[path[0]], path[1:]
+        case "get-tuple-element":
+            yield operands[0], (instruction.tuple_index, *path)
+        case "parameter":
+            yield from _given(instruction, path)
+        case "while":
+            yield operands[0], path
+            yield instruction.while_body.root, path
+        case "conditional":
+            yield from ((branch.root, path) for branch in branches(instruction))
+        case "call" | "fusion":
+            yield instruction.called_computations[0].root, path
+        case opcode if opcode in _FORWARDING:
+            yield operands[0], path
+        case _:
+            return
+
+
+def _given(parameter: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
+    """Yield the positions in the callers of a computation that are given to its parameter."""
+    computation = parameter.parent
+    for caller in () if computation is None else computation.callers:
+        match caller.opcode:
+            case "call" | "fusion" | "async-start":
+                yield caller.operands[parameter.parameter_number], path
+            case "while":
+                yield caller.operands[0], path
+                yield caller.while_body.root, path
+            case "conditional" if computation in branches(caller):
+                yield caller.operands[1 + branches(caller).index(computation)], path
             case _:
                 pass

@@ -207,3 +207,8 @@ def _worst(error: float, place: int, expected: Array, actual: Array) -> Worst:
 def multi_index(place: int, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of element number `place` in row-major order."""
     return tuple(int(i) for i in np.unravel_index(place, dims)) if dims else ()
+
+
+def how_it_differs(leaf: LeafComparison) -> str:
+    """Return `shape`, `NaN` or `wrong values` for an array that differs."""
+    return "shape" if leaf.problem else "NaN" if leaf.nan_mismatches else "wrong values"

@@ -24,8 +24,8 @@ from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, wide
 # An error below this many roundings of the leaf's largest number is what cancellation leaves.
 _CANCELLED_ROUNDINGS = 4.0
 _MOST_CANCELLED = 2.0**-10
-# A relative error of so many roundings is a reason for doubt: 5e-4 in f32, 1e-12 in f64.
-_DOUBTED_ROUNDINGS = 2.0**13
+# A relative error of so many roundings is a reason for doubt: 6e-5 in f32, 1e-13 in f64.
+_DOUBTED_ROUNDINGS = 2.0**10
 # Two evaluations may be so many times the scale of one sample apart to need no more samples.
 _CLOSE = 2.0
 # So many samples decide; if elements are still wrong, more tell whether the first missed something by chance.

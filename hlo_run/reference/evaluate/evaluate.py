@@ -16,6 +16,7 @@ from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
 from hlo_run.reference.evaluate.dynamic_drops import drops_sizes, guarded
+from hlo_run.reference.evaluate.observed import Observer, observed
 from hlo_run.reference.evaluate.plan import Chooser, find_effects, make_plan
 from hlo_run.reference.numerics import (
     batch_norm,
@@ -39,7 +40,7 @@ from hlo_run.reference.numerics.precision import widen_module, widen_value
 from hlo_run.reference.values import Evaluator, Value, merge, quiet
 
 if TYPE_CHECKING:
-    from hlo_run.reference.evaluate.perturbed import Perturbation
+    from hlo_run.reference.evaluate.alterations import EvaluatorChange
 
 EVALUATE: dict[str, Evaluator] = merge(
     (
@@ -97,11 +98,21 @@ class Reference:
 
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where the
     module has narrower types). With `roundings`, a seed, every op of an evaluation in f64 has a random rounding error of the
-    module's own type; see `perturbed.py`. `in_tf32`: products of f32 may be those of numbers of 11 digits. The module must
-    not be edited afterwards. Raises Unsupported for a module that is nested too deep (`hlo.verify.limits.py`).
+    module's own type; see `perturbed.py`. `in_tf32`: products of f32 may be those of numbers of 11 digits. `observe` is shown
+    the values of a native evaluation, but for those within the scalar computations of reductions; see `observed.py`. `change`
+    puts something else around evaluators. The module must not be edited afterwards. Raises Unsupported for a module that is
+    nested too deep (`hlo.verify.limits.py`).
     """
 
-    def __init__(self, module: HloModule, precision: str = "native", roundings: int | None = None, in_tf32: bool = False) -> None:
+    def __init__(
+        self,
+        module: HloModule,
+        precision: str = "native",
+        roundings: int | None = None,
+        in_tf32: bool = False,
+        observe: Observer | None = None,
+        change: EvaluatorChange | None = None,
+    ) -> None:
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
         verify_limits(module, to_evaluate=True)
@@ -110,11 +121,11 @@ class Reference:
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
-        self._perturbation: Perturbation | None = None
+        self._observe, self._change = observe, change
         if roundings is not None:
             from hlo_run.reference.evaluate.perturbed import Perturbation  # few runs need it
 
-            self._perturbation = Perturbation.of(roundings, module, self._module, in_tf32)
+            self._change = Perturbation.of(roundings, module, self._module, in_tf32)
         self._effects = find_effects(self._module.computations)
         self._liftable: set[HloComputation] | None = None
         self._plans: dict[tuple[HloComputation, bool], Plan] = {}
@@ -158,10 +169,12 @@ class Reference:
         return plan
 
     def _chooser(self, lifted: bool) -> Chooser:
-        chosen, perturbation = _choose_lifted if lifted else choose, self._perturbation
-        if perturbation is None:
+        chosen, change, observe = _choose_lifted if lifted else choose, self._change, self._observe
+        if observe is not None and not lifted:
+            return lambda instruction: observed(observe, instruction, *choose(instruction))
+        if change is None:
             return chosen
-        return lambda instruction: perturbation.choose(instruction, *chosen(instruction))
+        return lambda instruction: change.choose(instruction, *chosen(instruction))
 
     def is_liftable(self, computation: HloComputation) -> bool:
         """True if the computation may be applied to arrays in place of its scalars."""

@@ -16,6 +16,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.replacements import Replacements
+from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
@@ -25,7 +26,6 @@ from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.triage.localize.replay import Event, Kind, Replay
 from hlo_run.triage.localize.reproducer import Reproducer, make_reproducer, smallest_that_differs
-from hlo_run.triage.localize.verdicts import Verdicts
 
 
 class Localized(Struct, frozen=True):

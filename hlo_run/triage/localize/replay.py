@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Executable, KernelThunk, Thunk, accesses, tree_slices
+from hlo_run.artifact import BufferSlice, Executable, KernelThunk, Thunk, accesses, tree_slices
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.control_steps import ConditionalStep, WhileStep, every_step
 from hlo_run.backends.host.stepper import Stepper, flattened, sequences_of
@@ -22,11 +22,12 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.verdicts import Verdicts
+from hlo_run.kernel_checks.written_arrays import overlap, part_at, written_leaves
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.walk import Walk
 from hlo_run.reference.values import Value
 from hlo_run.runtime.buffers import BufferAssignment
-from hlo_run.triage.localize.verdicts import Verdicts
 
 
 class Kind(Enum):
@@ -240,7 +241,7 @@ class Replay(Walk):
             self._alone.write(trees[operand], value)
         read = [piece for tree in trees.values() for piece in tree_slices(tree)]
         for piece in written:
-            if not any(_overlap(piece, other) for other in read):
+            if not any(overlap(piece, other) for other in read):
                 self._alone.poison(piece)
         exact = ErrorSpec(abs=0.0, rel=0.0)
         return not all(
@@ -353,32 +354,3 @@ def _of(steps: dict[str, list[Step]], instruction: HloInstruction) -> list[Step]
 
 def _kernels(thunks: Iterable[Thunk]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(thunk.kernel for thunk in thunks if isinstance(thunk, KernelThunk)))
-
-
-def written_leaves(shape: Shape, tree: ArrayTree, written: Sequence[BufferSlice]) -> list[tuple[tuple[int, ...], Shape]]:
-    """Return the (shape index, shape) of the arrays that are written: not workspaces."""
-    found: list[tuple[tuple[int, ...], Shape]] = []
-    for path, leaf in shape.leaves():
-        spec = tree
-        for number in path:
-            assert isinstance(spec, tuple), "the tree has the structure of the shape"
-            spec = spec[number]
-        if isinstance(spec, ArraySpec) and any(_overlap(spec.slice, piece) for piece in written):
-            found.append((path, leaf))
-    return found
-
-
-def part_at(value: Value, path: Sequence[int]) -> Value:
-    """Return the part of a value at a shape index."""
-    for number in path:
-        assert isinstance(value, tuple), "the value has the structure of the shape"
-        value = value[number]
-    return value
-
-
-def _overlap(one: BufferSlice, two: BufferSlice) -> bool:
-    return (
-        one.allocation == two.allocation
-        and one.offset_bytes < two.offset_bytes + two.size_bytes
-        and two.offset_bytes < one.offset_bytes + one.size_bytes
-    )

@@ -48,8 +48,9 @@ def culprit(event: Event) -> Mismatch:
             message = f"{what} goes another way{event.place}: {event.note}"
         case Kind.SHARED:
             message = f"{what} has operands that share memory{event.place}"
+    operands = "those operands" if "on operands" in event.place else "the reference's operands"
     if event.made is not None:
-        notes.append(f"made (on the reference's operands): {_summary(event.made)}")
+        notes.append(f"made (on {operands}): {_summary(event.made)}")
     if event.received is not None:
         notes.append(f"received (its operands in the run): {_received(event)}")
     if event.produced is not None:

@@ -353,3 +353,14 @@ def test_one_percent_of_a_product_in_f32_is_seen(seed: int) -> None:
     right: Any = Reference(module).run([values])[0]
     assert _judged(module, values, right * np.float32(1.01)).mismatches > 1000
     assert _judged(module, values, right * np.float32(1.01), in_tf32=True).mismatches > 900
+
+
+@pytest.mark.parametrize(("dtype", "seen", "passes"), [("f64", 1e-9, 1e-14), ("f32", 1e-4, 1e-5), ("bf16", 0.1, 0.02)])
+def test_every_type_has_digits_of_its_own(dtype: str, seen: float, passes: float) -> None:
+    """The relative bound of 1e-3 would be 10 of 16 digits of f64."""
+    module = hlo_run.parse(PRODUCT.replace("f32", dtype))
+    values = make_fake_arguments(module, 1)
+    right: Any = Reference(module).run([values])[0]
+    kind = right.dtype
+    assert _judged(module, values, (right.astype(np.float64) * (1 + passes)).astype(kind)).ok
+    assert _judged(module, values, (right.astype(np.float64) * (1 + seen)).astype(kind)).mismatches > 50

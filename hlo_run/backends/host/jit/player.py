@@ -158,6 +158,10 @@ class Player:
         """Return a word of the list's own data."""
         return int(self._words[(self._data_offset_bytes + place.offset_bytes) // 8])
 
+    def set_word(self, place: MemoryOffset, value: int) -> None:
+        """Change a word of the list's own data, before play goes on."""
+        self._words[(self._data_offset_bytes + place.offset_bytes) // 8] = value
+
     def own_place(self, place: MemoryOffset) -> int:
         """Return the address of a place in the list's own data."""
         return self._start + self._data_offset_bytes + place.offset_bytes

@@ -1,0 +1,31 @@
+"""The interface of what watches a run thunk by thunk, with its memory before and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from hlo_run.artifact import BufferSlice, Thunk, WhileThunk
+from hlo_run.backends.literals import Bytes
+
+Read: TypeAlias = "Callable[[BufferSlice], Bytes]"
+"""Returns the bytes of a slice. They may be a view of the run's memory, which changes as the run goes on."""
+
+
+class RunWatch(Protocol):
+    """Is called around every thunk of a run on one device, also around those that contain others.
+
+    It chooses the iterations of each loop in which it is called. The others run as if nothing watched them.
+    """
+
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        """Return the number of the first iteration of a loop, from `iteration` on, that is watched; it may never come."""
+        ...
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> None:
+        """Take note that a thunk runs next, in these iterations of the loops around it, innermost last."""
+        ...
+
+    def after(self, thunk: Thunk, read: Read) -> None:
+        """Take note that a thunk has run."""
+        ...

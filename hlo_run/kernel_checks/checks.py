@@ -1,0 +1,264 @@
+"""Judges each kernel of a run alone: the numpy reference evaluates its instruction on the operands in the run's memory.
+
+Where these hide what the kernel computes, it runs once more, on random operands of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from hlo_run.artifact import Executable, Thunk, WhileThunk
+from hlo_run.backends.literals import Literal
+from hlo_run.backends.run_watch import Read
+from hlo_run.backends.transfer import literal_of
+from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.outcomes import HIDDEN, LARGE, Outcome
+from hlo_run.kernel_checks.scratch import alone
+from hlo_run.kernel_checks.units import Unit, cost_elements, equal_units, find_units
+from hlo_run.kernel_checks.verdicts import Verdicts
+from hlo_run.kernel_checks.written_arrays import part_at, spec_at
+from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.hidden import hides
+from hlo_run.reference.evaluate.walk import Walk
+from hlo_run.reference.numerics.blas import one_blas_thread
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Value, quiet
+
+OFF, ALL = "off", "all"
+# What a sample may cost the reference, in elements; some 0.1 s.
+_SAMPLE_ELEMENTS = 1 << 24
+# Executions of a loop that are judged besides the first and the last.
+_SOME = 2
+# Where a loop's number of iterations is unknown, one iteration between each two numbers is judged.
+_EARLY = (1, 8, 64, 512)
+_NEVER = 1 << 62
+# How a kernel's own operands are drawn, and whether it keeps the whole numbers of the run. The next ones are for a kernel that
+# shows nothing: whole numbers may be out of every range, and logarithms of negative numbers are NaN.
+_DRAWS = (
+    (Draw(floats=(-1.0, 2.0), integers=(-4, 8)), True),
+    (Draw(floats=(-1.0, 2.0), integers=(-4, 8)), False),
+    (Draw(floats=(0.5, 2.0), integers=(0, 3)), False),
+)
+
+
+class _Running(Struct, frozen=True):
+    """The execution that is judged: the operands, copied where the thunks overwrite them."""
+
+    unit: Unit
+    operands: tuple[Literal, ...]
+    place: str
+
+
+class KernelChecks:
+    """Judges the kernels of one run of `executable`, whose optimised module is `module`, while it watches the run.
+
+    `run_aside` runs another executable in the middle of the run.
+    """
+
+    def __init__(
+        self,
+        module: HloModule,
+        executable: Executable,
+        verdicts: Verdicts,
+        run_aside: Callable[[Executable, Sequence[Literal]], Literal],
+        checks_all: bool = False,
+    ) -> None:
+        self._executable, self._verdicts, self._run_aside, self._all = executable, verdicts, run_aside, checks_all
+        self._walk = Walk(module, verdicts.seed)
+        units = find_units(module, executable)
+        self.outcomes = {unit: Outcome(unit) for unit in units}
+        """By unit, in the order of the thunks."""
+        self.seconds = 0.0
+        """The time that the checks have taken."""
+        self._equal = {unit: unit for unit in units} if checks_all else equal_units(units, executable)
+        self._judged: set[Unit] = set()  # the units that stand for their equals
+        self._begins = {id(unit.thunks[0]): unit for unit in units}
+        self._ends = {id(unit.thunks[-1]): unit for unit in units}
+        self._running: _Running | None = None
+        self._modules: dict[Unit, HloModule] = {}
+        self._random = random.Random(verdicts.seed)
+        self._iterations: dict[int, tuple[int, ...]] = {}  # by the loop's thunk
+        if not checks_all:
+            self._leave_large(units)
+
+    def _leave_large(self, units: Sequence[Unit]) -> None:
+        """Leave out the most expensive units, so that the others cost no more than a sample may."""
+        left = _SAMPLE_ELEMENTS
+        costs = {unit: cost_elements(unit) * self._executions(unit) for unit in units if self._equal[unit] is unit}
+        for unit in sorted(costs, key=lambda unit: costs[unit]):
+            left -= costs[unit]
+            if left < 0:
+                self.outcomes[unit].unchecked = LARGE
+        for unit in units:
+            self.outcomes[unit].unchecked = self.outcomes[self._equal[unit]].unchecked
+
+    # ---- watching the run ---------------------------------------------------------------------------------------
+
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        """Return the first iteration of a loop, from `iteration` on, whose kernels are judged."""
+        if self._all:
+            return iteration
+        return next((number for number in self._chosen(loop) if number >= iteration), _NEVER)
+
+    def _chosen(self, loop: WhileThunk) -> tuple[int, ...]:
+        if id(loop) not in self._iterations:
+            self._iterations[id(loop)] = _chosen_iterations(loop.trip_count, self._random)
+        return self._iterations[id(loop)]
+
+    def _executions(self, unit: Unit) -> int:
+        """Return how many executions of a unit are judged at most."""
+        return math.prod(len(self._chosen(loop)) for loop in unit.loops)
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> None:
+        """Take the operands of the unit that begins with `thunk`, if it is judged."""
+        unit = self._begins.get(id(thunk))
+        if unit is None:
+            return
+        begin = time.perf_counter()
+        outcome, stands_for = self.outcomes[unit], self._equal[unit]
+        if outcome.unchecked == LARGE:
+            return
+        if stands_for is not unit and stands_for in self._judged:
+            outcome.equal, outcome.unchecked = stands_for.name, ""
+            outcome.comparison = self.outcomes[stands_for].comparison
+            return
+        place = ", ".join(f"iteration {number}" for number in iterations)
+        self._running = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
+        self.seconds += time.perf_counter() - begin
+
+    @staticmethod
+    def _operand(unit: Unit, number: int, read: Read) -> Literal:
+        if number in unit.in_place:
+            return literal_of(unit.operands[number], lambda piece: read(piece).copy())
+        return literal_of(unit.operands[number], read)
+
+    def after(self, thunk: Thunk, read: Read) -> None:
+        """Judge the result of the unit that ends with `thunk`."""
+        running = self._running
+        if running is None or self._ends.get(id(thunk)) is not running.unit:
+            return
+        begin = time.perf_counter()
+        self._running = None
+        with quiet(), one_blas_thread():
+            self._judge(running, read)
+        self.seconds += time.perf_counter() - begin
+
+    # ---- verdicts -----------------------------------------------------------------------------------------------
+
+    def _judge(self, running: _Running, read: Read) -> None:
+        unit, outcome = running.unit, self.outcomes[running.unit]
+        try:
+            expected = self._expected(unit, running.operands)
+        except (Unsupported, DeviceError) as error:
+            outcome.unchecked = error.message
+            return
+        actual = tuple(literal_of(spec_at(unit.result, path), read) for path, _ in unit.leaves)
+        outcome.add(self._compared(unit, running.operands, expected, actual), running.place, running.operands)
+        if self._is_hidden(running, expected) and not outcome.own_operands and not outcome.differs:
+            self._judge_aside(running, self._hides(unit, expected))
+        if not outcome.unchecked:
+            self._judged.add(unit)
+
+    def _expected(self, unit: Unit, operands: Sequence[Literal]) -> Value:
+        pairs = zip(operands, unit.instruction.operands, strict=True)
+        inside = [self._walk.inside(value, operand) for value, operand in pairs]
+        return self._walk.outside(self._walk.evaluate(unit.instruction, inside))
+
+    def _compared(self, unit: Unit, operands: Sequence[Literal], expected: Value, actual: tuple[Literal, ...]) -> Comparison:
+        """Compare the arrays that the thunks write with the reference's value of the whole result."""
+        is_whole = len(unit.leaves) == 1
+        shape = unit.leaves[0][1] if is_whole else Shape.make_tuple(tuple(leaf for _, leaf in unit.leaves))
+
+        def part(value: Value) -> Value:
+            parts = tuple(part_at(value, path) for path, _ in unit.leaves)
+            return parts[0] if is_whole else parts
+
+        return self._verdicts.of_module(
+            self._module_of(unit),
+            list(dict(zip(unit.instruction.operands, operands, strict=True)).values()),
+            part(expected),
+            actual[0] if is_whole else actual,
+            shape=shape,
+            part=part,
+        )
+
+    def _module_of(self, unit: Unit) -> HloModule:
+        if unit not in self._modules:
+            self._modules[unit] = isolate_instruction(unit.instruction)
+        return self._modules[unit]
+
+    # ---- operands of their own ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _hides(unit: Unit, expected: Value) -> bool:
+        """True if an array that the unit writes shows little of what it does."""
+        return any(hides(part_at(expected, path), leaf) for path, leaf in unit.leaves)
+
+    def _is_hidden(self, running: _Running, expected: Value) -> bool:
+        """True if the result shows little of the kernel, or an operand's values say little about what it does with them."""
+        pairs = zip(running.operands, running.unit.instruction.operands, strict=True)
+        return self._hides(running.unit, expected) or any(
+            _varies(operand) and hides(value, operand.shape) for value, operand in pairs
+        )
+
+    def _judge_aside(self, running: _Running, is_needed: bool) -> None:
+        """Run the unit on operands of its own. If `is_needed`, it counts as not checked where that shows nothing either."""
+        unit, outcome = running.unit, self.outcomes[running.unit]
+        executable = alone(self._executable, unit) if unit.shows_alone else None
+        instructions = list(dict.fromkeys(unit.instruction.operands))
+        given = dict(zip(unit.instruction.operands, running.operands, strict=True))
+        module = self._module_of(unit)
+        shown = not instructions  # it always computes the same
+        for number, (draw, keeps) in enumerate(_DRAWS if executable is not None else ()):
+            assert executable is not None, "without one, nothing is drawn"
+            try:
+                drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=draw)
+                values = [_own(given[i], own, i, keeps) for i, own in zip(instructions, drawn, strict=True)]
+                own_values = dict(zip(instructions, values, strict=True))
+                operands = [own_values[i] for i in unit.instruction.operands]
+                expected = self._expected(unit, operands)
+                result = self._run_aside(executable, values)
+            except (Unsupported, MemoryError):
+                break
+            assert isinstance(result, tuple), "one part for each array that is written"
+            outcome.own_operands = str(draw)
+            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {draw}", operands)
+            shown = not self._hides(unit, expected)
+            if shown or outcome.differs:
+                break
+        if is_needed and not shown and not outcome.own_operands:
+            outcome.unchecked = HIDDEN
+
+
+def _varies(operand: HloInstruction) -> bool:
+    """True for an operand whose values depend on the run."""
+    return operand.opcode not in ("constant", "iota") and any(
+        leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex) and leaf.element_count > 1
+        for _, leaf in operand.shape.leaves()
+    )
+
+
+def _own(given: Literal, drawn: Value, operand: HloInstruction, keeps: bool) -> Literal:
+    """Return an operand of a kernel on its own: constants, whole numbers that show something if it `keeps` them, else random."""
+    if operand.opcode == "constant" or not operand.shape.is_array:
+        return given if operand.opcode == "constant" else drawn
+    is_number = operand.shape.dtype.is_float or operand.shape.dtype.is_complex
+    return drawn if is_number or not keeps or hides(given, operand.shape) else given
+
+
+def _chosen_iterations(count: int | None, generator: random.Random) -> tuple[int, ...]:
+    """Return the iterations of a loop that are judged: the first, the last and some others; early ones if `count` is None."""
+    if count is None:
+        return (0, *(generator.randrange(low, high) for low, high in pairwise(_EARLY)))
+    some = generator.sample(range(count), min(_SOME, count))
+    return tuple(sorted({0, max(0, count - 1), *some}))

@@ -1,0 +1,1 @@
+"""Measures which kernels of a module can change what a comparison compares."""

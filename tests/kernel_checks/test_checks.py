@@ -1,0 +1,204 @@
+"""Kernels judged alone: faults that are planted into the PTX of kernels which the result of the module does not show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from host_cuda import install_stand_ins
+from msgspec.structs import replace
+
+from hlo_run.artifact import Executable, Kernel
+from hlo_run.backends import Backend
+from hlo_run.backends.cuda import device, graphs, libraries
+from hlo_run.backends.cuda.backend import CudaBackend
+from hlo_run.backends.host.backend import HostBackend
+from hlo_run.backends.literals import Literal
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.kernel_checks import checks as kernel_checks
+from hlo_run.kernel_checks.checks import KernelChecks
+from hlo_run.kernel_checks.outcomes import Outcome, summary
+from hlo_run.kernel_checks.verdicts import Verdicts
+from hlo_run.ops.parse import parse
+from hlo_run.options import CompileOptions
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.reference.compare.compare import ErrorSpec, compare
+from hlo_run.target import preset
+
+# Each fusion stays a kernel of its own. The last one hides what the first one computes.
+HIDDEN = """HloModule m, is_scheduled=true
+f {
+  x = f32[40] parameter(0)
+  y = f32[40] parameter(1)
+  ROOT s = f32[40] add(x, y)
+}
+g {
+  a = f32[40] parameter(0)
+  b = f32[40] parameter(1)
+  ROOT p = f32[40] multiply(a, b)
+}
+ENTRY e {
+  x = f32[40] parameter(0)
+  y = f32[40] parameter(1)
+  z = f32[40] parameter(2)
+  first = f32[40] fusion(x, y), kind=kLoop, calls=f
+  ROOT second = f32[40] fusion(first, z), kind=kLoop, calls=g
+}
+"""
+EQUAL = """HloModule m, is_scheduled=true
+f {
+  x = f32[40] parameter(0)
+  y = f32[40] parameter(1)
+  ROOT s = f32[40] add(x, y)
+}
+g {
+  u = f32[40] parameter(0)
+  v = f32[40] parameter(1)
+  ROOT t = f32[40] add(u, v)
+}
+ENTRY e {
+  x = f32[40] parameter(0)
+  y = f32[40] parameter(1)
+  first = f32[40] fusion(x, y), kind=kLoop, calls=f
+  second = f32[40] fusion(y, x), kind=kLoop, calls=g
+  ROOT both = (f32[40], f32[40]) tuple(first, second)
+}
+"""
+LOOP = """HloModule m, is_scheduled=true
+f {
+  x = f32[6,8] parameter(0)
+  row = f32[1,8] parameter(1)
+  i = s32[] parameter(2)
+  zero = s32[] constant(0)
+  twice = f32[1,8] add(row, row)
+  ROOT u = f32[6,8] dynamic-update-slice(x, twice, i, zero)
+}
+g {
+  i = s32[] parameter(0)
+  one = s32[] constant(1)
+  ROOT j = s32[] add(i, one)
+}
+h {
+  i = s32[] parameter(0)
+  n = s32[] constant(5)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+body {
+  state = (s32[], f32[6,8], f32[1,8]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[6,8] get-tuple-element(state), index=1
+  row = f32[1,8] get-tuple-element(state), index=2
+  updated = f32[6,8] fusion(x, row, i), kind=kLoop, calls=f
+  next = s32[] fusion(i), kind=kLoop, calls=g
+  ROOT t = (s32[], f32[6,8], f32[1,8]) tuple(next, updated, row)
+}
+cond {
+  state = (s32[], f32[6,8], f32[1,8]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  ROOT goes_on = pred[] fusion(i), kind=kLoop, calls=h
+}
+ENTRY e {
+  i = s32[] parameter(0)
+  x = f32[6,8] parameter(1)
+  row = f32[1,8] parameter(2)
+  state = (s32[], f32[6,8], f32[1,8]) tuple(i, x, row)
+  ROOT w = (s32[], f32[6,8], f32[1,8]) while(state), condition=cond, body=body
+}
+"""
+NUMBERS = np.linspace(-2, 3, 40, dtype=np.float32)
+ZEROS = np.zeros(40, np.float32)
+NANS = np.full(40, np.nan, np.float32)
+
+
+def judged(
+    text: str,
+    arguments: Sequence[Literal],
+    plant: Callable[[Kernel], Kernel] = lambda kernel: kernel,
+    checks_all: bool = False,
+    engine: str = "auto",
+    make_backend: Callable[[], Backend] | None = None,
+) -> dict[str, Outcome]:
+    """Compile, change the kernels, run with checks, and return the outcomes. A run without checks gives the same result."""
+    module = parse(text)
+    made = compile_module(PassContext(preset("h100"), CompileOptions()), module)
+    executable: Executable = replace(made, kernels=tuple(map(plant, made.kernels)))
+    backend = make_backend() if make_backend is not None else HostBackend(engine=engine)
+    bounds = ErrorSpec(abs=1e-3, rel=1e-3)
+    checks = KernelChecks(module, executable, Verdicts(bounds, fixed_bounds=False), backend.run_aside, checks_all)
+    backend.watch_next_run(checks)
+    watched = backend.run(executable, arguments)
+    exact = ErrorSpec(abs=0.0, rel=0.0)
+    assert compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
+    return {unit.name: outcome for unit, outcome in checks.outcomes.items()}
+
+
+def subtracting(kernel: Kernel) -> Kernel:
+    """Return the kernel with a subtraction in place of each addition of floats."""
+    return replace(kernel, ptx=re.sub(r"\badd(\.rn)?(\.ftz)?\.f32", r"sub\1\2.f32", kernel.ptx))
+
+
+def test_all_kernels_agree() -> None:
+    outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])
+    assert [outcome.verdict for outcome in outcomes.values()] == ["agrees", "agrees"]
+    assert summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst abs error 0"
+
+
+@pytest.mark.parametrize("hiding", [ZEROS, NANS])
+def test_a_fault_that_later_kernels_hide(hiding: Literal) -> None:
+    outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, hiding], subtracting)
+    assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
+    assert outcomes["second"].own_operands, "its operand in the run says nothing"
+
+
+@pytest.mark.parametrize("hiding", [ZEROS, NANS])
+def test_a_fault_that_its_own_operands_hide(hiding: Literal) -> None:
+    """Zero minus zero is zero, and NaN stays NaN."""
+    outcomes = judged(HIDDEN, [hiding, hiding, NUMBERS], subtracting)
+    assert outcomes["first"].verdict == "differs"
+    assert outcomes["first"].place.startswith("on operands of its own")
+
+
+def test_equal_kernels_are_judged_once() -> None:
+    outcomes = judged(EQUAL, [NUMBERS, NUMBERS])
+    assert (outcomes["first"].runs, outcomes["second"].runs, outcomes["second"].equal) == (1, 0, "first")
+    assert summary(list(outcomes.values())).startswith("2 of 2 kernels agree alone")
+    every = judged(EQUAL, [NUMBERS, NUMBERS], checks_all=True)
+    assert (every["first"].runs, every["second"].runs) == (1, 1)
+
+
+@pytest.mark.parametrize("engine", ["emulator", "jit"])
+@pytest.mark.parametrize("config", ["", ', backend_config={"known_trip_count":{"n":"5"}}'])
+def test_a_fault_in_a_kernel_that_updates_its_operand_in_a_loop(engine: str, config: str) -> None:
+    """Native code runs the iterations that are not judged."""
+    loop = LOOP.replace(", body=body", f", body=body{config}")
+    arguments = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
+    right = judged(loop, arguments, engine=engine)
+    assert {outcome.verdict for outcome in right.values()} == {"agrees"}
+    assert right["updated"].unit.in_place
+    assert 2 <= right["updated"].runs <= 5, "and once on operands of its own"
+    assert judged(loop, arguments, checks_all=True, engine=engine)["updated"].runs == 6
+    wrong = judged(loop, arguments, subtracting, engine=engine)
+    assert [name for name, outcome in wrong.items() if outcome.differs] == ["updated"]
+
+
+def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_checks, "_SAMPLE_ELEMENTS", 10_000)
+    outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])
+    assert summary(list(outcomes.values())) == (
+        "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 large (--check_kernels=all)"
+    )
+
+
+def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rehearsed with a stand-in for the driver."""
+    for module, name in ((device, "device_problem"), (device, "load_driver"), (graphs, "load_cuda")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    for name in ("load_binding", "load_cudnn"):
+        monkeypatch.setattr(libraries, name, getattr(libraries, name))
+    install_stand_ins()
+    outcomes = judged(HIDDEN, [ZEROS, ZEROS, NANS], subtracting, make_backend=CudaBackend)
+    assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
+    loop = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
+    assert {outcome.verdict for outcome in judged(LOOP, loop, make_backend=CudaBackend).values()} == {"agrees"}
