@@ -23,7 +23,6 @@ from hlo_run import cache as hlo_cache
 from hlo_run.codegen.llvm import nvptx, ptxas
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.errors import HloRunError
-from hlo_run.garbage_collection import collect_seldom
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import share_cores
 from hlo_run.pipeline import executable_cache
@@ -116,8 +115,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's cache out of the tests: they share one of their own, which later runs find again. A test has one core."""
     os.environ.pop("HLO_RUN_CACHE", None)
-    # A collection walks the thousands of tests, and most tests leave no cycles.
-    collect_seldom()
     # Other tests use the other cores, and results of tests must not depend on their number.
     share_cores(os.cpu_count() or 1)
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "xdg")
