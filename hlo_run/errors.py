@@ -149,6 +149,10 @@ class DeviceError(HloRunError):
     kind = "device error"
 
 
+class OutOfTime(DeviceError):
+    """The compilation, a run or a kernel took longer than `--timeout`."""
+
+
 class Vacuous(HloRunError):
     """The comparison saw no element, and `--fail_on_vacuous` is given. The results do not differ, so the code is not 1."""
 

@@ -18,6 +18,7 @@ from hlo_run.errors import (
     HloRunError,
     InternalError,
     Mismatch,
+    OutOfTime,
     ParseError,
     Unsupported,
     UsageError,
@@ -131,7 +132,7 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
         case Unsupported():
             return Signature(stage or "compile", "unsupported", fold(error.message))
         case DeviceError():
-            kind = "time-out" if "longer than" in error.message else "device fault"
+            kind = "time-out" if isinstance(error, OutOfTime) else "device fault"
             return Signature("run", kind, fold(error.message))
         case UsageError():
             return Signature("read", "usage error", fold(error.message))
