@@ -171,6 +171,10 @@ class DeviceError(HloRunError):
     kind = "device error"
 
 
+class OutOfTime(DeviceError):
+    """The compilation, a run or a kernel took longer than `--timeout`."""
+
+
 class Vacuous(HloRunError):
     """The comparison saw no kernel or no element, and `--fail_on_vacuous` is given.
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hlo_run.containment.board import PLUGIN_PLACE
-from hlo_run.errors import DeviceError, HloRunError, InternalError, KernelMismatch, Mismatch
+from hlo_run.errors import DeviceError, HloRunError, InternalError, KernelMismatch, Mismatch, OutOfTime
 from hlo_run.execution.signatures import signature_of
 from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.options import Options
@@ -46,9 +46,9 @@ def next_step(error: HloRunError, options: Options, file: str) -> str:
             if "--check_each_pass" not in checked:
                 return reduced
             return f"{checked} names the HLO row or the kernel and its row, and writes files to run"
-        case DeviceError() if "longer than" in error.message and "in the run on Interpreter" in error.message:
+        case OutOfTime() if "in the run on Interpreter" in error.message:
             return reduced  # the reference takes too long, whatever the passes do
-        case DeviceError() if "longer than" in error.message:
+        case OutOfTime():
             return f"{bisect} names the row, the file or the pass that takes too long; {reduced}"
         case DeviceError() if error.message.startswith("custom call "):
             return ""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hlo_run.cache import cache_directory
 from hlo_run.containment.board import INPUT_LIMIT_BYTES, PLUGIN_PLACE, Blame, NativeStep, kept_input
-from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, PluginError, Where
+from hlo_run.errors import DeviceError, HloRunError, InternalError, OutOfTime, ParseError, PluginError, Where
 from hlo_run.version import VERSION
 
 VARIABLE = "HLO_RUN_CRASH_DIR"
@@ -107,7 +107,7 @@ def _error(crash: Crash, notes: tuple[str, ...]) -> HloRunError:
     if crash.limit_seconds:
         where = _at(step.stage, step.subject) if step is not None else crash.place or "hlo-run"
         message = f"the compilation or the run took longer than --timeout={crash.limit_seconds:g} s, in {where}"
-        return DeviceError(message, hint="raise --timeout", notes=notes)
+        return OutOfTime(message, hint="raise --timeout", notes=notes)
     if step is None:
         message = f"the process died with {crash.how} in {crash.place or 'Python'}"
         if crash.code == -signal.SIGKILL:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeGuard
 
 from xdsl.dialects import dlti
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp, i32
-from xdsl.utils.hints import isa
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, i32
 
 _SPEC: Final = "dlti.dl_spec"
 
@@ -17,9 +16,13 @@ def index_bits(module: ModuleOp) -> int:
     if not isinstance(spec, dlti.DataLayoutSpecAttr):
         return 64
     for entry in spec.entries:
-        if isinstance(entry.key, IndexType) and isa(entry.value, IntegerAttr[IntegerType]):
+        if isinstance(entry.key, IndexType) and _is_integer(entry.value):
             return entry.value.value.data
     return 64
+
+
+def _is_integer(value: object) -> TypeGuard[IntegerAttr]:
+    return isinstance(value, IntegerAttr)
 
 
 def set_index_bits(module: ModuleOp, bits: int) -> None:

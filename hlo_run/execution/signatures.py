@@ -19,6 +19,7 @@ from hlo_run.errors import (
     InternalError,
     KernelMismatch,
     Mismatch,
+    OutOfTime,
     ParseError,
     Unsupported,
     UsageError,
@@ -137,7 +138,7 @@ def signature_of(error: BaseException, comparison: Comparison | None = None) -> 
         case Unsupported():
             return Signature(stage or "compile", "unsupported", fold(error.message))
         case DeviceError():
-            kind = "time-out" if "longer than" in error.message else "device fault"
+            kind = "time-out" if isinstance(error, OutOfTime) else "device fault"
             return Signature("run", kind, fold(error.message))
         case UsageError():
             return Signature("read", "usage error", fold(error.message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.errors import DeviceError, OutOfTime, Unsupported
 from hlo_run.execution.reference_module import despecialized, xla_cpu_text
 from hlo_run.formats.xla_cpu import XlaCpu, XlaCpuAnswer
 from hlo_run.hlo.feeds import Feeds
@@ -60,7 +60,7 @@ def _error(answer: XlaCpuAnswer) -> Unsupported | DeviceError:
     if answer.problem == "crash":
         return DeviceError(f"XLA:CPU crashes: {answer.message}", hint=_HINT)
     if answer.problem == "time-out":
-        return DeviceError(f"XLA:CPU takes longer than --timeout: {answer.message}", hint=_HINT)
+        return OutOfTime(f"XLA:CPU takes longer than --timeout: {answer.message}", hint=_HINT)
     return Unsupported(f"XLA:CPU cannot {answer.problem} the module: {answer.message}", hint=_HINT)
 
 

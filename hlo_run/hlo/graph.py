@@ -44,6 +44,7 @@ class HloInstruction(TypedAttributes):
 
     __slots__ = (
         "_called",
+        "_callees",
         "_operands",
         "_shape",
         "_user_places",
@@ -81,6 +82,7 @@ class HloInstruction(TypedAttributes):
         self._operands: tuple[HloInstruction, ...] | None = ()
         self._wide: WideOperands[HloInstruction] | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
+        self._callees: tuple[HloComputation, ...] = ()
         self.operands = operands
         self.called = called or {}
 
@@ -165,10 +167,11 @@ class HloInstruction(TypedAttributes):
     @called.setter
     def called(self, called: dict[str, tuple[HloComputation, ...]]) -> None:
         """Set the called computations, and update the callers of the old and the new ones."""
-        for computation in dict.fromkeys(c for group in self._called.values() for c in group):
+        for computation in dict.fromkeys(self._callees):
             computation.callers.remove(self)
         self._called = called
-        for computation in dict.fromkeys(c for group in called.values() for c in group):
+        self._callees = tuple([c for group in called.values() for c in group])
+        for computation in dict.fromkeys(self._callees):
             computation.callers.append(self)
         self.order_calls()
         self.touch()
@@ -184,8 +187,7 @@ class HloInstruction(TypedAttributes):
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
         """All called computations, in the order of the attributes; one that is called twice occurs twice."""
-        # A fast path: most instructions call nothing.
-        return tuple(c for group in self._called.values() for c in group) if self._called else ()
+        return self._callees
 
     @property
     def fused_computation(self) -> HloComputation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 from msgspec import Struct
@@ -50,6 +50,9 @@ from hlo_run.runtime.thunks import plan_thunks
 
 # Fewer kernels compile faster than processes start.
 _WORTH_PROCESSES = 3
+# What LLVM compiles together at most, and how many such parts a process compiles at least, so that all end together.
+_TOGETHER = 32
+_PARTS_PER_PROCESS = 4
 
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
@@ -239,9 +242,14 @@ def _compile_all(ctx: PassContext, requests: list[KernelRequest], workers: int) 
 
 
 def _compile_in_turn(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
-    from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL
+    from hlo_run.pipeline.kernels import compile_kernel, compile_kernels, compiles_together  # imports xDSL
 
     kernels: list[Kernel] = []
+    if compiles_together(ctx):
+        numbers = count()
+        for part in _parts(requests, _TOGETHER):
+            kernels += compile_kernels(ctx, part, lambda: _count_kernels(next(numbers), len(requests)))
+        return tuple(kernels)
     stopped: StopAtStage | None = None
     for number, request in enumerate(requests):
         _count_kernels(number, len(requests))
@@ -252,6 +260,12 @@ def _compile_in_turn(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     if stopped is not None:
         raise stopped
     return tuple(kernels)
+
+
+def _parts(requests: list[KernelRequest], size: int) -> list[list[KernelRequest]]:
+    """Divide requests into lists of `size`, at least 1, and a last one of the rest."""
+    step = max(size, 1)
+    return [requests[first : first + step] for first in range(0, len(requests), step)]
 
 
 def _count_kernels(done: int, count: int) -> None:
@@ -270,16 +284,25 @@ class _Recorder(Observer):
 
 def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     """Compile in `workers` processes. The observers see the steps in the order of the kernels."""
-    from hlo_run.pipeline.kernels import compile_kernel, load_for_kernels
+    from hlo_run.pipeline.kernels import compile_kernel, compile_kernels, compiles_together, load_for_kernels
 
     load_for_kernels(ctx)
+    at_place("the compilation of kernels")
+    if compiles_together(ctx):
+        parts = _parts(requests, min(_TOGETHER, len(requests) // (workers * _PARTS_PER_PROCESS)))
+        made = run_in_processes(
+            len(parts),
+            lambda number: compile_kernels(ctx, parts[number], lambda: None),
+            workers,
+            lambda done: _count_kernels(sum(map(len, parts[:done])), len(requests)),
+        )
+        return tuple(kernel for part in made for kernel in part)
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()
         kernel = compile_kernel(replace(ctx, observers=(recorder,)), requests[number])
         return kernel, recorder.steps
 
-    at_place("the compilation of kernels")
     compiled = run_in_processes(len(requests), work, workers, lambda done: _count_kernels(done, len(requests)))
     for _, steps in compiled:
         for observer, step in product(ctx.observers, steps):

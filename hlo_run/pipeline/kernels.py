@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeAlias
 
 from msgspec.structs import replace
 from xdsl.dialects.builtin import ModuleOp
@@ -17,6 +18,7 @@ from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_ker
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
 from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
+from hlo_run.codegen.llvm.together import compile_together, join_kernels
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
@@ -25,7 +27,7 @@ from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo_passes.fuel import kernel_fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
-from hlo_run.hlo_passes.replacements import KernelIr
+from hlo_run.hlo_passes.replacements import KernelIr, Replacements
 from hlo_run.options.show import ShowOptions
 from hlo_run.pipeline.kernel_table import (
     EMITTED_ROWS,
@@ -36,6 +38,7 @@ from hlo_run.pipeline.kernel_table import (
     SHARED_ROWS,
     SPECIALIZE_KERNEL,
     KernelContext,
+    KernelPass,
     KernelRow,
 )
 from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, load_llvm, settings_of
@@ -44,14 +47,66 @@ from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.runtime.kernel_requests import KernelRequest
 
+# A row, the name of its pass, and the pass.
+_RowPass: TypeAlias = "tuple[str, str, KernelPass]"
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
 
 def compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     """Return the kernel of a fusion. Raises errors of the HloRunError family with at least the fusion's place in `where`."""
+    with _at_fusion(request), paused_collection():
+        return _compile_kernel(ctx, request)
+
+
+def compile_kernels(ctx: PassContext, requests: Sequence[KernelRequest], lowered: Callable[[], None]) -> list[Kernel]:
+    """Return the kernels of several fusions as `compile_kernel` does; LLVM compiles small ones together.
+
+    Nobody must see the steps. Calls `lowered` after the LLVM IR of each kernel is made.
+    """
+    parts: list[tuple[LaunchDimensions, str]] = []
+    passes: dict[int, list[_RowPass]] = {}
+    for request in requests:
+        with _at_fusion(request), paused_collection():
+            run, emitted = _emitted(ctx, request)
+            factor = emitted.unroll_factor
+            if factor not in passes:
+                passes[factor] = _passes_after(ctx, factor, EMIT_KERNELS, KERNEL_PIPELINE)
+            parts.append((emitted.launch, _lowered(ctx, run, request.kernel, emitted, passes[factor])))
+        lowered()
+    together = _compiled_together(ctx, requests, [text for _, text in parts])
+    kernels: list[Kernel] = []
+    for number, (request, (launch, text)) in enumerate(zip(requests, parts, strict=True)):
+        with _at_fusion(request):
+            ptx = together[number] if number in together else _compile_llvm(ctx, request.kernel, text)
+            check_with_ptxas(ctx, request.kernel, ptx)
+        kernels.append(Kernel(request.kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx)))
+    return kernels
+
+
+def compiles_together(ctx: PassContext) -> bool:
+    """True if `compile_kernels` may compile the kernels: no text is wanted or given, and LLVM counts no passes."""
+    is_plain = not ctx.observers and ctx.replacements == Replacements() and not ctx.locates
+    return is_plain and not ctx.options.xla_gpu_ftz and ctx.options.llvm_opt_bisect_limit < 0
+
+
+def _compiled_together(ctx: PassContext, requests: Sequence[KernelRequest], texts: list[str]) -> dict[int, str]:
+    joined = join_kernels(texts)
+    if joined is None:
+        return {}
+    names = [request.kernel for request in requests]
+    settings = settings_of(ctx)
     try:
-        with paused_collection():
-            return _compile_kernel(ctx, request)
+        with native_work("LLVM", f"{names[0]}' .. '{names[-1]}", "", "ll", joined.text):
+            return compile_together(joined, settings.target, settings.optimization_level)
+    except HloRunError:
+        return {}  # one by one, so that the error is that of a kernel
+
+
+@contextmanager
+def _at_fusion(request: KernelRequest) -> Generator[None]:
+    """Give errors that have no place that of the fusion."""
+    try:
+        yield
     except HloRunError as error:
         error.where = error.where or request.fusion.where
         raise
@@ -63,10 +118,14 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     given = ctx.replacements.ir.get(request.kernel)
     if given is not None:
         return _compile_dump(ctx, given)
+    run, emitted = _emitted(ctx, request)
+    return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS, KERNEL_PIPELINE)
+
+
+def _emitted(ctx: PassContext, request: KernelRequest) -> tuple[KernelRun, EmittedKernel]:
     run = _kernel_run(ctx, request.kernel)
     arguments = _entry_arguments(request)
-    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
-    return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS, KERNEL_PIPELINE)
+    return run, run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
 
 
 def load_for_kernels(ctx: PassContext) -> None:
@@ -151,11 +210,8 @@ def _finish(
             ptx = _compile_llvm(ctx, kernel, given.text, given.file)
             check_with_ptxas(ctx, kernel, ptx, given.file)
     else:
-        _lower(ctx, run, kernel, emitted, done, pipeline)
-        ir_text = _llvm_crossing(
-            ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
-        )
-        ptx = _compile_llvm(ctx, kernel, ir_text)
+        passes = _passes_after(ctx, emitted.unroll_factor, done, pipeline)
+        ptx = _compile_llvm(ctx, kernel, _lowered(ctx, run, kernel, emitted, passes))
         check_with_ptxas(ctx, kernel, ptx)
     return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
 
@@ -173,18 +229,25 @@ def _llvm_crossing(ctx: PassContext, kernel: str, work: Callable[[], str]) -> st
     return run_crossing(Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=kernel), ctx, work)
 
 
-def _lower(
-    ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str, pipeline: tuple[KernelRow, ...]
-) -> None:
-    """Run the kernel rows that come after `done`, which is the name of a row or of what is before the first one."""
-    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel, max_unroll_factor=emitted.unroll_factor)
-    xdsl_context = make_context()
+def _passes_after(ctx: PassContext, unroll_factor: int, done: str, pipeline: tuple[KernelRow, ...]) -> list[_RowPass]:
+    """Return the passes of the rows that come after `done`, a row or what is before the first one."""
+    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel, max_unroll_factor=unroll_factor)
     names = [EMIT_KERNELS, *(row.name for row in pipeline)]
     rows = [row for row in pipeline[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
-    for row in rows:
-        run.apply(row.name, base_name(row.name), row.make(kernel_ctx), xdsl_context, emitted.module)
+    return [(row.name, base_name(row.name), row.make(kernel_ctx)) for row in rows]
+
+
+def _lowered(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, passes: list[_RowPass]) -> str:
+    """Run passes on a kernel, and return its LLVM IR."""
+    xdsl_context = make_context()
+    for row, name, made in passes:
+        run.apply(row, name, made, xdsl_context, emitted.module)
     for observer in ctx.observers:
         observer.kernel_done(kernel)
+    launch = emitted.launch
+    return _llvm_crossing(
+        ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
+    )
 
 
 def _entry_arguments(request: KernelRequest) -> list[EntryArgument]:

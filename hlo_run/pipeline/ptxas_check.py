@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
@@ -17,6 +18,7 @@ LONG_PTX = 300_000
 """ptxas needs two seconds for PTX of so many characters, minutes for long functions. It only checks: the driver assembles PTX."""
 # Fewer kernels are checked as they are compiled: their texts may be printed, and an error ends the compilation early.
 _MANY = 16
+_FLOAT = re.compile(r"\b0[fF][0-9A-Fa-f]{8}\b|\b0[dD][0-9A-Fa-f]{16}\b")
 # What one process of ptxas takes at most.
 _TOGETHER = 64
 
@@ -60,10 +62,17 @@ def checks_together(ctx: PassContext, requests: Sequence[KernelRequest]) -> bool
 
 
 def check_together(ctx: PassContext, requests: Sequence[KernelRequest], kernels: Sequence[Kernel], workers: int) -> None:
-    """Check kernels, each process of ptxas several. Raises the error of the first kernel that ptxas rejects, at its fusion."""
+    """Check kernels, each process of ptxas several. Raises the error of the first kernel that ptxas rejects, at its fusion.
+
+    Of kernels that are equal but for their names and numbers of floats, ptxas checks the first one.
+    """
     if find_ptxas(ctx.options.xla_gpu_cuda_data_dir) is None:
         return
-    pairs = [pair for pair in zip(requests, kernels, strict=True) if len(pair[1].ptx) <= LONG_PTX or _flags(ctx)]
+    different: dict[str, tuple[KernelRequest, Kernel]] = {}
+    for request, kernel in zip(requests, kernels, strict=True):
+        if len(kernel.ptx) <= LONG_PTX or _flags(ctx):
+            different.setdefault(_form(kernel), (request, kernel))
+    pairs = list(different.values())
     size = min(_TOGETHER, -(-len(pairs) // workers)) or 1
     parts = [pairs[first : first + size] for first in range(0, len(pairs), size)]
     if workers > 1 and len(parts) > 1 and can_fork():
@@ -71,6 +80,14 @@ def check_together(ctx: PassContext, requests: Sequence[KernelRequest], kernels:
         return
     for part in parts:
         _check_part(ctx, part)
+
+
+def _form(kernel: Kernel) -> str:
+    """Return the PTX without the name of the kernel and the values of immediate floats, which are valid whatever their bits."""
+    text = kernel.ptx
+    for before, after in (("\t", "\n"), (" ", "("), ("", "_param_")):
+        text = text.replace(f"{before}{kernel.name}{after}", before + after)
+    return _FLOAT.sub(lambda found: found[0][:2], text)
 
 
 def _check_part(ctx: PassContext, pairs: Sequence[tuple[KernelRequest, Kernel]]) -> None:

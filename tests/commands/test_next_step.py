@@ -6,7 +6,7 @@ import pytest
 
 from hlo_run.cli import parse_arguments
 from hlo_run.commands.next_step import next_step
-from hlo_run.errors import DeviceError, InternalError, Mismatch, PluginError
+from hlo_run.errors import DeviceError, InternalError, Mismatch, OutOfTime, PluginError
 
 
 def _next(error: Exception, *words: str) -> str:
@@ -52,7 +52,7 @@ def test_a_smaller_module_does_not_get_the_inputs() -> None:
         (DeviceError("x", hint="--host_check says"), ["--v=1"], "hlo-run --platform=Host --localize 'm m.hlo' names"),
         (DeviceError("x"), ["--localize"], "hlo-tool reduce 'm m.hlo' --run=hlo-run shrinks"),
         (DeviceError("x"), ["--iterations=2"], "hlo-run --platform=Host --localize 'm m.hlo' names"),
-        (DeviceError("longer than"), ["--timeout=2"], "hlo-tool bisect 'm m.hlo' --run='hlo-run --timeout=2.0' names"),
+        (OutOfTime("longer than"), ["--timeout=2"], "hlo-tool bisect 'm m.hlo' --run='hlo-run --timeout=2.0' names"),
     ],
 )
 def test_the_command_fits_the_failure(error: Exception, words: list[str], start: str) -> None:
@@ -64,8 +64,8 @@ def test_the_command_fits_the_failure(error: Exception, words: list[str], start:
     [
         DeviceError("there is no device", hint="--platform=Host"),
         DeviceError("custom call f raised ValueError: no (%r)"),
-        DeviceError("the compilation or the run took longer than 1 s, in the reading of the file", hint=".."),
-        DeviceError("the compilation or the run took longer than 1 s, in the pass 'p'", hint=".."),
+        OutOfTime("the compilation or the run took longer than 1 s, in the reading of the file", hint=".."),
+        OutOfTime("the compilation or the run took longer than 1 s, in the pass 'p'", hint=".."),
         InternalError("the process died with SIGSEGV in the reading of the file"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from hlo_run.containment import crash
 from hlo_run.containment.board import Blame, Board, NativeStep
 from hlo_run.containment.crash import Crash, choose_crash_directory, crash_error, set_input_file, write_reproducer
-from hlo_run.errors import DeviceError, InternalError, ParseError
+from hlo_run.errors import DeviceError, InternalError, OutOfTime, ParseError
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def _step(blame: Blame, file: str = "") -> NativeStep:
         (Crash(-11, "row 'cse'"), InternalError, "the process died with SIGSEGV in row 'cse'"),
         (Crash(-9, "row 'cse'"), DeviceError, "the process died with SIGKILL in row 'cse'"),
         (Crash(3, ""), InternalError, "the process died with exit code 3 in Python"),
-        (Crash(-9, "row 'cse'", limit_seconds=2), DeviceError, "took longer than --timeout=2 s, in row 'cse'"),
+        (Crash(-9, "row 'cse'", limit_seconds=2), OutOfTime, "took longer than --timeout=2 s, in row 'cse'"),
     ],
 )
 def test_the_error_of_a_crash(crash: Crash, kind: type[Exception], text: str, directory: Path) -> None:

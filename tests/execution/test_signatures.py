@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hlo_run.cli import run
-from hlo_run.errors import DeviceError, InternalError, Mismatch, ParseError, Unsupported
+from hlo_run.errors import DeviceError, InternalError, Mismatch, OutOfTime, ParseError, Unsupported
 from hlo_run.execution.signatures import bucket_table, fold, signature_of
 
 
@@ -35,7 +35,7 @@ def test_different_words_stay_different() -> None:
     [
         (Unsupported("opcode 'x' on f8"), "unsupported"),
         (Mismatch("3 of 4 elements differ"), "mismatch"),
-        (DeviceError("kernel 'k' ran longer than 3 s"), "time-out"),
+        (OutOfTime("kernel 'k' ran longer than 3 s"), "time-out"),
         (DeviceError("out of memory"), "device fault"),
         (
             InternalError("ptxas rejects the PTX for sm_90", notes=("ptxas x.ptx, line 3; error : Unknown symbol 'f'",)),

@@ -30,10 +30,20 @@ class _Link:
     # The outermost conditional around the value, and the number of the branch.
     branch: tuple[HloInstruction, int] | None
     chain: list[_Link] = field(default_factory=list["_Link"], repr=False)
+    # Whether all uses are in the computation of the value; None: not known yet.
+    is_local: bool | None = None
 
     @property
     def place(self) -> int:
         return self.chain.index(self)
+
+    @property
+    def own_branch(self) -> tuple[HloInstruction, int] | None:
+        """The branch, if all uses are in the value's computation."""
+        if self.is_local is None:
+            home = self.value.instruction.parent
+            self.is_local = all(use.instruction.parent is home for use in self.uses)
+        return self.branch if self.is_local else None
 
 
 class CopyChains:
@@ -118,6 +128,7 @@ class CopyChains:
         """Let the source have the uses of a copy that is next to it in the chain."""
         made.chain.remove(made)
         source.uses = [*(use for use in source.uses if use.instruction is not copy), *made.uses]
+        source.is_local = None
         source.value.positions.extend(made.value.positions)
         for other in self._readers.pop(made, ()):
             if other in self._copies:
@@ -125,7 +136,13 @@ class CopyChains:
             self._readers.setdefault(source, []).append(other)
 
     def _end_before(self, earlier: Sequence[_Link], later: Sequence[_Link]) -> bool:
-        return all(self._ends_before(one, two.value) for one in earlier for two in _not_in_other_branches(one, later))
+        branches = _branches(later)
+        return all(
+            self._ends_before(one, two.value)
+            for one in earlier
+            if branches is None or not _is_read_elsewhere(one, branches)
+            for two in _not_in_other_branches(one, later)
+        )
 
     def _ends_before(self, one: _Link, later: HloValue) -> bool:
         if not one.uses:
@@ -136,12 +153,31 @@ class CopyChains:
         return self._order.are_read_before(one.uses, later)
 
 
+def _branches(links: Sequence[_Link]) -> dict[int, HloInstruction] | None:
+    """Return the numbers of the branches that the links are in, with their conditional; None if it is not the same for all."""
+    found: dict[int, HloInstruction] = {}
+    conditional = links[0].branch[0] if links and links[0].branch is not None else None
+    for link in links:
+        if conditional is None or link.branch is None or link.branch[0] is not conditional:
+            return None
+        found[link.branch[1]] = conditional
+    return found
+
+
+def _is_read_elsewhere(one: _Link, branches: dict[int, HloInstruction]) -> bool:
+    """Return True if the link and all its uses, of which there are some, are in another branch of the same conditional."""
+    branch = one.own_branch
+    if branch is None or not one.uses or branch[1] in branches:
+        return False
+    return branch[0] is next(iter(branches.values()), None)
+
+
 def _not_in_other_branches(one: _Link, later: Sequence[_Link]) -> Sequence[_Link]:
     """Return the links that may be written while `one` is read: not those in other branches, of which there may be thousands."""
-    home = one.value.instruction.parent
-    if one.branch is None or any(use.instruction.parent is not home for use in one.uses):
+    branch = one.own_branch
+    if branch is None:
         return later
-    conditional, number = one.branch
+    conditional, number = branch
     # A value without uses ends where it begins, and later branches begin after it.
     least = -1 if one.uses else number
     return [

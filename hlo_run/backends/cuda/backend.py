@@ -22,7 +22,7 @@ from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile, ThunkObserver, together
 from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.errors import DeviceError, OutOfTime, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feed, Feeds
 from hlo_run.processes.partners import Partners
 from hlo_run.target import TargetSpec
@@ -253,7 +253,7 @@ class CudaBackend:
 
         def check() -> None:
             if deadline is not None and time.monotonic() > deadline:
-                raise DeviceError(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
+                raise OutOfTime(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
 
         if self._shared is not None:
             self._shared.settle(check)

@@ -27,7 +27,7 @@ from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.run_watch import RunWatch
 from hlo_run.backends.thunk_values import RngStates
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
-from hlo_run.errors import DeviceError
+from hlo_run.errors import DeviceError, OutOfTime
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 _ALIGNMENT_BYTES = 256
@@ -240,11 +240,11 @@ class Machine:
         self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:
-        """Raise DeviceError if the deadline has passed, and end if another device failed. `name` is the next thunk."""
+        """Raise OutOfTime if the deadline has passed, and end if another device failed. `name` is the next thunk."""
         if self.world.team is not None:
             self.world.team.check()
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise DeviceError(f"the run ran out of time before thunk '{name}'")
+            raise OutOfTime(f"the run ran out of time before thunk '{name}'", hint="raise --timeout")
 
     # ---- written bytes, for the check `init` -------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class Recording:
         step.bind()  # to the memory of this run
         graph, launch = step.bound()
         if fault.line == CANCELLED:
-            launch.fail("the kernel ran out of time", 0)
+            launch.run_out_of_time()
         self._machine.launcher.explain(graph, launch, fault)
 
     # ---- writing the list ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 _TABLE_OFFSET, _TABLE_SIZES = (struct.Struct("<Q"), 40), (struct.Struct("<HHH"), 58)
 # A section: place of its name, type, flags, address, offset, size, link, info, alignment, entry size.
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_MAGIC = b"\x7fELF"
 _CODE = ".text."
 # Since sm_70 an instruction has 16 bytes, with its opcode in the lowest 12 bits. ptxas fills up a kernel's last line with NOPs.
 _INSTRUCTION_BYTES = 16
@@ -16,7 +17,19 @@ _NOP = 0x918
 
 
 def sass_instructions(cubin: bytes) -> dict[str, int]:
-    """Return the number of SASS instructions per kernel, without NOPs. `cubin` is for sm_70 or later."""
+    """Return the number of SASS instructions per kernel, without NOPs. `cubin` is for sm_70 or later.
+
+    Raises ValueError if it is no ELF file, or not a whole one.
+    """
+    if not cubin.startswith(_MAGIC):
+        raise ValueError("no ELF file")
+    try:
+        return _counted(cubin)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError("not a whole ELF file") from error
+
+
+def _counted(cubin: bytes) -> dict[str, int]:
     return {name.removeprefix(_CODE): _instructions(code) for name, code in _sections(cubin) if name.startswith(_CODE)}
 
 

@@ -73,7 +73,8 @@ def ptxas_version(cuda_data_dir: str = "") -> str:
 def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) -> tuple[PtxasReport, ...]:
     """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order. `flags` are more flags of ptxas.
 
-    Raises DeviceError if ptxas is not found or cannot run, InternalError with ptxas' messages if it rejects the text.
+    Raises DeviceError if ptxas is not found, cannot run, or writes no cubin, and InternalError with ptxas' messages if it rejects
+    the text.
     """
     tool = find_ptxas(cuda_data_dir)
     if tool is None:
@@ -82,7 +83,13 @@ def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) 
     if target is None:
         raise InternalError("the PTX has no .target line")
     output, cubin = _run(tool, target[1], ptx, flags)
-    return tuple(_reports(output, sass_instructions(cubin)))
+    try:
+        instructions = sass_instructions(cubin)
+    except ValueError as error:
+        message = f"ptxas succeeds, but its result of {len(cubin)} bytes is no cubin"
+        hint = "--xla_gpu_cuda_data_dir names another CUDA toolkit"
+        raise DeviceError(message, hint=hint, notes=(f"found at {tool}",)) from error
+    return tuple(_reports(output, instructions))
 
 
 def join_entries(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -36,6 +37,22 @@ _PLAIN_CALL: Mapping[str, Attribute] = {
 NO_PROPERTIES: Mapping[str, Attribute] = {}
 
 
+@lru_cache(maxsize=1024)
+def _converted(type_: Attribute, index_type: IntegerType) -> Attribute:
+    if isinstance(type_, IndexType):
+        return index_type
+    if isa(type_, AnyFloat):
+        # LLVM has no floats of 8 or fewer bits, so integers hold their bits.
+        return IntegerType(type_.bitwidth) if type_.bitwidth <= 8 else type_
+    if is_complex(type_):
+        return llvm.LLVMStructType.from_type_list([type_.element_type, type_.element_type])
+    if isa(type_, IntegerType | llvm.LLVMPointerType | llvm.LLVMStructType):
+        return type_
+    if is_vector(type_) and type_.get_num_dims() == 1:
+        return VectorType(_converted(type_.get_element_type(), index_type), type_.get_shape())
+    raise Unsupported(f"values of type {type_} in a kernel")
+
+
 class ModuleState(Struct):
     """The state that all functions of a module share: the integer type of index, converted types, library declarations."""
 
@@ -47,22 +64,8 @@ class ModuleState(Struct):
         """Return the LLVM type of values of `type_`. Raises Unsupported if LLVM has none."""
         found = self.types.get(type_)
         if found is None:
-            found = self.types[type_] = self._convert(type_)
+            found = self.types[type_] = _converted(type_, self.index_type)
         return found
-
-    def _convert(self, type_: Attribute) -> Attribute:
-        if isinstance(type_, IndexType):
-            return self.index_type
-        if isa(type_, AnyFloat):
-            # LLVM has no floats of 8 or fewer bits, so integers hold their bits.
-            return IntegerType(type_.bitwidth) if type_.bitwidth <= 8 else type_
-        if is_complex(type_):
-            return llvm.LLVMStructType.from_type_list([type_.element_type, type_.element_type])
-        if isa(type_, IntegerType | llvm.LLVMPointerType | llvm.LLVMStructType):
-            return type_
-        if is_vector(type_) and type_.get_num_dims() == 1:
-            return VectorType(self.convert(type_.get_element_type()), type_.get_shape())
-        raise Unsupported(f"values of type {type_} in a kernel")
 
     def result_type(self, types: Sequence[Attribute]) -> Attribute:
         """Return the LLVM return type of a function with these results: void, the type, or a struct of the types."""

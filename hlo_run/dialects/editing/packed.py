@@ -12,6 +12,7 @@ elements out of the integers and join them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -37,6 +38,7 @@ BYTE_BITS = 8
 _WORD_BITS = 32
 
 
+@lru_cache(maxsize=256)
 def is_packed(element: Attribute) -> bool:
     """True for element types of 1, 2 or 4 bits: a byte holds several elements."""
     return isa(element, IntegerType | AnyFloat) and element.bitwidth in (1, 2, 4)

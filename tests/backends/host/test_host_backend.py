@@ -32,7 +32,7 @@ from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import JitEngine, ReadyLaunch
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
-from hlo_run.errors import DeviceError, Unsupported, UsageError
+from hlo_run.errors import DeviceError, OutOfTime, Unsupported, UsageError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ptx"
 ADD_ONE = kernel(
@@ -170,7 +170,7 @@ def test_read_only_arguments_stay_whole() -> None:
 
 def test_endless_kernels_time_out() -> None:
     program = executable(kernel("L: bra L;", 0), [launch()], [], [], (), 32)
-    with pytest.raises(DeviceError, match="ran out of time"):
+    with pytest.raises(OutOfTime, match="ran out of time"):
         HostBackend(timeout_seconds=0.05).run(program, [])
 
 
@@ -261,7 +261,7 @@ def test_faults_of_native_code_name_the_thread() -> None:
 @pytest.mark.parametrize("body", ["L: bra L;", "L: bar.sync 0; bra L;", "L: add.u32 %r1, %r1, 1; bra L;"])
 def test_endless_native_code_times_out(body: str) -> None:
     program = executable(kernel(body, 0), [launch()], [], [], (), 32)
-    with pytest.raises(DeviceError, match="ran out of time"):
+    with pytest.raises(OutOfTime, match="ran out of time"):
         HostBackend(engine="jit", timeout_seconds=0.05).run(program, [])
 
 

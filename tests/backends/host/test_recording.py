@@ -19,7 +19,7 @@ from hlo_run.artifact.file import load, save
 from hlo_run.backends.host import recording
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.prepared import Prepared
-from hlo_run.errors import DeviceError
+from hlo_run.errors import DeviceError, OutOfTime
 from hlo_run.hlo.feeds import NO_FEEDS
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -265,7 +265,7 @@ def test_an_endless_loop_runs_out_of_time(monkeypatch: pytest.MonkeyPatch) -> No
     x = RNG.standard_normal((6, 6)).astype(np.float32)
     clock = Clock(4999.9)
     use_clock(monkeypatch, clock, "backends.host.recording", "backends.host.machine")
-    with pytest.raises(DeviceError, match="ran out of time"):
+    with pytest.raises(OutOfTime, match="ran out of time"):
         backend.run(program, [np.array(1, np.int32), x])
     clock.ahead = 0.0
     np.testing.assert_array_equal(backend.run(program, [np.array(0, np.int32), x]), x)

@@ -22,7 +22,7 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.memory import check_memory, free_bytes, planned_bytes
 from hlo_run.cli import run
 from hlo_run.custom_calls import custom_call, unregister
-from hlo_run.errors import DeviceError, Unsupported, UsageError
+from hlo_run.errors import DeviceError, OutOfTime, Unsupported, UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
@@ -265,7 +265,7 @@ def test_files_of_custom_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_loop_that_never_ends_runs_out_of_time() -> None:
     program = compiled(LOOP.replace("STEP", "0"))
     arguments = [np.array(1, np.int32), np.ones(8, np.float32)]
-    with pytest.raises(DeviceError, match="ran out of time"):
+    with pytest.raises(OutOfTime, match="ran out of time"):
         HostBackend(timeout_seconds=0.2).run(program, arguments)
 
 

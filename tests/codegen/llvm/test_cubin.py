@@ -81,7 +81,7 @@ def test_nops_are_not_counted() -> None:
     code = b"".join(word.to_bytes(16, "little") for word in (0x7918 | 5 << 12, 0x1918 | 1 << 100, 0x0981))
     names = b"\0.text.k\0.shstrtab\0"
     table = [(0, 0, 0), (1, 64, len(code)), (9, 64 + len(code), len(names))]
-    header = bytearray(64)
+    header = bytearray(b"\x7fELF".ljust(64, b"\0"))
     struct.pack_into("<Q", header, 40, 64 + len(code) + len(names))
     struct.pack_into("<HHH", header, 58, 64, len(table), 2)
     sections = b"".join(struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0) for name, at, size in table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hlo_run.codegen.llvm import ptxas
@@ -108,6 +110,20 @@ def test_without_ptxas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptxas, "find_in_toolkit", _found_nowhere)
     with pytest.raises(DeviceError, match="ptxas is not found"):
         assemble(".target sm_90")
+
+
+@pytest.mark.parametrize("cubin", [b"", bytes(64), b"\x7fELF" + b"\xff" * 60], ids=["empty", "zeros", "cut"])
+def test_a_result_that_is_no_cubin(cubin: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def found(*_: object) -> Path:
+        return tmp_path / "ptxas"
+
+    def ran(*_: object) -> tuple[str, bytes]:
+        return "", cubin
+
+    monkeypatch.setattr(ptxas, "find_in_toolkit", found)
+    monkeypatch.setattr(ptxas, "_run", ran)
+    with pytest.raises(DeviceError, match=f"its result of {len(cubin)} bytes is no cubin"):
+        assemble(".version 8.6\n.target sm_90\n")
 
 
 def test_functions_of_some_hundred_instructions_are_inlined_as_in_xla() -> None:

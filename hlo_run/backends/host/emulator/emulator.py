@@ -115,7 +115,7 @@ class _ChunkRun:
         """Return the group to run next: the one with the lowest place, merged with all others there."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             line = self._line(self._blocks[self._groups[0].block])
-            self._chunk.launch.fail("the kernel ran out of time", line, self._groups[0].lanes.describe(0))
+            self._chunk.launch.run_out_of_time(line, self._groups[0].lanes.describe(0))
         if len(self._groups) == 1 and not self._groups[0].waits:
             return self._groups[0]
         runnable = [group for group in self._groups if not group.waits]

@@ -19,7 +19,7 @@ from hlo_run.artifact import Kernel
 from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.origins import origin
 from hlo_run.backends.host.ptx.control_flow import Block
-from hlo_run.errors import DeviceError, Where
+from hlo_run.errors import DeviceError, OutOfTime, Where
 from hlo_run.target import WARP_THREADS
 
 Array = NDArray[Any]
@@ -55,13 +55,22 @@ class Launch(Struct):
 
     def fail(self, message: str, line: int, where: str = "", *notes: str) -> NoReturn:
         """Raise the DeviceError of a fault at PTX `line`. `where` describes the thread."""
+        hint = "" if origin(self.source_lines, line) else "--host_check says which HLO instruction it is"
+        raise self._placed(DeviceError(message, hint=hint, notes=notes), line, where)
+
+    def run_out_of_time(self, line: int = 0, where: str = "") -> NoReturn:
+        """Raise OutOfTime. The kernel was at PTX `line`, 0 if that is not known, in the thread that `where` describes."""
+        raise self._placed(OutOfTime("the kernel ran out of time", hint="raise --timeout"), line, where)
+
+    def _placed(self, error: DeviceError, line: int, where: str) -> DeviceError:
+        """Return the error with the kernel, the PTX line and its HLO instruction."""
         text = self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
         column = len(text) - len(text.lstrip()) + 1
         place = f"kernel '{self.kernel.name}', PTX line {line}" + (f", {where}" if where else "")
         source = origin(self.source_lines, line)
-        hint = "" if source else "--host_check says which HLO instruction it is"
-        notes = (*notes, f"the PTX line comes from {source}") if source else notes
-        raise DeviceError(f"{message} ({place})", Where(f"{self.kernel.name}.ptx", line, column, text), hint, notes)
+        notes = (*error.notes, f"the PTX line comes from {source}") if source else error.notes
+        message = f"{error.message} ({place})"
+        return type(error)(message, Where(f"{self.kernel.name}.ptx", line, column, text), error.hint, notes)
 
     def describe(self, thread: int) -> str:
         """Return the coordinates of a thread and its block. Threads of a launch are numbered block by block."""

@@ -172,7 +172,7 @@ class Execution:
             self._run(deadline)
         line, block = self._fault
         if line == CANCELLED:
-            self._launch.fail("the kernel ran out of time", 0)
+            self._launch.run_out_of_time()
         if line:
             raise JitFault(line, block)
 
