@@ -30,14 +30,16 @@ _REASONS = {
 class Outcome(Struct, eq=False):
     """The verdict on one unit. `comparison` is the first that differs, else the one with the worst error; None: not judged.
 
-    `runs` counts the executions that were judged. `own_operands` says that it was judged on operands of its own as well, `equal`
-    names the unit whose verdict it shares, `place` the execution that differs, and `operands` what it had there.
+    `runs` counts the executions that were judged, `sampled` the elements (0: all). `own_operands` says that it was judged on
+    operands of its own as well, `equal` names the unit whose verdict it shares, `place` the execution that differs, and
+    `operands` what it had there.
     """
 
     unit: Unit
     comparison: Comparison | None = None
     runs: int = 0
     own_operands: str = ""
+    sampled: int = 0
     equal: str = ""
     place: str = ""
     operands: tuple[Literal, ...] = ()
@@ -81,6 +83,7 @@ class Outcome(Struct, eq=False):
             "equal_to": self.equal,
             "runs": self.runs,
             "own_operands": self.own_operands,
+            "sampled_elements": self.sampled or None,
             "place": self.place if self.differs else "",
             "alone": self.comparison.summary() if self.comparison is not None else "",
             "worst_abs_error": _finite(worst_error(self.comparison)) if self.comparison is not None else None,
@@ -120,6 +123,9 @@ def summary(outcomes: list[Outcome]) -> str:
         worst = max(compared, key=lambda outcome: _error_of(outcome))
         text += f", worst abs error {_error_of(worst):.3g}"
         text += f" (%{worst.unit.name})" if _error_of(worst) else ""
+    sampled = sum(bool(outcome.sampled) for outcome in agreeing)
+    if sampled:
+        text += f"; {sampled} on a sample of {'its' if sampled == 1 else 'their'} elements"
     wrong = [outcome for outcome in outcomes if outcome.verdict == "differs"]
     if wrong:
         names = ", ".join(f"%{outcome.unit.name}" for outcome in wrong[:_MOST_NAMED])

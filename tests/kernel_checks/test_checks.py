@@ -112,10 +112,15 @@ ZEROS = np.zeros(40, np.float32)
 NANS = np.full(40, np.nan, np.float32)
 
 
+def unchanged(kernel: Kernel) -> Kernel:
+    """Return the kernel."""
+    return kernel
+
+
 def judged(
     text: str,
     arguments: Sequence[Literal],
-    plant: Callable[[Kernel], Kernel] = lambda kernel: kernel,
+    plant: Callable[[Kernel], Kernel] = unchanged,
     checks_all: bool = False,
     engine: str = "auto",
     make_backend: Callable[[], Backend] | None = None,
@@ -189,6 +194,21 @@ def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.Mon
     assert summary(list(outcomes.values())) == (
         "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 large (--check_kernels=all)"
     )
+
+
+@pytest.mark.parametrize(("plant", "verdict"), [(unchanged, "agrees"), (subtracting, "differs")])
+def test_a_large_elementwise_kernel_is_judged_on_blocks(
+    plant: Callable[[Kernel], Kernel], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_checks, "_SAMPLE_ELEMENTS", 10_000)
+    numbers = np.linspace(-2, 3, 40_000, dtype=np.float32)
+    outcomes = judged(HIDDEN.replace("f32[40]", "f32[40000]"), [numbers, numbers[::-1].copy(), numbers], plant)
+    assert {name: outcome.verdict for name, outcome in outcomes.items()} == {"first": verdict, "second": "agrees"}
+    assert outcomes["second"].sampled
+    if verdict == "agrees":
+        assert (
+            summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst abs error 0; 2 on a sample of their elements"
+        )
 
 
 def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
