@@ -325,7 +325,15 @@ class Cutter:
         if not more:
             return None
         opened |= more | dependent
-        return self.region(region.claims, opened)
+        grown = self.region(region.claims, opened)
+        for _ in range(_MOST_ROUNDS):
+            # An input that is computed from another one in few steps is not independent of it: x + transpose(x) is symmetric.
+            near = self._openable(grown, self._near(grown, grown.inputs))
+            if not near:
+                break
+            opened |= near
+            grown = self.region(region.claims, opened)
+        return grown
 
     def _dependent(self, wanted: Collection[int]) -> set[int]:
         """Return the numbers of all values that are computed from the wanted ones."""
@@ -339,9 +347,13 @@ class Cutter:
 
     def _to_balance(self, region: Region, alone: Collection[int]) -> set[int]:
         """Return the inputs to open so that both sides may have the same: those that depend on one of one side, or the latter."""
-        sides = zip((region.old, region.new), self._numbers, strict=True)
-        near = {n for side, numbers in sides for n, same in side.inputs.items() if _depends(same, alone, numbers)}
+        near = self._near(region, alone)
         return self._openable(region, near - set(alone)) or self._openable(region, alone)
+
+    def _near(self, region: Region, wanted: Collection[int]) -> set[int]:
+        """Return the inputs that are computed from one of the wanted ones in few steps."""
+        sides = zip((region.old, region.new), self._numbers, strict=True)
+        return {n for side, numbers in sides for n, same in side.inputs.items() if _depends(same, wanted, numbers)}
 
     def _openable(self, region: Region, numbers: Collection[int]) -> set[int]:
         sides = (region.old.inputs, region.new.inputs)

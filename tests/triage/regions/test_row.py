@@ -198,6 +198,24 @@ def _twice(module: HloModule) -> None:
     remove_unused([e])
 
 
+SYMMETRIC = """HloModule m
+ENTRY e {
+  p = f32[5,5] parameter(0)
+  t = f32[5,5] transpose(p), dimensions={1,0}
+  a = f32[5,5] add(p, t)
+  b = f32[5,5] cosine(a)
+  ROOT r = f32[5,5] exponential(b)
+}
+"""
+
+
+def _transposed(module: HloModule) -> None:
+    """Transpose what is symmetric."""
+    b = find(module, "b")
+    module.replace(b, Editor(b).unary("cosine", Editor(b).transpose(b.operands[0], (1, 0))))
+    remove_unused([b])
+
+
 @pytest.mark.parametrize(
     ("text", "edit", "is_proven"),
     [
@@ -206,8 +224,9 @@ def _twice(module: HloModule) -> None:
         (LOOP, _shift, False),
         (BEHIND_NAN, _through_negation, False),
         (DEAD_BRANCH, _twice, False),
+        (SYMMETRIC, _transposed, False),
     ],
-    ids=["swapped", "nothing", "loop", "context", "moved"],
+    ids=["swapped", "nothing", "loop", "context", "moved", "symmetric"],
 )
 def test_a_right_rewrite_is_silent(text: str, edit: Edit, is_proven: bool) -> None:
     report = judged(text, edit)
