@@ -55,6 +55,25 @@ def test_the_second_moment_of_adam_is_positive_and_its_gradient_is_not() -> None
     assert np.isfinite(result).all()
 
 
+def test_a_matrix_gets_a_positive_diagonal_for_its_cholesky_factor() -> None:
+    body = """
+  n = f32[] parameter(0)
+  row = s32[3,3] iota(), iota_dimension=0
+  column = s32[3,3] iota(), iota_dimension=1
+  same = pred[3,3] compare(row, column), direction=EQ
+  zero = f32[] constant(0)
+  zeros = f32[3,3] broadcast(zero), dimensions={}
+  noise = f32[3,3] broadcast(n), dimensions={}
+  matrix = f32[3,3]{0,1} select(same, noise, zeros)
+  call = (f32[3,3]{0,1}, s32[]) custom-call(matrix), custom_call_target="lapack_spotrf_ffi", api_version=API_VERSION_TYPED_FFI,
+    backend_config={uplo = 76 : ui8}
+  ROOT info = s32[] get-tuple-element(call), index=1"""
+    module = hlo_run.parse(f"HloModule m\nENTRY e {{\n{body}\n}}")
+    for seed in range(6):
+        values, _ = Arguments(Options(seed=seed), module, [], Place(0, 1)).next(1)
+        assert as_array(evaluate(module, values)) == 0
+
+
 @pytest.mark.parametrize(
     "ops",
     [
@@ -122,6 +141,24 @@ def test_an_exponential_does_not_overflow() -> None:
     assert 0.001 < recipes[0, ()].scale < 0.1
     assert np.isfinite(result).all()
     assert result.all()
+
+
+def test_what_is_subtracted_is_smaller_if_all_differences_are_negative() -> None:
+    recipes, result = _chosen("""
+  x = f32[40] parameter(0)
+  k = f32[] parameter(1)
+  tenth = f32[] constant(0.1)
+  tenths = f32[40] broadcast(tenth), dimensions={}
+  spot = f32[40] multiply(x, tenths)
+  size = f32[] abs(k)
+  strike = f32[40] broadcast(size), dimensions={}
+  gain = f32[40] subtract(spot, strike)
+  zero = f32[] constant(0)
+  zeros = f32[40] broadcast(zero), dimensions={}
+  ROOT r = f32[40] maximum(gain, zeros)""")
+    assert recipes[0, ()] == POSITIVE
+    assert recipes[1, ()].scale <= 0.125
+    assert result.any()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ class Observations:
 
     def __call__(self, instruction: HloInstruction, operands: Sequence[Value], value: Value) -> None:
         """Look at the value of an instruction."""
+        if instruction.opcode == "custom-call":
+            if _is_no_factor(instruction, value):
+                self.found.setdefault(instruction, [Observation(instruction, 0, POSITIVE, is_bad=False)])
+            return
         if isinstance(value, tuple) or not instruction.shape.dtype.is_float:
             return
         visit = self._visits.get(instruction, 0) + 1
@@ -78,6 +82,13 @@ class Observations:
             return
         if found:
             self.found[instruction] = found
+
+
+def _is_no_factor(call: HloInstruction, value: Value) -> bool:
+    """True if a call finds that a matrix has no Cholesky factor."""
+    if not isinstance(value, tuple) or "potrf" not in call.custom_call_target:
+        return False
+    return bool(np.any(np.asarray(value[-1]) != 0))
 
 
 def _sample(value: Value) -> NDArray[Any]:

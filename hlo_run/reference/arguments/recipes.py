@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
-from hlo_run.reference.arguments.observations import CENTRED, POSITIVE, Observation
+from hlo_run.reference.arguments.observations import CENTRED, POSITIVE, SMALLER, Observation
 from hlo_run.reference.arguments.value_flow import Position, came_from
 from hlo_run.reference.values import as_array
 
@@ -21,9 +21,9 @@ Leaf = tuple[int, tuple[int, ...]]
 _MOST_PLACES = 4000
 # The first operand has the elements of the result, or elements whose sign and size are like the result's.
 _LIKE_FIRST = MOVES_ELEMENTS | frozenset(
-    """broadcast bitcast convert copy slice dynamic-slice gather reverse reduce-precision reduce reduce-window select-and-scatter
-    all-reduce all-gather reduce-scatter all-to-all collective-permute tanh cbrt sqrt log-plus-one real sort
-    sine expm1 exponential-minus-one opt-barrier""".split()
+    """abs broadcast bitcast convert copy slice dynamic-slice gather reverse reduce-precision reduce reduce-window
+    select-and-scatter all-reduce all-gather reduce-scatter all-to-all collective-permute tanh cbrt sqrt log-plus-one real sort
+    sine exponential-minus-one opt-barrier""".split()
 )
 # As many first operands as there are elements in the result.
 _LIKE_ALL = frozenset("add concatenate maximum minimum".split())
@@ -33,6 +33,8 @@ _BOUNDED = frozenset("logistic sine cosine sign compare erf iota rng-bit-generat
 # Ops behind which an infinity or a NaN is not used.
 _GUARDS = frozenset("select clamp maximum minimum compare is-finite".split())
 _MOST_USERS = 40
+# What is subtracted gets this part of its size, where differences should have both signs.
+_SMALLER_FACTOR = 2.0**-3
 _MOST_FACTORS = 16
 
 
@@ -170,6 +172,10 @@ def _before(want: _Want) -> Iterator[_Want]:
         case "subtract" if want.kind == POSITIVE:
             yield replace(want, position=(operands[0], ()))
             yield replace(want, position=(operands[1], ()), sign=-want.sign)
+        case "subtract" if want.kind == CENTRED:
+            # Of both signs: the first is larger now and then.
+            yield replace(want, position=(operands[0], ()), kind=POSITIVE)
+            yield replace(want, position=(operands[1], ()), kind=SMALLER, factor=_SMALLER_FACTOR)
         case "subtract":
             yield from (replace(want, position=(operand, ())) for operand in operands)
         case "multiply" | "divide" if want.kind == POSITIVE:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
-from hlo_run.reference.evaluate.device import ProgramEvaluator
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.values import Array, Calls, Evaluator, Kernel, Prepared, Value
 
 # Is called with an instruction, its operands and its value, each time that it was evaluated.
@@ -25,8 +25,10 @@ def observed(
 ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
     """Return the evaluators of an instruction; the first shows its values to `observe`.
 
-    What calls computations or meets other devices is not shown, nor what only moves elements.
+    What calls computations or meets other devices is not shown, nor what only moves elements. Custom calls are.
     """
+    if program is not None and instruction.opcode == "custom-call":
+        return evaluate, _shown_program(observe, program)
     if evaluate is None or instruction.opcode in _SAME_VALUES or not instruction.shape.is_array:
         return evaluate, program
 
@@ -52,3 +54,13 @@ def observed(
         return shown
 
     return Prepared(prepare, evaluated), program
+
+
+def _shown_program(observe: Observer, program: ProgramEvaluator) -> ProgramEvaluator:
+    def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+        given = tuple(operands)
+        value: Value = yield program(instruction, operands, device)
+        observe(instruction, given, value)
+        return value
+
+    return run
