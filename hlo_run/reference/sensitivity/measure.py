@@ -24,8 +24,8 @@ from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UN
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun, Trace
 from hlo_run.reference.sensitivity.work import work_of_comparison
 
-# Nanoseconds that the measure may take: some, more per kernel, whose compilation takes more than ten times as long, and in any case as
-# long as a few evaluations of the whole module, unless these are very long.
+# Nanoseconds that the measure may take: some, more per kernel, whose compilation takes more than ten times as long, and in any
+# case as long as a few evaluations of the whole module, unless these are very long.
 _ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 4e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
