@@ -12,6 +12,7 @@ from hlo_run.kernel_checks.checks import ALL, OFF, KernelChecks
 from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
+from hlo_run.platforms import CUDA
 
 
 def checks_of_run(options: Options, backend: Backend, executable: Executable, optimised: HloModule | None) -> KernelChecks | None:
@@ -25,7 +26,7 @@ def checks_of_run(options: Options, backend: Backend, executable: Executable, op
         module = optimised or parse(executable.module_text)
     except HloRunError:
         return None  # the text of a saved executable that another program has written
-    verdicts = Verdicts(error_spec(options), has_fixed_bounds(options), MODULE_SEED)
+    verdicts = Verdicts(error_spec(options), has_fixed_bounds(options), MODULE_SEED, in_tf32=backend.name == CUDA)
     checks = KernelChecks(module, executable, verdicts, backend.run_aside, options.check_kernels == ALL)
     backend.watch_next_run(checks)
     return checks

@@ -15,11 +15,15 @@ from hlo_run.reference.values import Value
 
 
 class Verdicts(Struct, frozen=True):
-    """The rules of a run. With `fixed_bounds`, the bounds of `spec` alone decide. `seed` is the module's."""
+    """The rules of a run. With `fixed_bounds`, the bounds of `spec` alone decide. `seed` is the module's.
+
+    `in_tf32`: the device may multiply f32 in TF32.
+    """
 
     spec: ErrorSpec
     fixed_bounds: bool
     seed: int = 42
+    in_tf32: bool = False
 
     def bounds(self, expected: Value, actual: Value, shape: Shape) -> Comparison:
         """Compare by the bounds alone."""
@@ -42,4 +46,4 @@ class Verdicts(Struct, frozen=True):
         shape = module.entry.root.shape if shape is None else shape
         if self.fixed_bounds:
             return self.bounds(expected, actual, shape)
-        return judge_alone(module, arguments, expected, actual, self.spec, shape, part, self.seed, feeds)
+        return judge_alone(module, arguments, expected, actual, self.spec, shape, part, self.seed, feeds, self.in_tf32)
