@@ -68,6 +68,8 @@ class _Measure:
                 self._know(kernel, False, UNUSED)
             elif not self._run.runs.get(kernel):
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
+            elif self._is_large_exit(kernel) and self._run.shows_in_sample(kernel, self._notices):
+                self._know(kernel, True)
             else:
                 distances[kernel] = self._work(self._between(kernel, exits[0]))
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
@@ -75,6 +77,11 @@ class _Measure:
         self._resolve([kernel for kernel in doubtful if kernel in self._traces])
         self._resolve([kernel for kernel in doubtful if kernel not in self._traces])
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
+
+    def _is_large_exit(self, kernel: HloInstruction) -> bool:
+        """True for a kernel whose result is compared itself, if the budget does not allow to compare all of it once more."""
+        number = self._run.number_of.get(kernel)
+        return number in self._run.exits and not self._affords(work_of_comparison(kernel.shape) + self._reserve)
 
     def _know(self, kernel: HloInstruction, seen: bool | None, why: str = "") -> None:
         self._known[kernel] = KernelSight(kernel.name, seen, why)

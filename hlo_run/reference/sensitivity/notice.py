@@ -39,6 +39,14 @@ class Notices:
             shape = shape.tuple_shapes[number]
         return any(self._differs(leaf) for leaf in _leaves(expected, actual, shape, place.path, self._spec))
 
+    def count(self, place: Exit, expected: Array, actual: Array) -> int:
+        """Return how many of some elements of the array at an exit the bounds refuse."""
+        shape = self._shape
+        for number in place.path:
+            shape = shape.tuple_shapes[number]
+        part = Shape.array(shape.element_type, expected.shape)
+        return sum(leaf.mismatches for leaf in compare(expected, actual, part, self._spec).leaves)
+
     def _differs(self, leaf: LeafComparison) -> bool:
         if leaf.problem or leaf.nan_mismatches or not leaf.is_near or self._source is None:
             return not leaf.ok

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from msgspec import Struct, field
 
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.reference.compare.rounding import rounding
 from hlo_run.reference.evaluate.alterations import Alterations
 from hlo_run.reference.evaluate.device import Device, Step, World, drive
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.loop_limit import check_limit
 from hlo_run.reference.numerics import dynamic
 from hlo_run.reference.numerics.blas import one_blas_thread
-from hlo_run.reference.sensitivity.altered_values import altered, parts_read
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.sensitivity.altered_values import RELATIVE, altered, parts_read
 from hlo_run.reference.sensitivity.work import runs_of, work_of_comparison, work_of_steps
-from hlo_run.reference.values import Array, Value, as_array, quiet, unsupported
+from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, unsupported, widen
 
 
 class Exit(Struct, frozen=True):
@@ -42,8 +45,21 @@ class Trace(Struct):
     work: float = 0.0
 
 
-# Tells whether the comparison notices the second value in the place of the first at an exit.
-Notices = Callable[[Exit, Value, Value], bool]
+# Elements of a large array that are altered, and by how many roundings of their type at least.
+_SAMPLED = 4096
+_SAMPLED_ROUNDINGS = 32
+
+
+class Notices(Protocol):
+    """What the comparison notices."""
+
+    def __call__(self, place: Exit, expected: Value, actual: Value) -> bool:
+        """Return whether it notices the second value in the place of the first at an exit."""
+        ...
+
+    def count(self, place: Exit, expected: Array, actual: Array) -> int:
+        """Return how many of some elements of the array at an exit it refuses by its bounds."""
+        ...
 
 
 class RecordedRun:
@@ -215,6 +231,22 @@ class RecordedRun:
         finally:
             self._alterations.active = ()
         return trace
+
+    def shows_in_sample(self, kernel: HloInstruction, notices: Notices) -> bool:
+        """Alter some elements of a kernel's result, a compared array; True if the comparison notices half of them.
+
+        Rounding is not asked, so narrow floats change by more roundings than a few ops have. False for floats below 16 bits.
+        """
+        shape, number = kernel.shape, self.number_of[kernel]
+        if not shape.is_array or shape.dtype.kind != "float" or shape.dtype.bits < 16:
+            return False
+        flat = np.ascontiguousarray(dynamic.leave(as_array(self.base(number)))).reshape(-1)
+        size = min(flat.size, _SAMPLED)
+        with quiet():
+            old = flat[RandomEngine(self._seeds[kernel]).words(size) % np.uint64(flat.size)]
+            change = 1 + max(RELATIVE, _SAMPLED_ROUNDINGS * rounding(shape.dtype))
+            new = narrow(widen(old, shape.dtype) * change, shape.dtype)
+        return any(notices.count(place, old, new) >= size / 2 for place in self.exits[number])
 
     def last_work(self, number: int) -> float:
         """Return the work of one iteration of a loop."""
