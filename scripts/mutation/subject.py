@@ -14,9 +14,10 @@ import hlo_run
 from hlo_run.artifact import KernelThunk, Thunk, WhileThunk, nested_sequences
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, Mismatch
+from hlo_run.errors import DeviceError, HloRunError, KernelMismatch, Mismatch
 from hlo_run.execution.console import Place, SilentConsole
 from hlo_run.execution.results import FileResult
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
@@ -69,7 +70,8 @@ class Subject:
         self.optimized = self.module.clone()
         executable = compile_module(PassContext(preset("h100"), options.compile), self.optimized)
         # Host may sort with numpy in the place of kernels that sort, which would hide faults in them.
-        self.executable = replace(executable, thunks=without_sorts(executable.thunks))
+        text = module_to_string(self.optimized, FULL)  # by which a run checks its kernels
+        self.executable = replace(executable, thunks=without_sorts(executable.thunks), module_text=text)
         self._buffers = planned_buffers(options.compile, self.optimized)
 
     def launches(self) -> dict[str, KernelThunk]:
@@ -89,15 +91,28 @@ class Subject:
         return Alone(self.executable, thunk, types, seed), arrays
 
     def verdict(self, kernel: str = "", ptx: str = "") -> tuple[str, str, str]:
-        """Return what the default command says, the lines that say so, and its message, with the PTX of a kernel replaced."""
+        """Return what the default command says, the lines that say so, and its message, with the PTX of a kernel replaced.
+
+        If only the line of the kernels finds the fault, the module's line is asked without it, with all later tries.
+        """
+        verdict, lines, message = self._verdict(self.options, kernel, ptx)
+        if verdict == FOUND and END_TO_END not in lines:
+            again, others, _ = self._verdict(dataclasses.replace(self.options, check_kernels="off"), kernel, ptx)
+            lines = f"{lines}, {others}" if again == FOUND else lines
+        return verdict, lines, message
+
+    def _verdict(self, options: Options, kernel: str, ptx: str) -> tuple[str, str, str]:
         kernels = tuple(replace(k, ptx=ptx) if k.name == kernel else k for k in self.executable.kernels)
         result = FileResult(self.file, self.module.name)
-        task = Task.of(self.options, Place(0, 1), result, SilentConsole(), lambda choose: choose(()))
+        task = Task.of(options, Place(0, 1), result, SilentConsole(), lambda choose: choose(()))
         task.executable = replace(self.executable, kernels=kernels)
         try:
             run(task, self.module, "Interpreter")
         except Mismatch as error:
-            return FOUND, END_TO_END, error.message
+            is_alone = any(outcome.differs for iteration in result.iterations for outcome in iteration.kernels)
+            lines = [ALONE] if is_alone else []
+            lines += [] if isinstance(error, KernelMismatch) else [END_TO_END]
+            return FOUND, ", ".join(lines), error.message
         except HloRunError as error:
             return STOPPED, "", error.message
         return MISSED, "", ""

@@ -100,6 +100,7 @@ def test_default_flags_find_every_fault(name: str, scripts: Any, tmp_path: Path)
     kinds = ("zero", "negate", "skip last")
     found = list(subject.outcomes(file, OPTIONS, 2, 3, 1, kinds))
     assert {outcome.kind for outcome in found} == set(kinds)
+    assert {outcome.lines for outcome in found} == {f"{subject.ALONE}, {subject.END_TO_END}"}
     assert {outcome.verdict for outcome in found} == {subject.FOUND}
 
 
