@@ -49,6 +49,7 @@ class Kind(Enum):
 
     AGREES = "agrees"
     BLANK = "blank"
+    ROUNDED = "rounded"
     DIFFERS = "differs"
     NOT_JUDGED = "not judged"
 
@@ -70,7 +71,8 @@ class First(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """The verdict on a region. `reason` says why it is not judged. `values` are the operands on which it differs.
 
-    BLANK: both sides agree in numbers that tell nothing (zero, NaN, infinite), or only because rounding is large.
+    BLANK: both sides agree in numbers that tell nothing, such as zeros. ROUNDED: they agree because rounding is large, or
+    the operands lead to NaNs and infinities.
     """
 
     kind: Kind
@@ -103,9 +105,9 @@ def _judge(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
         first, needs_samples = _difference(old, new, values, results, only_finite=draw is _WHOLE)
         if first is not None:
             return Verdict(Kind.DIFFERS, first=first, values=tuple(values))
-        by_rounding |= needs_samples
+        by_rounding |= needs_samples or _is_lost(results[0], old.entry.root.shape)
     if by_rounding:
-        return Verdict(Kind.BLANK)
+        return Verdict(Kind.ROUNDED)
     return Verdict(Kind.AGREES if all(tells) else Kind.BLANK)
 
 
@@ -152,6 +154,12 @@ def _tells(value: Value, shape: Shape) -> list[bool]:
         telling = np.count_nonzero(np.isfinite(wide) & (wide != 0))
         found.append(not is_float or not array.size or bool(telling >= max(1, _TELLING * array.size)))
     return found
+
+
+def _is_lost(value: Value, shape: Shape) -> bool:
+    """True if most numbers of an array of a result are NaN or infinite."""
+    arrays = [_wide(array, leaf.dtype) for leaf, array in _flat(value, shape) if leaf.dtype.is_float or leaf.dtype.is_complex]
+    return any(np.count_nonzero(np.isfinite(array)) * 2 < array.size for array in arrays)
 
 
 def _difference(

@@ -16,7 +16,7 @@ from hlo_run.triage.regions.numbering import Numbering, Table, shape_key
 
 # A region that differs is judged again with what its inputs are computed from, in so many steps. Far from the region, other
 # numbers may hide a wrong one.
-_MORE = 2
+_MORE = 3
 # So often it is judged with more of what is computed from its results.
 _MOST_ROUNDS = 4
 _MOST_INSTRUCTIONS = 3000
@@ -154,13 +154,13 @@ class _Row:
             suspect = self._suspect(region)
             if verdict.kind is Kind.DIFFERS:
                 wrong.append(suspect or WrongRegion(region, verdict))
-            elif verdict.kind is Kind.BLANK and suspect is not None:
+            elif verdict.kind in (Kind.BLANK, Kind.ROUNDED) and suspect is not None:
                 wrong.append(suspect)  # what calls it tells nothing
         if is_entry:
             self.report.wrong += wrong
         elif wrong:
             self._suspects[new] = wrong[0]
-        elif all(v.kind in (Kind.AGREES, Kind.BLANK) for _, v in verdicts) and not _is_loop(new):
+        elif all(v.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED) for _, v in verdicts) and not _is_loop(new):
             # A loop is judged as a whole as well: random numbers rarely meet the bound of its condition.
             self._after.aliases[new] = (self._before, old)
             self._after.forget(new)
