@@ -29,13 +29,15 @@ from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, wid
 
 # Ops whose results are elements of their operands, or exact.
 _EXACT = MOVES_ELEMENTS | frozenset(
-    """abs add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice gather
-    get-tuple-element maximum minimum negate opt-barrier optimization-barrier pad reverse select sign slice sort tuple
+    """add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice gather
+    get-tuple-element maximum minimum negate opt-barrier optimization-barrier pad reverse select slice sort tuple
     is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant
     while conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""".split()
 )
+# Exact, but for complex numbers, of which they need a root.
+_EXACT_IF_REAL = frozenset(("abs", "sign"))
 # Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.
-_APPROXIMATED = frozenset(
+_APPROXIMATED = _EXACT_IF_REAL | frozenset(
     """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
     logistic power rsqrt sine sinh sqrt tan tanh""".split()
 )
@@ -270,6 +272,8 @@ def is_exact(instruction: HloInstruction) -> bool:
     """True for an op whose results are elements of its operands, or exact: also for the largest or smallest of many."""
     if instruction.opcode in ("reduce", "reduce-window", "all-reduce", "reduce-scatter", "scatter"):
         return instruction.called_computations[0].root.opcode in ("maximum", "minimum", "and", "or")
+    if instruction.opcode in _EXACT_IF_REAL:
+        return not instruction.operands[0].shape.dtype.is_complex
     return instruction.opcode in _EXACT
 
 

@@ -84,3 +84,13 @@ def test_an_instruction_that_cannot_be_evaluated_is_judged_by_the_bounds() -> No
     )
     one = np.ones(4, np.float32)
     assert not judge_alone(module, [one], one, one * np.float32(1.01), SPEC).ok
+
+
+@pytest.mark.parametrize("opcode", ["abs", "sign"])
+def test_the_size_of_a_complex_number_is_rounded(opcode: str) -> None:
+    result = "f32[64]" if opcode == "abs" else "c64[64]"
+    module = hlo_run.parse(f"HloModule m ENTRY e {{ p = c64[64] parameter(0) ROOT r = {result} {opcode}(p) }}")
+    p = (np.linspace(1, 2, 64) + 1j * np.linspace(-3, 3, 64)).astype(np.complex64)
+    right: Any = Reference(module).run([[p]])[0]
+    assert judge_alone(module, [p], right, right * np.float32(1 + 2.0**-22), SPEC).ok
+    assert judge_alone(module, [p], right, right * np.float32(1.01), SPEC).mismatches == 64
