@@ -56,6 +56,10 @@ class Spread:
         """Return the scale of each element's rounding error."""
         return self._with_neighbours(np.sqrt(self._squares / self.count)) if self.count else self._squares
 
+    def lost(self) -> int:
+        """Return how many elements may be off by more than their size."""
+        return int(np.count_nonzero(np.any(NEAR * self.scale() >= np.abs(self.exact), axis=1)))
+
     def jumps(self, last: Array) -> Jumps:
         """Return the jumps that an evaluation may have; an error up to `last` is none."""
         finite = np.isfinite(self._squares)

@@ -332,6 +332,19 @@ def test_a_decision_that_rounding_turns_is_recognised_by_its_size_and_number() -
     assert judged([3, 100, 150], 0.5).leaves[0].mismatches == 3
 
 
+def test_where_most_numbers_are_lost_the_samples_may_be_much_too_small() -> None:
+    """Errors of an inverse of a nearly singular matrix have no finite variance."""
+    expected = np.full(200, 1.0, np.float32)
+    actual = expected.copy()
+    actual[:50] += np.float32(6.0)
+
+    def errors(lost: int) -> Iterator[Any]:
+        return ((-1.0) ** number * np.append(np.full(lost, 0.7), np.full(200 - lost, 1e-7)) for number in count())
+
+    assert _from_samples(expected, actual, errors(150)).ok
+    assert _from_samples(expected, actual, errors(80)).leaves[0].mismatches == 50
+
+
 def test_the_first_explained_element_is_printed_with_what_is_allowed() -> None:
     module = hlo_run.parse(
         "HloModule s ENTRY e { p = f32[9] parameter(0) q = f32[9] parameter(1) s = f32[9] add(p, q)"
