@@ -200,7 +200,8 @@ class Execution:
             self._report(done, precise, runner.platform, reference)
         sights = done.comparison.sights()
         console.verdict(f"\n** Results on {runner.platform} and {reference} are close enough. **", good=True)
-        console.err(done.comparison.summary())
+        for line in done.comparison.lines():
+            console.err(line)
         if runner.meter is not None and done.number == 1:
             done.kernels_seen = self._kernels_seen(runner.meter, arguments, seed, feeds, precise)
         if done.kernels_seen is None or any(map(is_poor, sights)):
@@ -254,9 +255,13 @@ class Execution:
             if not self._ends(arguments, seed, feeds):
                 self._console.err(f"{source}: not run, as a loop goes on with these arguments")
                 continue
-            actual = self._actual(runner, arguments, seed, feeds)
+            try:
+                actual = self._actual(runner, arguments, seed, feeds)
+                expected = self._reference_value(arguments, seed, feeds)
+            except Unsupported as error:  # in a branch that the first arguments do not take
+                self._console.err(f"{source}: not run, {error.message}")
+                continue
             precise = _once(partial(self._precise, arguments, seed, feeds))
-            expected = self._reference_value(arguments, seed, feeds)
             comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
             if not comparison.ok:
                 done.arguments, done.comparison = source, comparison

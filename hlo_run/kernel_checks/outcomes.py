@@ -20,7 +20,7 @@ HIDDEN = "hidden by its operands"
 LOST = "lost in rounding"
 _MOST_NAMED = 4
 _REASONS = {
-    LARGE: "large (--check_kernels=all)",
+    LARGE: "too large for a sample (--check_kernels=all checks all)",
     UNREACHED: "not reached by the run",
     HIDDEN: "hidden by their operands",
     LOST: "that rounding decides",

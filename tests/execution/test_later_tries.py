@@ -230,3 +230,23 @@ def test_a_try_with_which_a_loop_never_ends_is_left_out(
     write.write_text(ENDLESS)
     assert run(["--platform=Host", str(write)]) == 0
     assert "not run, as a loop goes on with these arguments" in capsys.readouterr().err
+
+
+UNKNOWN_CALL = """HloModule u
+known { p = f32[] parameter(0) ROOT r = f32[] negate(p) }
+strange { p = f32[] parameter(0) ROOT c = f32[] custom-call(p), custom_call_target="unknown" }
+ENTRY e {
+  i = s32[] parameter(0)
+  x = f32[] parameter(1)
+  limit = s32[] constant(-3)
+  below = pred[] compare(i, limit), direction=LT
+  ROOT c = f32[] conditional(below, x, x), true_computation=strange, false_computation=known
+}
+"""
+
+
+def test_a_branch_that_only_other_arguments_take_may_be_unsupported(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write.write_text(UNKNOWN_CALL)
+    assert run(["--platform=Host", str(write)]) == 0
+    err = capsys.readouterr().err
+    assert "not run, No registered implementation for custom call to unknown" in err

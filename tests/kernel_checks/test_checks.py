@@ -192,7 +192,7 @@ def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.Mon
     monkeypatch.setattr(kernel_checks, "_SAMPLE_ELEMENTS", 10_000)
     outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])
     assert summary(list(outcomes.values())) == (
-        "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 large (--check_kernels=all)"
+        "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 too large for a sample (--check_kernels=all checks all)"
     )
 
 

@@ -43,9 +43,15 @@ class Comparison(Struct, frozen=True):
         """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
 
+    def lines(self) -> list[str]:
+        """Return the summary as lines of a readable length: what rounding explains has its own."""
+        if self.problem:
+            return [self.problem]
+        return [report.summary(self.leaves, self.spec, with_rounding=False), *report.rounding_parts(self.leaves)]
+
     def rounding(self) -> str:
-        """Return what rounding explains or not, with the first element that it explains; empty if it decided nothing."""
-        return ", ".join(report.rounding_parts(self.leaves))
+        """Return what rounding explains or not, without elements; empty if it decided nothing."""
+        return ", ".join(report.rounding_parts(self.leaves, with_first=False))
 
     def counts(self) -> str:
         """Return how many elements differ, and in which arrays: `8 of 480 elements in 2 of 12 arrays: {0}, {7}`."""

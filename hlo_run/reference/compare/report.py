@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 _WORST = (("abs", "worst_abs"), ("rel", "worst_rel"), ("ulp", "worst_ulp"))
 
 
-def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
+def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec, with_rounding: bool = True) -> str:
     """Return one line: the wrong elements, or that all agree; the bounds; the worst errors and where they are."""
     total = sum(leaf.shape.element_count for leaf in leaves)
     wrong = [leaf for leaf in leaves if not leaf.ok]
@@ -42,7 +42,8 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     if any(leaf.is_near for leaf in leaves):
         parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
     parts += _worst_parts(leaves)
-    parts += rounding_parts(leaves)
+    if with_rounding:
+        parts += rounding_parts(leaves)
     return ", ".join(parts)
 
 
@@ -56,8 +57,8 @@ def counts(leaves: Sequence[LeafComparison]) -> str:
     return f"{text} in {len(wrong)} of {len(leaves)} arrays: {', '.join(named)}"
 
 
-def rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
-    """Yield what rounding explains and what it does not."""
+def rounding_parts(leaves: Sequence[LeafComparison], with_first: bool = True) -> Iterator[str]:
+    """Yield what rounding explains, with the first element that it explains, and what it does not."""
     judged = [(leaf, leaf.rounding) for leaf in leaves if leaf.rounding is not None]
     if explained := sum(verdict.explained for _, verdict in judged):
         largest = max(verdict.largest for _, verdict in judged)
@@ -65,7 +66,7 @@ def rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
         text = f"{explained} beyond the bounds are within the rounding of the module's types (here up to rel {largest:.2g}"
         text += f"; {lost} may be off by more than their value)" if lost else ")"
         leaf, first = next((leaf, verdict.first) for leaf, verdict in judged if verdict.first is not None)
-        yield f"{text}, the first {_at(leaf, len(leaves))}{allowance_text(first, leaf.shape.dtype)}"
+        yield f"{text}, the first {_at(leaf, len(leaves))}{allowance_text(first, leaf.shape.dtype)}" if with_first else text
     if unexplained := sum(verdict.unexplained for _, verdict in judged):
         yield f"{unexplained} within the bounds are off by more than the rounding of the module's types"
 

@@ -49,7 +49,7 @@ class Sight(Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.seen == self.elements:
-            return f"the comparison sees all {self.elements} elements"
+            return "the comparison sees " + (f"all {self.elements} elements" if self.elements != 1 else "the element")
         parts = ((self.zero, "zero"), (self.small, "too small"), (self.not_finite, "NaN or infinite"))
         why = ", ".join(f"{count} {what}" for count, what in parts if count)
         share = 100 * self.seen / self.elements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -53,16 +54,18 @@ class KernelSights(Struct, frozen=True):
         return KernelSights(tuple(better.get(kernel.name, kernel) for kernel in self.kernels))
 
     def __str__(self) -> str:
-        count, left_out = len(self.kernels), len(self.kernels) - self.measured
-        parts: list[str] = []
+        count = len(self.kernels)
         if self.seen == count:
-            parts.append("the comparison sees " + (f"all {count} kernels" if count > 1 else "the kernel"))
-        elif self.measured:
-            parts.append(f"the comparison sees {self.seen} of {self.measured} kernels")
+            return "the comparison sees " + (f"all {count} kernels" if count > 1 else "the kernel")
+        unknown = Counter(kernel.reason for kernel in self.kernels if kernel.seen is None)
+        why = ", ".join(unknown)
+        if not self.measured:
+            return f"how many of {count} kernels the comparison sees is not known: {why}"
+        parts = [f"the comparison sees {self.seen} of {count} kernels"]
         if not self.is_whole:
             parts.append(f"not: {self._unseen()}")
-        if left_out:
-            parts.append(f"the sensitivity of {left_out} of {count} kernels was not measured")
+        if unknown:
+            parts.append(f"not measured: {unknown.total()} ({why})")
         return "; ".join(parts)
 
     def _unseen(self) -> str:

@@ -13,7 +13,7 @@ UNUSED = "no result needs it"
 NOT_RUN = "it does not run"
 BELOW = "below the bounds"
 # Why something was not measured.
-LEFT_OUT = "left out: the module is large"
+LEFT_OUT = "left out to save time"
 ENDLESS = "its change keeps a loop running"
 
 
