@@ -132,9 +132,10 @@ def summary(outcomes: list[Outcome]) -> str:
         names += ", .." if len(wrong) > _MOST_NAMED else ""
         text += f"; {len(wrong)} {'differs' if len(wrong) == 1 else 'differ'}: {names}"
     left = Counter(outcome.unchecked for outcome in outcomes if outcome.unchecked)
-    if left:
-        text += "; not checked: " + ", ".join(f"{count} {_REASONS.get(reason, reason)}" for reason, count in left.items())
-    return text
+    if not left:
+        return text
+    reasons = ", ".join(f"{count} {_REASONS.get(reason, reason)}" for reason, count in left.items())
+    return f"no kernel was checked alone: {reasons}" if left.total() == len(outcomes) else f"{text}; not checked: {reasons}"
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:

@@ -219,7 +219,7 @@ def test_the_evaluation_that_chooses_is_the_expected_result(
 
     def counted(self: InterpreterBackend, *values: object) -> object:
         nonlocal count
-        count += 1
+        count += values[3] == "native"  # what the comparison sees is measured in float64
         return original(self, *values)  # pyright: ignore[reportArgumentType] - passed on
 
     monkeypatch.setattr(InterpreterBackend, "run_module", counted)

@@ -222,3 +222,8 @@ def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch
     assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
     loop = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
     assert {outcome.verdict for outcome in judged(LOOP, loop, make_backend=CudaBackend).values()} == {"agrees"}
+
+
+def test_the_line_when_no_kernel_was_checked() -> None:
+    outcome = next(iter(judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS]).values()))
+    assert summary([Outcome(outcome.unit)]) == "no kernel was checked alone: 1 not reached by the run"

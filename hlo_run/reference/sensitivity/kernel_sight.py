@@ -61,7 +61,8 @@ class KernelSights(Struct, frozen=True):
         why = ", ".join(unknown)
         if not self.measured:
             return f"how many of {count} kernels the comparison sees is not known: {why}"
-        parts = [f"the comparison sees {self.seen} of {count} kernels"]
+        least = "at least " if unknown else ""
+        parts = [f"the comparison sees {least}{self.seen} of {count} kernels"]
         if not self.is_whole:
             parts.append(f"not: {self._unseen()}")
         if unknown:
