@@ -250,3 +250,4 @@ def test_a_branch_that_only_other_arguments_take_may_be_unsupported(write: Path,
     assert run(["--platform=Host", str(write)]) == 0
     err = capsys.readouterr().err
     assert "not run, No registered implementation for custom call to unknown" in err
+    assert "its change leads to what is not supported" in err, "the comparison's values lead there as well"

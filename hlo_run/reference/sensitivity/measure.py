@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.errors import HloRunError
+from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.alterations import TooManyRuns
 from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights, in_order
 from hlo_run.reference.sensitivity.notice import Notices
-from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNUSED, reason
+from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNSUPPORTED, UNUSED, reason
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun, Trace
 from hlo_run.reference.sensitivity.work import work_of_comparison
 
@@ -143,8 +143,9 @@ class _Measure:
             trace = self._run.follow([kernel], self._notices, within, in_last_iteration=in_last_iteration)
         except TooManyRuns:
             trace = self._at_the_end(kernel, within)
-        except HloRunError:
-            trace = None
+        except HloRunError as error:
+            self._know(kernel, None, _why_not(error))
+            return True
         if trace is None:
             self._know(kernel, None, ENDLESS)
             return True
@@ -191,10 +192,10 @@ class _Measure:
                 return False
             try:
                 trace = self._run.follow(group, self._notices, sign=sign)
-            except HloRunError:
+            except HloRunError as error:
                 trace = Trace(shows=True, work=self._whole)
                 if len(group) == 1:
-                    self._know(group[0], None, ENDLESS)
+                    self._know(group[0], None, _why_not(error))
                     return False
             self._budget -= trace.work
             if trace.shows:
@@ -210,6 +211,10 @@ class _Measure:
         for kernel in group:
             if kernel not in self._known:
                 self._know(kernel, None, LEFT_OUT)
+
+
+def _why_not(error: HloRunError) -> str:
+    return UNSUPPORTED if isinstance(error, Unsupported) else ENDLESS
 
 
 def _is_needed(instruction: HloInstruction) -> bool:

@@ -15,6 +15,7 @@ BELOW = "below the bounds"
 # Why something was not measured.
 LEFT_OUT = "left out to save time"
 ENDLESS = "its change keeps a loop running"
+UNSUPPORTED = "its change leads to what is not supported"
 
 
 def reason(run: RecordedRun, kernel: HloInstruction, trace: Trace) -> str:
