@@ -184,7 +184,8 @@ f {
   negative = pred[40,1] compare(i, zeros), direction=LT
   later = s32[40,1] add(i, sizes)
   at = s32[40,1] select(negative, later, i)
-  ROOT g = f32[40] gather(x, at), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}
+  ROOT g = f32[40] gather(x, at), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+    slice_sizes={1}
 }
 ENTRY e {
   x = f32[9] parameter(0)
