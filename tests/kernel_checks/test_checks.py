@@ -167,10 +167,65 @@ def test_a_fault_that_its_own_operands_hide(hiding: Literal) -> None:
 
 def test_equal_kernels_are_judged_once() -> None:
     outcomes = judged(EQUAL, [NUMBERS, NUMBERS])
-    assert (outcomes["first"].runs, outcomes["second"].runs, outcomes["second"].equal) == (1, 0, "first")
+    assert (outcomes["first"].runs, outcomes["second"].runs, outcomes["second"].equal) == (2, 0, "first")
     assert summary(list(outcomes.values())).startswith("2 of 2 kernels agree alone")
     every = judged(EQUAL, [NUMBERS, NUMBERS], checks_all=True)
-    assert (every["first"].runs, every["second"].runs) == (1, 1)
+    assert (every["first"].runs, every["second"].runs) == (2, 2)
+
+
+WRAPPED = """HloModule m, is_scheduled=true
+f {
+  x = f32[9] parameter(0)
+  i = s32[40,1] parameter(1)
+  z = s32[] constant(0)
+  n = s32[] constant(9)
+  zeros = s32[40,1] broadcast(z), dimensions={}
+  sizes = s32[40,1] broadcast(n), dimensions={}
+  negative = pred[40,1] compare(i, zeros), direction=LT
+  later = s32[40,1] add(i, sizes)
+  at = s32[40,1] select(negative, later, i)
+  ROOT g = f32[40] gather(x, at), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+    slice_sizes={1}
+}
+ENTRY e {
+  x = f32[9] parameter(0)
+  i = s32[40,1] parameter(1)
+  ROOT first = f32[40] fusion(x, i), kind=kLoop, calls=f
+}
+"""
+CLAMPED = """HloModule m, is_scheduled=true
+f {
+  x = f32[40] parameter(0)
+  z = f32[] constant(0)
+  zeros = f32[40] broadcast(z), dimensions={}
+  ROOT m = f32[40] maximum(x, zeros)
+}
+ENTRY e {
+  x = f32[40] parameter(0)
+  ROOT first = f32[40] fusion(x), kind=kLoop, calls=f
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "old", "new"),
+    [
+        (WRAPPED, [NUMBERS[:9], np.arange(40, dtype=np.int32).reshape(40, 1) % 9], r"(add\.s(32|64) .*), 9;", r"\1, 8;"),
+        (CLAMPED, [np.abs(NUMBERS)], r"max\.(NaN\.)?f32 (.*), (.*), 0f0*;", r"mov.f32 \2, \3;"),
+    ],
+)
+def test_a_fault_where_the_run_never_comes(text: str, arguments: list[Literal], old: str, new: str) -> None:
+    """The run has no negative index and no negative number; the kernel's own operands have some."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        changed = re.sub(old, new, kernel.ptx)
+        assert changed != kernel.ptx, kernel.ptx
+        return replace(kernel, ptx=changed)
+
+    assert judged(text, arguments)["first"].verdict == "agrees"
+    outcome = judged(text, arguments, plant)["first"]
+    assert outcome.verdict == "differs"
+    assert outcome.place.startswith("on operands of its own")
 
 
 @pytest.mark.parametrize("engine", ["emulator", "jit"])

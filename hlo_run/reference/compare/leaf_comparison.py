@@ -179,7 +179,10 @@ def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     mask = np.zeros(expected.size, np.bool_)
     if leaf.mismatches:
         for start, want, got in steps(expected, actual):
-            wrong = leaf_errors(leaf, start, want, got, spec).mismatch if leaf.is_near else unequal(want, got)
+            if leaf.wrong is not None:
+                wrong = leaf.wrong[start : start + want.size]
+            else:
+                wrong = element_errors(want, got, leaf.shape.dtype, spec).mismatch if leaf.is_near else unequal(want, got)
             mask[start : start + want.size] = wrong
     return mask.reshape(expected.shape)
 

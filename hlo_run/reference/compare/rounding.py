@@ -150,7 +150,7 @@ def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | N
     """Return what judges a leaf: by its exact value, or (None) by the expected one. None without doubt, or without a value."""
     if not any(map(len, doubts)):
         return None
-    exact = _wide(as_array(leaf.expected), leaf.shape.dtype) if precise is None else _leaf_value(precise, leaf)
+    exact = _wide(as_array(leaf.expected), leaf.shape.dtype) if precise is None else leaf_value(precise, leaf)
     if exact is None:
         return None
     kind = _InSteps if leaf.shape.dtype.bits < 16 else _InValues
@@ -172,7 +172,7 @@ class _Bench:
 
     def add(self, sample: Value) -> None:
         """Add a sample of the whole result."""
-        value = _leaf_value(sample, self.leaf)
+        value = leaf_value(sample, self.leaf)
         self.is_whole = self.is_whole and value is not None
         if value is not None and self.is_whole:
             self.count += 1
@@ -349,7 +349,8 @@ class _InSteps(_Bench):
         )
 
 
-def _leaf_value(value: Value, leaf: LeafComparison) -> Array | None:
+def leaf_value(value: Value, leaf: LeafComparison) -> Array | None:
+    """Return the array of a whole result at a leaf's place; None if the result has none of that shape there."""
     for number in leaf.path:
         if not isinstance(value, tuple):
             return None

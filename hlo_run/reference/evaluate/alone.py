@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.compare.decisions import judge_decisions
 from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.perturbed import is_exact, smallest_step
@@ -42,6 +43,7 @@ def judge_alone(
     """Compare results of `module`, an isolated instruction, on `operands`. Nothing is evaluated unless the bounds leave doubt.
 
     Floats of an instruction that rounds nothing must be equal; kernels may flush those below the smallest normal number.
+    Integers and preds must be equal, unless rounding turns the decision that makes them.
 
     `part` maps the result of the module to what is compared, which has `shape` (None: that of the whole result). `in_tf32`:
     the device may multiply f32 in TF32.
@@ -57,9 +59,11 @@ def judge_alone(
     shape = module.entry.root.shape if shape is None else shape
     if all(map(_rounds_nothing, module.instructions)):
         flushed = max((smallest_step(leaf.dtype) for _, leaf in shape.leaves() if leaf.is_array and _is_near(leaf)), default=0.0)
-        return compare(expected, actual, shape, replace(spec, abs=min(spec.abs, flushed), rel=0.0))
+        return compare(expected, actual, shape, structs.replace(spec, abs=min(spec.abs, flushed), rel=0.0))
     comparison = compare(expected, actual, shape, spec)
-    return comparison.judged(RoundingSamples(evaluated, lambda: evaluated(next(numbers))))
+    samples = RoundingSamples(evaluated, lambda: evaluated(next(numbers)))
+    judged = comparison.judged(samples)
+    return judged if judged.problem else structs.replace(judged, leaves=judge_decisions(judged.leaves, samples))
 
 
 def _rounds_nothing(instruction: HloInstruction) -> bool:

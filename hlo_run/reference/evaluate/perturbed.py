@@ -9,6 +9,9 @@ and the type that it is kept in are open. The sums of products and convolutions 
 is rounded to a narrower type. An approximation may err to the same side for all its arguments, so that a loop adds its
 errors up: with an odd seed, all results of an opcode are off in one direction. If the module is to be divided among
 partitions, each partition rounds its part of such a sum.
+
+Equal numbers are a decision that random errors never take: a float64 value equals no rounded one. So `EQ` and `NE` of a number
+that the module has rounded see it equal to one that is a few of its roundings away, in one of two evaluations.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import float_info
@@ -54,6 +57,8 @@ _SUMS_OF_PRODUCTS = frozenset(("dot", "ragged-dot", "convolution"))
 _F32_ROUNDING = 2.0**-24
 # A number is taken for one of its type if it is nearer to it than this part of a rounding: storing it rounds nothing.
 _KEPT = 2.0**-4
+# So many times the errors of their own, two roundings of one exact value are apart.
+_NEARLY_EQUAL = 4.0
 # Even the last op is computed with such errors, in f32, before its result is rounded.
 _LAST_ROUNDING = 2.0**-22
 # GPUs may multiply f32 matrices in TF32, which has 11 digits.
@@ -145,6 +150,7 @@ class Perturbation:
         # Partitions may hold parts of a sum, each rounded to the type of the result.
         self._in_parts = in_parts
         self._in_tf32 = in_tf32
+        self._counts: dict[HloComputation, dict[HloInstruction, float]] = {}
 
     @staticmethod
     def of(seed: int, original: HloModule, wide: HloModule, in_tf32: bool = False) -> Perturbation:
@@ -162,11 +168,12 @@ class Perturbation:
     ) -> tuple[Evaluator | None, ProgramEvaluator | None]:
         """Return the evaluators of an instruction with roundings around them; unchanged for an exact op."""
         original = self._originals.get(instruction)
+        if original is not None and instruction.opcode == "compare" and evaluate is not None:
+            return self._deciding(original, evaluate), program
         if original is None or is_exact(instruction) or not _rounds(original.shape):
             return evaluate, program
         shape = original.shape
-        terms = term_count(instruction)
-        before = math.sqrt(terms) if instruction.opcode in _SUMS else 0.0
+        before = _roundings_of_terms(instruction)
         after = _roundings_of_result(instruction, shape, before)
         term = _F32_ROUNDING if instruction.opcode in _SUMS_OF_PRODUCTS else math.inf
         if self._in_parts and instruction.opcode in _SUMS_OF_PRODUCTS:
@@ -194,6 +201,43 @@ class Perturbation:
             return program(instruction, operands_of(operands), device)
 
         return evaluated if evaluate is not None else None, run if program is not None else None
+
+    def _deciding(self, original: HloInstruction, evaluate: Evaluator) -> Evaluator:
+        """Return an evaluator of a comparison in which rounded numbers may be equal; `evaluate` if nothing is rounded."""
+        dtype = original.operands[0].shape.dtype
+        parent = original.parent
+        if original.comparison_direction not in ("EQ", "NE") or not rounding(dtype) or parent is None:
+            return evaluate
+        count = max(self._roundings_in(parent).get(operand, 0.0) for operand in original.operands)
+        if not count:
+            return evaluate
+        most = _NEARLY_EQUAL * count * rounding(dtype)
+
+        def decided(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+            value, x, y = (np.asarray(each) for each in (evaluate(instruction, operands, calls), *operands))
+            apart = np.abs(x - y)
+            is_near = (apart > 0) & (apart <= most * np.maximum(np.abs(x), np.abs(y)))
+            words = self._engine.words((apart.size + 63) // 64)
+            chosen = np.unpackbits(words.view(np.uint8), count=apart.size).reshape(apart.shape)
+            return np.asarray(np.logical_xor(value, is_near & (chosen != 0)))
+
+        return decided
+
+    def _roundings_in(self, computation: HloComputation) -> dict[HloInstruction, float]:
+        """Return for each instruction the most roundings of one op that it is computed from; the parameters have none."""
+        if computation not in self._counts:
+            counts: dict[HloInstruction, float] = {}
+            for instruction in computation.instructions:
+                own = [counts.get(operand, 0.0) for operand in instruction.operands]
+                if instruction.opcode in ("fusion", "call", "while", "conditional"):
+                    called = instruction.called_computations
+                    own += [self._roundings_in(inner).get(inner.root, 0.0) for inner in called]
+                elif not is_exact(instruction) and _rounds(instruction.shape):
+                    before = _roundings_of_terms(instruction)
+                    own.append(max(before, _roundings_of_result(instruction, instruction.shape, before)))
+                counts[instruction] = max(own, default=0.0)
+            self._counts[computation] = counts
+        return self._counts[computation]
 
     def _bias(self, opcode: str) -> float:
         """Return the sign of all errors of an opcode; 0 if each has its own."""
@@ -252,6 +296,11 @@ class Perturbation:
         signs = np.unpackbits(words.view(np.uint8), count=value.size).astype(np.float64) * 2.0 - 1.0
         with np.errstate(invalid="ignore"):
             return np.where(np.isfinite(value), value + size * signs.reshape(value.shape), value)
+
+
+def _roundings_of_terms(instruction: HloInstruction) -> float:
+    """Return how many roundings each term of a sum has; 0 for ops that add none."""
+    return math.sqrt(term_count(instruction)) if instruction.opcode in _SUMS else 0.0
 
 
 def _roundings_of_result(instruction: HloInstruction, shape: Shape, of_sum: float) -> float:
