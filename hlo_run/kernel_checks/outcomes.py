@@ -13,6 +13,7 @@ from hlo_run.errors import KernelMismatch
 from hlo_run.kernel_checks.units import Unit
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.compare.leaf_comparison import how_it_differs
+from hlo_run.reference.compare.rounding import largest_number
 
 LARGE = "too large for a sample"
 UNREACHED = "not reached"
@@ -115,14 +116,16 @@ def worst_error(comparison: Comparison) -> float:
 
 
 def summary(outcomes: list[Outcome]) -> str:
-    """Return the line of the verdict: `28 of 28 kernels agree alone, worst abs error 1.2e-07 (%fusion)`."""
+    """Return the line of the verdict: `28 of 28 kernels agree alone, worst error 1.2e-07 of the largest number (%fusion)`.
+
+    An error is told as a part of the largest number of its array, since kernels are judged on numbers of all sizes.
+    """
     agreeing = [outcome for outcome in outcomes if outcome.verdict == "agrees"]
     text = f"{len(agreeing)} of {len(outcomes)} kernels agree alone"
     compared = [outcome for outcome in agreeing if outcome.comparison is not None]
     if compared:
-        worst = max(compared, key=lambda outcome: _error_of(outcome))
-        text += f", worst abs error {_error_of(worst):.3g}"
-        text += f" (%{worst.unit.name})" if _error_of(worst) else ""
+        error, name = max((_scaled_error(_comparison_of(outcome)), outcome.unit.name) for outcome in compared)
+        text += f", worst error {error:.3g} of the largest number (%{name})" if error else ", worst error 0"
     sampled = sum(bool(outcome.sampled) for outcome in agreeing)
     if sampled:
         text += f"; {sampled} on a sample of {'its' if sampled == 1 else 'their'} elements"
@@ -184,8 +187,11 @@ def sentence(outcome: Outcome) -> str:
     return f"{kernel}(%{unit.name}) differs alone{place}: {_comparison_of(outcome).summary()}".lstrip()
 
 
-def _error_of(outcome: Outcome) -> float:
-    return worst_error(_comparison_of(outcome))
+def _scaled_error(comparison: Comparison) -> float:
+    """Return the largest absolute error of a float array as a part of its largest number."""
+    near = [leaf for leaf in comparison.leaves if leaf.is_near and leaf.worst_abs is not None]
+    errors = [leaf.worst_abs.error / (largest_number(leaf) or 1.0) for leaf in near if leaf.worst_abs and leaf.worst_abs.error]
+    return max(errors, default=0.0)
 
 
 def _comparison_of(outcome: Outcome) -> Comparison:

@@ -147,7 +147,7 @@ def subtracting(kernel: Kernel) -> Kernel:
 def test_all_kernels_agree() -> None:
     outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])
     assert [outcome.verdict for outcome in outcomes.values()] == ["agrees", "agrees"]
-    assert summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst abs error 0"
+    assert summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst error 0"
 
 
 @pytest.mark.parametrize("hiding", [ZEROS, NANS])
@@ -247,7 +247,7 @@ def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.Mon
     monkeypatch.setattr(kernel_checks, "_SAMPLE_ELEMENTS", 10_000)
     outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])
     assert summary(list(outcomes.values())) == (
-        "1 of 2 kernels agree alone, worst abs error 0; not checked: 1 too large for a sample (--check_kernels=all checks all)"
+        "1 of 2 kernels agree alone, worst error 0; not checked: 1 too large for a sample (--check_kernels=all checks all)"
     )
 
 
@@ -262,7 +262,7 @@ def test_a_large_elementwise_kernel_is_judged_on_blocks(
     assert outcomes["second"].sampled
     if verdict == "agrees":
         assert (
-            summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst abs error 0; 2 on a sample of their elements"
+            summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst error 0; 2 on a sample of their elements"
         )
 
 

@@ -58,10 +58,13 @@ def rounding(dtype: DType) -> float:
 
 def cancellation_floor(leaf: LeafComparison) -> float:
     """Return the size below which an error is the rounding of the leaf's largest finite number."""
-    dtype = leaf.shape.dtype
-    magnitude = np.abs(widen(as_array(leaf.expected), dtype))
-    largest = float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
-    return min(_CANCELLED_ROUNDINGS * rounding(dtype), _MOST_CANCELLED) * largest
+    return min(_CANCELLED_ROUNDINGS * rounding(leaf.shape.dtype), _MOST_CANCELLED) * largest_number(leaf)
+
+
+def largest_number(leaf: LeafComparison) -> float:
+    """Return the largest finite magnitude among the expected numbers of a leaf; 0 without one."""
+    magnitude = np.abs(widen(as_array(leaf.expected), leaf.shape.dtype))
+    return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
 
 
 def judge(leaves: Sequence[LeafComparison], spec: ErrorSpec, samples: RoundingSamples) -> tuple[LeafComparison, ...]:
