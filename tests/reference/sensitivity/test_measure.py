@@ -141,7 +141,8 @@ def test_what_the_budget_does_not_allow_is_not_measured(monkeypatch: pytest.Monk
         monkeypatch.setattr(measuring, name, 0.0)
     module = _entry("k = f32[8] add(x, x) ROOT l = f32[8] sine(k)")
     sights = _sights(module, "k l", [X])
-    assert str(sights) == "the sensitivity of 2 of 2 kernels was not measured"
+    # The result itself needs no evaluation: a sample of its elements tells that it is seen.
+    assert str(sights) == "the comparison sees 1 of 1 kernels; the sensitivity of 1 of 2 kernels was not measured"
     assert not sights.is_blind
 
 
