@@ -107,3 +107,9 @@ def test_a_run_that_was_compiled_before_needs_no_compiler(file: str, tmp_path: P
     compiler = [name for name in _of(modules, "xdsl", "llvmlite", *_COMPILER) if not name.startswith("hlo_run.analysis")]
     assert compiler == []
     assert _of(modules, "hlo_run.processes.partners", "concurrent.futures") == [], "one process and one device wait for no others"
+
+
+def test_a_verdict_needs_no_masked_arrays(file: str) -> None:
+    modules = _imported("--platform=Host", "--cache=off", file)
+    assert _of(modules, "hlo_run.kernel_checks.checks", "hlo_run.reference.sensitivity.measure"), "the kernels were judged"
+    assert _of(modules, "numpy.ma") == []

@@ -76,11 +76,16 @@ def _changed_floats(flat: Array, dtype: DType, engine: RandomEngine, sign: int) 
     wide = widen(flat, dtype)
     relative = max(RELATIVE, _ROUNDINGS * rounding(dtype))
     size = np.abs(wide)
-    usual = size[np.isfinite(size) & (size > 0)]
-    of_zero = relative * float(np.median(usual)) if usual.size else RELATIVE
-    step: Array = np.where(size > 0, size * relative, of_zero)
+    step: Array = np.where(size > 0, size * relative, 0.0 if size.all() else _step_of_zero(size, relative))
     moved: Array = (wide + step * _signs(engine, flat.size) * sign).astype(wide.dtype)
     return np.where(np.isfinite(wide), narrow(moved, dtype), flat).astype(flat.dtype)
+
+
+def _step_of_zero(size: Array, relative: float) -> float:
+    """Return the step of a usual element. `np.median` would import numpy.ma."""
+    usual = size[np.isfinite(size) & (size > 0)]
+    middle = usual.size // 2
+    return relative * float(np.partition(usual, middle)[middle]) if usual.size else RELATIVE
 
 
 def _changed_integers(flat: Array, dtype: DType, engine: RandomEngine, sign: int) -> Array:

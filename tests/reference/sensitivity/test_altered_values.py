@@ -8,7 +8,7 @@ import pytest
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.ops.parse import parse
-from hlo_run.reference.sensitivity.altered_values import altered, parts_read
+from hlo_run.reference.sensitivity.altered_values import RELATIVE, altered, parts_read
 from hlo_run.reference.values import as_array
 
 CALL = """HloModule c
@@ -70,3 +70,9 @@ def test_workspaces_stay() -> None:
     result, workspace = altered(value, call, 1)
     assert np.all(as_array(result) != 1)
     assert workspace is value[1]
+
+
+def test_a_zero_moves_by_the_step_of_a_usual_element() -> None:
+    values = np.array([0, 8, 16, 32, np.inf], np.float32)
+    moved = as_array(altered(values, _parameter("f32[5]"), 1))
+    assert abs(moved[0]) == np.float32(RELATIVE * 16)

@@ -149,7 +149,7 @@ ENTRY e {
         (BEHIND_NAN, opcode("s", "maximum"), "add", "maximum"),
         (DEAD_BRANCH, attribute("t", "dimensions", (0, 1)), "transpose", "transpose"),
         (LOOP, opcode("z", "sine"), "cosine", "sine"),
-        (LOOP, attribute("c", "direction", "LE"), "while", "while"),
+        (LOOP, attribute("c", "direction", "LE"), "compare", "compare"),
         (REDUCER, opcode("c", "minimum"), "maximum", "minimum"),
         (FUSION, opcode("c", "add"), "subtract", "add"),
     ],
