@@ -261,9 +261,7 @@ def test_a_large_elementwise_kernel_is_judged_on_blocks(
     assert {name: outcome.verdict for name, outcome in outcomes.items()} == {"first": verdict, "second": "agrees"}
     assert outcomes["second"].sampled
     if verdict == "agrees":
-        assert (
-            summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst error 0; 2 on a sample of their elements"
-        )
+        assert summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst error 0; 2 on a sample of their elements"
 
 
 def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,10 +160,11 @@ def test_a_run_that_changes_a_kernel_is_found(file: Path, made_up: _MadeUp, caps
     assert "--kernel_fuel=symbol-dce=1" in text
 
 
-_ZEROS = r"\0" * 64
+# An ELF file without sections.
+_CUBIN = r"\177ELF" + r"\0" * 60
 _FAKE_PTXAS = f"""#!/bin/sh
 for text do [ "$last" = -o ] && output=$text; last=$text; done
-printf '{_ZEROS}' > "$output"
+printf '{_CUBIN}' > "$output"
 case "$*" in *-O0*) exit 0;; esac
 while read -r line; do
   case "$line" in *mul.wide*) echo "ptxas kernel.ptx, line 1; error: too wide" >&2; exit 255;; esac
