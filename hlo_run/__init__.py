@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         isolate,
         isolate_in_run,
         load,
+        random_arguments,
         run,
     )
     from hlo_run.builder.builder import HloBuilder
