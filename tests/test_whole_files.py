@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,13 +22,18 @@ MODULE = "HloModule a\nENTRY e { p = f32[4] parameter(0)\n ROOT r = f32[4] add(p
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Generator[None]:
-    """In this context no file of this process may exceed `size` bytes."""
+    """In this context no file of this process may exceed `size` bytes.
+
+    Python does not notice that its bytecode does not fit: what is imported here would be broken for all later tests.
+    """
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes_no_bytecode
 
 
 def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
