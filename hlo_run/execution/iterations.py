@@ -124,7 +124,7 @@ class Execution:
         """
         options, console = self._options, self._console
         self._reference_run = reference_run
-        # The libraries may multiply f32 in TF32 on a GPU, and whoever saved a result may have done so.
+        # Libraries on a GPU may multiply f32 in TF32, and a saved result may come from a GPU.
         self._reference.in_tf32 = CUDA in (runner.platform, reference) or bool(options.expected_output)
         counted("")
         mismatches: list[Mismatch] = []

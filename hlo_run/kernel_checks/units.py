@@ -123,7 +123,7 @@ def _flat(thunks: Iterable[Thunk]) -> Iterator[Thunk]:
 
 
 def _computes(thunk: Thunk) -> bool:
-    """True if a thunk's result depends on its operands only and is no exchange with other devices or the host."""
+    """True if a thunk's result depends on its operands only: it exchanges nothing with other devices or the host."""
     if isinstance(thunk, CollectiveThunk | RngStateThunk | RngSeedThunk):
         return False
     return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk)

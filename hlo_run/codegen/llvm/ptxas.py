@@ -86,7 +86,7 @@ def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) 
     try:
         instructions = sass_instructions(cubin)
     except ValueError as error:
-        message = f"ptxas succeeds, but its result of {len(cubin)} bytes is no cubin"
+        message = f"ptxas succeeds, but the {len(cubin)} bytes that it writes are not a cubin"
         hint = "--xla_gpu_cuda_data_dir names another CUDA toolkit"
         raise DeviceError(message, hint=hint, notes=(f"found at {tool}",)) from error
     return tuple(_reports(output, instructions))

@@ -1,4 +1,4 @@
-"""Judge integers and preds that floats decide: where rounding turns the decision, another one is no fault.
+"""Judge integers and preds that floats decide: if rounding turns the decision, both values are right.
 
     c = pred[n] compare(a + b, d)   i = s32[n] convert(x · y)   argmax(exp(x))
 

@@ -9,6 +9,7 @@ judged by its terms. Both sides must be that near to the float64 value.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -160,7 +161,7 @@ def _bench(leaf: LeafComparison, doubts: tuple[Array, Array], precise: Value | N
     return kind(leaf, doubts, exact, is_exact=precise is not None)
 
 
-class _Bench:
+class _Bench(ABC):
     """Judges the elements in doubt of one leaf by the samples so far. `places` has those beyond the bounds first."""
 
     def __init__(self, leaf: LeafComparison, doubts: tuple[Array, Array], exact: Array, is_exact: bool) -> None:
@@ -181,17 +182,17 @@ class _Bench:
             self.count += 1
             self.add_array(value.reshape(-1))
 
+    @abstractmethod
     def add_array(self, sample: Array) -> None:
         """Add a sample of the leaf."""
-        raise NotImplementedError
 
     def lost(self) -> int:
         """Return how many elements of the leaf may be off by more than their size, if enough samples tell."""
         return 0
 
+    @abstractmethod
     def errors(self) -> _Errors:
         """Return the errors of the elements in doubt and what is allowed."""
-        raise NotImplementedError
 
     def verdict(self) -> LeafComparison:
         """Return the comparison of the leaf with the verdict on the elements in doubt."""

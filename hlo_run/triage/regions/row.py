@@ -222,7 +222,7 @@ class _Row:
         grown: Region | None = region
         steps = 0
         while steps < _MORE and grown is not None and len(grown.new.inside) <= _MOST_INSTRUCTIONS:
-            # Inputs of one side alone are independent of the others only by mistake: to open them is no context.
+            # An input of one side alone depends on the others: a step that opens it does not count as context.
             steps += grown.is_balanced
             grown = cutter.grown(grown, opened)
             if grown is not None and self._judge.verdict(grown).kind is Kind.AGREES:

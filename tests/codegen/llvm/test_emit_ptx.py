@@ -122,7 +122,7 @@ def test_a_result_that_is_no_cubin(cubin: bytes, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ptxas, "find_in_toolkit", found)
     monkeypatch.setattr(ptxas, "_run", ran)
-    with pytest.raises(DeviceError, match=f"its result of {len(cubin)} bytes is no cubin"):
+    with pytest.raises(DeviceError, match=f"the {len(cubin)} bytes that it writes are not a cubin"):
         assemble(".version 8.6\n.target sm_90\n")
 
 
