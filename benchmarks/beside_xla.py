@@ -28,8 +28,8 @@ from hlo_run.commands.xla_diff import our_side, xla_flags, xla_side
 from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import XlaCompilation, compile_with_xla
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 _OPTIONS = Options(xla_diff="emitters")

@@ -24,8 +24,8 @@ import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.shared import SharedBackend, most_bytes, serve
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.processes import partners as partners_module
 from hlo_run.processes.launcher import Launch

@@ -149,8 +149,8 @@ def _worker(what: str, path: Path, folder: str) -> dict[str, Any]:
     from hlo_run.artifact.file import save
     from hlo_run.cache import choose_cache
     from hlo_run.hlo.wrap import wrap_bare_module
-    from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options
+    from hlo_run.pass_support.hlo_pass import PassContext
     from hlo_run.pipeline.executable_cache import compile_or_load, key_of, open_for
     from hlo_run.pipeline.observers.timing import TimingObserver
     from hlo_run.target import preset

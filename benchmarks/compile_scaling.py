@@ -30,9 +30,9 @@ import hlo_run
 from hlo_run.cache import choose_cache
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Observer, Step
 from hlo_run.pipeline.compile import compile_module, plan_module
 from hlo_run.target import preset
 

@@ -77,8 +77,8 @@ def _times(path: Path, iterations: int, engine: str) -> tuple[float, float]:
     import hlo_run
     from hlo_run.backends.host.backend import HostBackend
     from hlo_run.backends.tiles import split_arguments
-    from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options
+    from hlo_run.pass_support.hlo_pass import PassContext
     from hlo_run.pipeline.compile import compile_module
     from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
     from hlo_run.target import preset

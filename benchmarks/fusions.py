@@ -19,8 +19,8 @@ from hlo_run.analysis.fusion.fusion_contents import fusion_contents
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.hlo_passes.fusion.priority_fusion import PriorityFusion
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.target import preset
 
 _PASSES: tuple[Callable[[], HloPass], ...] = (PriorityFusion, MultiOutputFusion)

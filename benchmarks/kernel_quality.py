@@ -26,9 +26,9 @@ from hlo_run.artifact import Kernel
 from hlo_run.cache import choose_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.infer import infer_module
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 import hlo_run
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import optimize
 from hlo_run.runtime.buffers import assign_buffers
 from hlo_run.target import preset

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import hlo_run
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.target import preset

@@ -26,10 +26,10 @@ from hlo_run.hlo.isolate import isolate_between, isolate_instruction, needed_for
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, SIDE_EFFECT
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions, Options
 from hlo_run.options.module_parts import split_name
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.pipeline.partition import partition
 from hlo_run.pipeline.pass_pipeline import HloPassPipeline as HloPassPipeline

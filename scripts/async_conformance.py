@@ -27,8 +27,8 @@ from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.text.parser import parse_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.table import BACKEND_PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 

@@ -17,8 +17,8 @@ import pytest
 from pass_table import tests_of_passes
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset
 

@@ -40,8 +40,8 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

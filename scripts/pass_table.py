@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.other_passes import OTHER_PASSES
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset
@@ -30,7 +30,7 @@ OPEN = "open"
 _HOST_MEMORY = "no work and no memory moves to the host"
 _TRITON = "hlo-run has no Triton"
 # Pipelines that a pass of ours runs itself, without rows, and the file that does so.
-_WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/hlo_passes/partitioning/cleanup.py")}
+_WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/cleanup.py")}
 # Why a pass of XLA's needs no row of ours: a compilation without it has the same result.
 NOT_NEEDED = {
     "apply-xla-transforms": "applies edits that a caller of XLA's library registers; a command line cannot",

@@ -1,4 +1,4 @@
-"""Record JAX programs for eight devices and JAX's results, for tests/hlo_passes/partitioning/test_shardy_programs.py.
+"""Record JAX programs for eight devices and JAX's results, for tests/sharding/partitioning/test_shardy_programs.py.
 
     python3 scripts/venv.py python scripts/record_shardy_programs.py
 

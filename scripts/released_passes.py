@@ -30,9 +30,9 @@ from text_goldens import canonical
 import hlo_run
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.formats.xla_gpu import write_dumps
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.simplifiers.dce import Dce
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.observers.xla_order import Pipeline
 from hlo_run.pipeline.xla_pipelines import xla_pipelines
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto

@@ -41,8 +41,8 @@ from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
 from hlo_run.fuzz.shardings import MESHES, DeviceMesh, shard
 from hlo_run.hlo.fingerprint import module_fingerprint
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.partition import partition
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import Reference

@@ -35,10 +35,10 @@ import hlo_run
 from hlo_run.codegen.llvm.ptxas import find_ptxas
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, write_dumps
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, PIPELINE_START, Level, Observer, Step
-from hlo_run.hlo_passes.replacements import file_name
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import OPTIMIZED_HLO, PIPELINE_START, Level, Observer, Step
+from hlo_run.pass_support.replacements import file_name
 from hlo_run.pipeline.compile import optimize
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 

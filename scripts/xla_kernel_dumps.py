@@ -21,7 +21,7 @@ from pathlib import Path
 from hlo_run.cli import run
 from hlo_run.dialects.parse import parse_module
 from hlo_run.errors import HloRunError
-from hlo_run.hlo_passes.xla_kernel_dumps import optimized_module, read_xla_dump
+from hlo_run.pass_support.xla_kernel_dumps import optimized_module, read_xla_dump
 
 _HEADER = re.compile(r"^(?=// -----// IR Dump Before )", re.MULTILINE)
 _RUN_FLAGS = ("--platform=Host", "--cache=off")

@@ -12,10 +12,10 @@ import numpy as np
 
 import hlo_run
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.ops.verify import COMPILING, verify
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.evaluate.evaluate import evaluate

@@ -23,8 +23,8 @@ from hlo_run import cache as hlo_cache
 from hlo_run.codegen.llvm import nvptx, ptxas
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.errors import HloRunError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import share_cores
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.target import TargetSpec

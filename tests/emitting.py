@@ -19,9 +19,9 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.text.parser import parse_module
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.infer import infer_module
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

@@ -16,8 +16,8 @@ from msgspec.structs import force_setattr
 import hlo_run
 from hlo_run.artifact.file import save
 from hlo_run.hlo.printer import FULL, module_to_string
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

@@ -15,11 +15,11 @@ from hlo_run.codegen.gpu_modules.program import Program, plan_program
 from hlo_run.dialects.gpu_kernel import GpuFuncOp
 from hlo_run.dialects.parse import PlacedModule, parse_gpu_module
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.interpret.gpu_program import interpret_kernel, interpret_program
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.gpu_modules import CompiledProgram, compile_program
 from hlo_run.target import preset
-from hlo_run.triage.interpret.gpu_program import interpret_kernel, interpret_program
 
 DATA = Path(__file__).resolve().parent / "data" / "gpu"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

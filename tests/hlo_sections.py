@@ -22,9 +22,9 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.asked_passes import parse_asked, split_passes, with_options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.other_passes import OTHER_PASSES

@@ -13,7 +13,7 @@ import pytest
 
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.errors import InternalError
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.ptxas_check import LONG_PTX, check_with_ptxas
 
 _MANY = 64

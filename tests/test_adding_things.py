@@ -140,7 +140,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 @dataclass(frozen=True)

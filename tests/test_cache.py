@@ -15,8 +15,8 @@ import pytest
 import hlo_run
 from hlo_run import cache, cli
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import compile as compile_module
 from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.executable_cache import key_of

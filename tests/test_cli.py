@@ -17,10 +17,10 @@ from hlo_run.commands.summary import summary
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo_passes.observer import HLO_INPUT, STAGES
 from hlo_run.options.programs import FLAGS, OPT_FLAGS
 from hlo_run.options.stages import STAGE_TEXTS
 from hlo_run.options.topics import TOPICS
+from hlo_run.pass_support.observer import HLO_INPUT, STAGES
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.observed import Observer
 from hlo_run.tool import run_tool

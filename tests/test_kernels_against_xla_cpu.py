@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from xla_recordings import MODULES, load
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.compare.agreement import disagreements

@@ -22,14 +22,14 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.kernel_checks.verdicts import Verdicts
+from hlo_run.pass_support.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
-from hlo_run.triage.regions.row import NotJudged, RowJudge, RowReport, Snapshot
-from hlo_run.triage.regions.sight import is_seen
+from hlo_run.region_checks.row import NotJudged, RowJudge, RowReport, Snapshot
+from hlo_run.region_checks.sight import is_seen
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60

@@ -19,14 +19,14 @@ from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.execution.console import Place, SilentConsole
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
+from hlo_run.localize.found import Localized, unscheduled, verdicts_of
+from hlo_run.localize.replay import Kind
 from hlo_run.options import Options
 from hlo_run.options.command_line import REPLACING_FILES, hlo_run_command, options_alone
 from hlo_run.pipeline.compile import optimize, plan_module
 from hlo_run.platforms import reference_platform
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
-from hlo_run.triage.localize.found import Localized, unscheduled, verdicts_of
-from hlo_run.triage.localize.replay import Kind
 
 if TYPE_CHECKING:
     pass

@@ -10,9 +10,9 @@ from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Observer, StopAtStage
 from hlo_run.options import RunOptions
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Observer, StopAtStage
 
 
 def set_device_counts(options: RunOptions, module: HloModule) -> None:
@@ -93,7 +93,7 @@ def draw_input(task: Task, module: HloModule) -> None:
 
 
 def _check_partitions(module: HloModule) -> None:
-    from hlo_run.analysis.sharding.partition_count import needed_partitions  # few command lines draw
+    from hlo_run.sharding.analysis.partition_count import needed_partitions  # few command lines draw
 
     if int(module.attrs.get("num_partitions", 1)) == 1:
         needed = needed_partitions(module)

@@ -14,10 +14,10 @@ from hlo_run.errors import InternalError
 from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Observer
-from hlo_run.hlo_passes.replacements import read_replacements
 from hlo_run.options import Options, ShowOptions
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Observer
+from hlo_run.pass_support.replacements import read_replacements
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.target import TargetSpec

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from hlo_run.analysis.sharding.partition_count import needed_partitions
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
@@ -22,12 +21,13 @@ from hlo_run.execution.profile_csv import append_times, csv_file
 from hlo_run.execution.results import FileResult
 from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
 from hlo_run.options.effects import NOT_RETURNED, check_effects, check_least_values
 from hlo_run.parallel import share_cores
+from hlo_run.pass_support.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.platforms import platform_name, reference_platform
 from hlo_run.processes.launcher import launch_of_failed, launch_of_flags
+from hlo_run.sharding.analysis.partition_count import needed_partitions
 from hlo_run.version import VERSION
 
 # A file's exit code, the bucket of its failure, and what the reports say about it if there are any.

@@ -21,7 +21,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.fusion_graph import FusionGraph
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE
-from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
+from hlo_run.pass_support.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
 from hlo_run.pipeline.compile import optimize
 
 _TOPIC = "fusion"

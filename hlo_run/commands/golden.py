@@ -16,14 +16,7 @@ from msgspec.structs import replace
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.commands.task import Task
-from hlo_run.errors import GoldenDifference, UsageError
-from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.observer import BUFFER_TEXTS, FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, PTX, STAGES, THUNK_TEXTS
-from hlo_run.hlo_passes.replacements import file_name
-from hlo_run.options import Options, ShowOptions
-from hlo_run.options.flag import names
-from hlo_run.pipeline.observers.stage_keeper import KernelStageKeeper, StageKeeper
-from hlo_run.triage.diff.conditions import (
+from hlo_run.diff.conditions import (
     MADE_WITH,
     NUMBERS,
     RESOURCES,
@@ -34,7 +27,7 @@ from hlo_run.triage.diff.conditions import (
     target_hint,
     target_words,
 )
-from hlo_run.triage.diff.numbers import (
+from hlo_run.diff.numbers import (
     diff_figures,
     figures_text,
     kernel_figures,
@@ -43,7 +36,14 @@ from hlo_run.triage.diff.numbers import (
     read_tolerances,
     with_kernels_of,
 )
-from hlo_run.triage.diff.texts import TextDiff, change_lines, diff_texts, record_of, text_of
+from hlo_run.diff.texts import TextDiff, change_lines, diff_texts, record_of, text_of
+from hlo_run.errors import GoldenDifference, UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.options import Options, ShowOptions
+from hlo_run.options.flag import names
+from hlo_run.pass_support.observer import BUFFER_TEXTS, FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, PTX, STAGES, THUNK_TEXTS
+from hlo_run.pass_support.replacements import file_name
+from hlo_run.pipeline.observers.stage_keeper import KernelStageKeeper, StageKeeper
 from hlo_run.whole_files import write_problem, write_whole
 
 DIFFERENCES = "golden_differences"

@@ -18,9 +18,9 @@ from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo_passes.observer import StopAtStage
 from hlo_run.ops.parse import parse
 from hlo_run.options.text_files import read_text
+from hlo_run.pass_support.observer import StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend, reference_platform
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hlo_run.codegen.gpu_modules.program import Argument, Program
     from hlo_run.dialects.parse import PlacedModule
     from hlo_run.hlo.graph import HloModule
-    from hlo_run.hlo_passes.hlo_pass import PassContext
+    from hlo_run.pass_support.hlo_pass import PassContext
     from hlo_run.pipeline.gpu_modules import CompiledProgram, Output
 
 _GRACE_SECONDS = 2.0
@@ -142,7 +142,7 @@ class _Run:
         del seed, feeds
         if self._expected is not None and self._expected[0] is values:
             return self._expected[1]
-        from hlo_run.triage.interpret.gpu_results import interpreted  # imports xDSL
+        from hlo_run.interpret.gpu_results import interpreted  # imports xDSL
 
         seconds = self._task.options.timeout or _SECONDS
         results = interpreted(self._placed, self._program, self._outputs, values, seconds)

@@ -20,9 +20,9 @@ from hlo_run.hlo.names import kernel_name
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import CompileOptions
 from hlo_run.options.command_line import hlo_run_command, options_alone
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.literal_files import write_values

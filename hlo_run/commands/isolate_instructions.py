@@ -22,15 +22,15 @@ from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.kernel_checks.written_arrays import part_at, written_leaves
+from hlo_run.localize.found import open_host, verdicts_of
+from hlo_run.localize.report import worst_error
+from hlo_run.pass_support.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk
 from hlo_run.reference.values import Value
-from hlo_run.triage.localize.found import open_host, verdicts_of
-from hlo_run.triage.localize.report import worst_error
 
 # They depend on more than their operands, or only make sense in pairs.
 _NOT_ALONE = (

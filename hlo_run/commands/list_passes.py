@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo_passes.observer import HLO_INPUT
 from hlo_run.options import Options
+from hlo_run.pass_support.observer import HLO_INPUT
 
 
 def list_passes() -> str:

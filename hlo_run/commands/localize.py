@@ -20,18 +20,18 @@ from hlo_run.execution.iterations import rounds_on_the_way
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo_passes.replacements import file_name
 from hlo_run.kernel_checks.checks import KernelChecks
 from hlo_run.kernel_checks.outcomes import Outcome
+from hlo_run.localize.found import Localized, open_host, reproducer_of, unscheduled, verdicts_of
+from hlo_run.localize.kernel_rows import row_of_kernel
+from hlo_run.localize.replay import Event, Kind, Replay
+from hlo_run.localize.report import culprit, summed_up, table
+from hlo_run.localize.reproducer import write_reproducer
+from hlo_run.pass_support.replacements import file_name
 from hlo_run.pipeline.compile import compile_module, optimize, planned_buffers
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
-from hlo_run.triage.localize.found import Localized, open_host, reproducer_of, unscheduled, verdicts_of
-from hlo_run.triage.localize.kernel_rows import row_of_kernel
-from hlo_run.triage.localize.replay import Event, Kind, Replay
-from hlo_run.triage.localize.report import culprit, summed_up, table
-from hlo_run.triage.localize.reproducer import write_reproducer
 
 # The optimised module may take this many times as long as the module, and at least so many seconds.
 _PATIENCE, _LEAST_SECONDS = 20.0, 10.0

@@ -23,12 +23,12 @@ from hlo_run.execution.output_files import write_output
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
+from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.asked_passes import AskedPass, parse_asked, split_passes, with_options
 from hlo_run.pipeline.named_kernel_passes import is_kernel_ir, opt_kernel
 

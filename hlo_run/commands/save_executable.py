@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hlo_run.analysis.sharding.partition_count import verify_partitions
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.execution.saved_executables import write_executable
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pipeline.executable_cache import compile_or_load
+from hlo_run.sharding.analysis.partition_count import verify_partitions
 
 
 def save_executable(task: Task, module: HloModule) -> None:

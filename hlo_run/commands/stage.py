@@ -13,8 +13,8 @@ from hlo_run.artifact import Executable, every_thunk
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Observer, StopAtStage
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.stage_cache import StageTexts
 

@@ -6,9 +6,9 @@ from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import write_output
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.observer import Observer
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.options import Options
+from hlo_run.pass_support.observer import Observer
+from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.observers.stage import StageObserver
 
 

@@ -12,9 +12,9 @@ from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import plan_module
 
 MODES = ("emitters", "default")

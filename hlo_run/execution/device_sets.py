@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hlo_run.analysis.sharding.parameters import parameter_divisions
 from hlo_run.artifact.division import Division
 from hlo_run.backends.whole_arrays import Divisions, join_equal, join_own_tiles
 from hlo_run.errors import UsageError
@@ -13,6 +12,7 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.devices import DeviceGrid, is_unpartitioned
 from hlo_run.reference.literal_files import read_values, stored_dims
+from hlo_run.sharding.analysis.parameters import parameter_divisions
 
 
 def read_sets(path: str, module: HloModule, grid: DeviceGrid) -> list[Literal]:

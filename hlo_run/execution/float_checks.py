@@ -8,9 +8,9 @@ from hlo_run.artifact import Executable
 from hlo_run.backends.float_watch import FloatWatch
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 
 

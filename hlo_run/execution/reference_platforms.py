@@ -13,8 +13,8 @@ from hlo_run.execution.iterations import ReferenceRun
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import CPU, CUDA, HOST, INTERPRETER, open_backend
 from hlo_run.reference.evaluate.devices import DeviceGrid

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hlo_run.diff.texts import TextDiff, text_of
 from hlo_run.errors import GoldenDifference, HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.execution.signatures import bucket_table, buckets, golden_signature
@@ -18,7 +19,6 @@ from hlo_run.kernel_checks.outcomes import sentence
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record, sight_record
 from hlo_run.reference.sensitivity.kernel_sight import kernels_record
-from hlo_run.triage.diff.texts import TextDiff, text_of
 
 SCHEMA_VERSION = 1
 # What a case shows of a long difference of a stage.

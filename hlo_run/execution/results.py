@@ -11,6 +11,7 @@ from hlo_run.errors import HloRunError, Mismatch, Unsupported
 if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends.profile import Profile
+    from hlo_run.diff.texts import TextDiff
     from hlo_run.execution.signatures import Signature
     from hlo_run.kernel_checks.outcomes import Outcome
     from hlo_run.pipeline.observers.record import CompilationRecord
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from hlo_run.reference.compare.findings import Findings
     from hlo_run.reference.compare.sight import Sight
     from hlo_run.reference.sensitivity.kernel_sight import KernelSights
-    from hlo_run.triage.diff.texts import TextDiff
 
 
 class LaterTry(Struct, frozen=True):

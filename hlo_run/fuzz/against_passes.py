@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from hlo_run.execution.signatures import Signature
 from hlo_run.fuzz.case import FAILED, Case, Fault
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Level, Observer, Step
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Level, Observer, Step
 from hlo_run.pipeline.compile import optimize
 from hlo_run.pipeline.table_rows import base_name
+from hlo_run.region_checks.row import RowJudge, Snapshot
 from hlo_run.target import preset
-from hlo_run.triage.regions.row import RowJudge, Snapshot
 
 NAME = "passes"
 

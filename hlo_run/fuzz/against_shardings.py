@@ -18,7 +18,7 @@ from hlo_run.fuzz.compiling import compiled
 from hlo_run.fuzz.defined import open_part
 from hlo_run.fuzz.shardings import differs_by_device
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.partition import partition
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.target import preset

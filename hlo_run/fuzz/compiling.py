@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hlo_run.artifact import Executable
 from hlo_run.fuzz.case import Case
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

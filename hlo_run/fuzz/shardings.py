@@ -19,10 +19,10 @@ from hlo_run.fuzz.mutations.places import is_plain, open_computations
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
-from hlo_run.hlo.shardings.make import REPLICATED, for_shape, iota_tiles, listed_tiles
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
+from hlo_run.sharding.values.make import REPLICATED, for_shape, iota_tiles, listed_tiles
 
 STAGE = "stage"
 # A value that depends on the number of the device, or data that each device has of its own.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hlo_run.errors import HloRunError
 from hlo_run.fuzz.generate import RandomModule, random_module
-from hlo_run.triage.edits.texts import PRINTED
+from hlo_run.module_edits.texts import PRINTED
 
 # Of the modules of a hunt with given modules, the generator makes one in so many.
 _GENERATED = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.shardings.shardy import PREFIX
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.sharding.values.shardy import PREFIX
 
 
 def frontend_attribute(holder: HloInstruction | HloModule, name: str) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
@@ -44,7 +44,7 @@ def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool])
 _PIPELINERS = (
     HloRow(
         "collective-pipelining-analyzer",
-        _pass("collectives.collective_pipelining_analyzer"),
+        _pass("collectives.pipelining.collective_pipelining_analyzer"),
         for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
     ),
     _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),

@@ -16,9 +16,12 @@ from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.fuel import kernel_fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import (
+from hlo_run.options import CompileOptions
+from hlo_run.options.flag import names
+from hlo_run.parallel import available_cores, can_fork, run_in_processes
+from hlo_run.pass_support.fuel import kernel_fuel
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import (
     BUFFER_TEXTS,
     CONSTANTS,
     FUSION_ANALYSIS,
@@ -34,10 +37,7 @@ from hlo_run.hlo_passes.observer import (
     Step,
     StopAtStage,
 )
-from hlo_run.hlo_passes.print_options import dump_options
-from hlo_run.options import CompileOptions
-from hlo_run.options.flag import names
-from hlo_run.parallel import available_cores, can_fork, run_in_processes
+from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.runner import run_hlo_groups

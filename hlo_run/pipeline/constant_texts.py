@@ -12,8 +12,8 @@ from hlo_run.codegen.llvm.emit_ptx import compile_llvm
 from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo_passes.observer import CONSTANTS
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.observer import CONSTANTS
 from hlo_run.target import TargetSpec
 
 # ptxas has problems with smaller variables.

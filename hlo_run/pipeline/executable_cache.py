@@ -20,8 +20,8 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.replacements import Replacements
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.replacements import Replacements
 
 # A larger file is not cached, since it would evict many others.
 MOST_BYTES = LIMIT_BYTES // 8

@@ -48,8 +48,8 @@ from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.parse import PlacedModule
 from hlo_run.dialects.types import is_memref
 from hlo_run.errors import HloRunError, Unsupported, Where
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import StopAtStage
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import StopAtStage
 from hlo_run.pipeline.kernels import compile_gpu_kernel, outlined_module
 
 _WORD_BYTES = 4

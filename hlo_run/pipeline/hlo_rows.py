@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hlo_run.analysis.float_support import WIDE_TYPES
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.table_rows import Group, PassAt, Row
 
 HloRow = Row[PassContext, HloPass]
@@ -25,14 +25,14 @@ def _sends_less(c: PassContext) -> bool:
 
 
 def _normalize_floats(narrow: str) -> HloRow:
-    return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
+    return HloRow(f"float-normalization-{narrow}", _pass("precision.float_normalization", narrow=narrow), shares=True)
 
 
 FLOAT_NORMALIZATION = (
     *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
     HloRow(
         "simplify-fp-conversions",
-        _pass("simplifiers.simplify_fp_conversions"),
+        _pass("precision.simplify_fp_conversions"),
         for_opcodes=("convert",),
         when=lambda c: c.options.xla_allow_excess_precision,
     ),
@@ -85,9 +85,9 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
                 repeat=25,
             ),
             HloRow("hlo-constant-splitter", _pass("simplifiers.hlo_constant_splitter"), for_opcodes=("constant", "iota")),
-            HloRow("shardy-xla", _pass("collectives.shardy_xla")),
-            HloRow("sharding-propagation", _pass("collectives.sharding_propagation")),
-            HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning")),
+            HloRow("shardy-xla", sharding_pass("shardy.shardy_xla")),
+            HloRow("sharding-propagation", sharding_pass("propagation.sharding_propagation")),
+            HloRow("spmd-partitioning", sharding_pass("partitioning.spmd_partitioning")),
             HloRow("recognize-reduce-window", _pass("reductions.recognize_reduce_window"), when=_sends_less),
             HloRow(
                 "collective-permute-cse",
@@ -112,7 +112,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
     HloGroup(
         "sharding-removal",
         (
-            HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
+            HloRow("sharding-remover", sharding_pass("propagation.sharding_remover"), for_opcodes=("custom-call",)),
             HloRow("dce", _pass("simplifiers.dce")),
         ),
         for_partitions=False,

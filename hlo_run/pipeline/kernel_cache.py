@@ -6,8 +6,8 @@ import json
 
 from hlo_run.artifact import Kernel
 from hlo_run.cache import FileCache, compiler_digest, digest, open_cache
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.replacements import Replacements
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.replacements import Replacements
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 # The parts of the package that a kernel's PTX depends on.

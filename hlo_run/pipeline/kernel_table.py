@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import EMIT_KERNELS
 from hlo_run.options.compile import RowSelection
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import EMIT_KERNELS
 from hlo_run.pipeline.table_rows import PassAt, Row
 
 if TYPE_CHECKING:

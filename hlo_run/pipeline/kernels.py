@@ -24,11 +24,11 @@ from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where
 from hlo_run.garbage_collection import paused_collection
-from hlo_run.hlo_passes.fuel import kernel_fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
-from hlo_run.hlo_passes.replacements import KernelIr, Replacements
 from hlo_run.options.show import ShowOptions
+from hlo_run.pass_support.fuel import kernel_fuel
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
+from hlo_run.pass_support.replacements import KernelIr, Replacements
 from hlo_run.pipeline.kernel_table import (
     EMITTED_ROWS,
     GPU_INPUT,

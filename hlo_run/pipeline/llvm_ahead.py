@@ -15,8 +15,8 @@ from msgspec import Struct
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
 from hlo_run.codegen.llvm.libdevice import read_libdevice
 from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import Assistant, available_cores, can_fork
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.formats.gpu_modules import is_gpu_module
-from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.text_files import read_text
+from hlo_run.pass_support.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.pipeline.table_rows import base_name
 from hlo_run.target import TargetSpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.table_rows import Group, PassAt, Row
 
 
@@ -15,14 +15,14 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
     (
         _row("alias_passthrough_params", "memory.alias_passthrough_params"),
         _row("batch-dot-simplification", "dots.batch_dot_simplification"),
-        _row("bfloat16-propagation", "simplifiers.bfloat16_propagation"),
+        _row("bfloat16-propagation", "precision.bfloat16_propagation"),
         _row("call-marker", "control_flow.call_marker"),
         _row("call-outliner", "control_flow.call_outliner"),
         _row("call-parameter-cleanup", "control_flow.call_parameter_cleanup"),
         _row("call-splitter", "control_flow.call_splitter"),
         _row("change-op-data-type", "expanders.change_op_data_type"),
         _row("collectives-schedule-linearizer", "asynchronous.collectives_schedule_linearizer"),
-        _row("conditional-code-motion", "control_flow.conditional_code_motion"),
+        _row("conditional-code-motion", "control_flow.code_motion.conditional_code_motion"),
         _row("conditional-to-select", "control_flow.conditional_to_select"),
         _row("control-dep-remover", "memory.control_dep_remover"),
         _row("conv-operand-canonicalizer", "library.conv_operand_canonicalizer"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION
 from hlo_run.pipeline.runner import run_hlo_groups
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from hlo_run import target as targets
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.ops.verify import READING
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.plugin_passes import plugin_rows
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.table import HloGroup, HloRow
 from hlo_run.pipeline.table_rows import Group, spelling
 

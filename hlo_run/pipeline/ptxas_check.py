@@ -10,8 +10,8 @@ from hlo_run.artifact import Kernel
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas, join_entries
 from hlo_run.containment.board import Blame, native
 from hlo_run.errors import HloRunError, UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.parallel import can_fork, run_in_processes
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 LONG_PTX = 300_000

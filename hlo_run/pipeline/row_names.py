@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from hlo_run.columns import aligned
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.fuel import Fuel, kernel_fuel
-from hlo_run.hlo_passes.observer import STAGES
 from hlo_run.options import CompileOptions, Options
 from hlo_run.options.flag import names
+from hlo_run.pass_support.fuel import Fuel, kernel_fuel
+from hlo_run.pass_support.observer import STAGES
 from hlo_run.pipeline.kernel_table import (
     GPU_INPUT,
     GPU_MODULE_GROUP,

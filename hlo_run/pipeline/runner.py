@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hlo_run.analysis.sharding.whole import is_for_partitioner
 from hlo_run.containment.board import PLUGIN_PLACE, at_place, counted
 from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, PluginError, Unsupported, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits
-from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.ops.layouts import fused_layouts_fit, layouts_fit
 from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
+from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.table_rows import Group, Row
+from hlo_run.sharding.analysis.whole import is_for_partitioner
 
 if TYPE_CHECKING:
     from xdsl.context import Context

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hlo_run.cache import FileCache, digest
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import executable_cache
 
 

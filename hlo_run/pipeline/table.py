@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
     COMBINERS,
@@ -30,7 +30,7 @@ _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=
 _SIMPLIFY_SCATTERS = HloRow(
     "scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)
 )
-_FOLD_BROADCASTS = _pass("library.cublas_gemm_broadcast_folding_rewriter")
+_FOLD_BROADCASTS = _pass("library.gemm.cublas_gemm_broadcast_folding_rewriter")
 _FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
@@ -46,7 +46,7 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
 
     return HloRow(
         "cublas-pad-for-gemms",
-        _pass("library.cublas_pad_for_gemms", element_type=element_type, multiple=multiple),
+        _pass("library.gemm.cublas_pad_for_gemms", element_type=element_type, multiple=multiple),
         for_opcodes=("dot",),
         when=runs,
         shares=True,
@@ -104,7 +104,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow(
                 "windowed-einsum-handler",
-                _pass("dots.windowed_einsum_handler", simplifiers=_simplifiers_of_loops),
+                _pass("dots.windowed_einsum.windowed_einsum_handler", simplifiers=_simplifiers_of_loops),
                 for_opcodes=("all-to-all", "while"),
                 when=_has_streams,
             ),
@@ -166,7 +166,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-window-rewriter", _pass("expanders.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
             HloRow("reduce-window-resizer", _pass("expanders.reduce_window_resizer"), for_opcodes=("reduce-window",)),
             HloRow("scan_expander", _pass("expanders.scan_expander"), for_opcodes=("scan",)),
-            HloRow("dynamic_padder", _pass("expanders.dynamic_padder")),
+            HloRow("dynamic_padder", _pass("expanders.dynamic.dynamic_padder")),
             HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
             HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",)),
             HloGroup(
@@ -220,7 +220,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow(
                 "float-normalization-bf16",
-                _pass("simplifiers.float_normalization", narrow="bf16", opcodes=("convolution", "dot")),
+                _pass("precision.float_normalization", narrow="bf16", opcodes=("convolution", "dot")),
                 when=lambda c: c.target.sm < 80,
                 shares=True,
             ),
@@ -296,7 +296,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("library.cublas_gemm_rewriter")),
+            HloRow("cublas-gemm-rewriter", _pass("library.gemm.cublas_gemm_rewriter")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -344,7 +344,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
             HloRow(
                 "simplify-fp-conversions",
-                _pass("simplifiers.simplify_fp_conversions"),
+                _pass("precision.simplify_fp_conversions"),
                 for_opcodes=("convert",),
                 when=lambda c: c.options.xla_allow_excess_precision,
             ),

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options.compile import RowSelection
+from hlo_run.pass_support.hlo_pass import PassContext
 
 ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")

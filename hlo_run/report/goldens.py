@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hlo_run.diff.texts import TextDiff, change_lines, figure_lines
 from hlo_run.report.markup import table, text
-from hlo_run.triage.diff.texts import TextDiff, change_lines, figure_lines
 
 _MOST_LINES = 2000
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
+from hlo_run.diff.dumps import diff_folders, read_bytes
+from hlo_run.diff.html_page import page
+from hlo_run.diff.numbers import Figure, Tolerance, diff_figures, read_tolerances, work_figures
+from hlo_run.diff.texts import TextDiff, diff_parsed, diff_texts, record_of, text_of
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.execution.console import Console
-from hlo_run.hlo_passes.replacements import is_kernel_dump
+from hlo_run.pass_support.replacements import is_kernel_dump
 from hlo_run.tools.read import read
-from hlo_run.triage.diff.dumps import diff_folders, read_bytes
-from hlo_run.triage.diff.html_page import page
-from hlo_run.triage.diff.numbers import Figure, Tolerance, diff_figures, read_tolerances, work_figures
-from hlo_run.triage.diff.texts import TextDiff, diff_parsed, diff_texts, record_of, text_of
 
 # Files that are modules whatever their first line is.
 _MODULES = (".hlo", ".hlox", ".pb", ".pbtxt", ".textproto", ".stablehlo", ".mhlo", ".mlirbc")

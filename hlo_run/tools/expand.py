@@ -6,8 +6,8 @@ import click
 
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.target import DEFAULT_TARGET, preset
 from hlo_run.tools.convert import FORMATS, write_module
 from hlo_run.tools.read import read

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress
-from hlo_run.hlo_passes.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
+from hlo_run.pass_support.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name

@@ -9,8 +9,8 @@ from msgspec import Struct
 from hlo_run.cli import parse_arguments
 from hlo_run.errors import HloRunError
 from hlo_run.execution.signatures import signature_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.replacements import read_kernel_dump
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.replacements import read_kernel_dump
 from hlo_run.pipeline.kernels import compile_kernel_ir
 from hlo_run.target import preset
 from hlo_run.triage.predicates import RunPredicate

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 from hlo_run.containment.progress import Progress
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
+from hlo_run.module_edits import attributes, structure, texts, values
+from hlo_run.module_edits.texts import PRINTED
 from hlo_run.ops.parse import parse
-from hlo_run.triage.edits import attributes, structure, texts, values
-from hlo_run.triage.edits.texts import PRINTED
 from hlo_run.triage.predicates import is_same_failure, is_usage_error
 from hlo_run.triage.steps import FIRST, STEPS, Edit, Step
 from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between
-from hlo_run.triage.edits import attributes, structure, texts, values
-from hlo_run.triage.edits.texts import PRINTED
+from hlo_run.module_edits import attributes, structure, texts, values
+from hlo_run.module_edits.texts import PRINTED
 
 Edit: TypeAlias = "Callable[[HloModule], bool | str]"
 

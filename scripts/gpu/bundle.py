@@ -101,8 +101,8 @@ def compile_entry(file: Path, kind: str, target: str) -> Entry:
     from hlo_run.formats.write import module_to_bytes
     from hlo_run.hlo.printer import FULL
     from hlo_run.hlo.wrap import wrap_bare_module
-    from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options
+    from hlo_run.pass_support.hlo_pass import PassContext
     from hlo_run.pipeline.compile import compile_module
     from hlo_run.reference.evaluate.devices import DeviceGrid
     from hlo_run.target import preset

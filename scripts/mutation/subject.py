@@ -19,8 +19,8 @@ from hlo_run.execution.console import Place, SilentConsole
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module, planned_buffers
 from hlo_run.target import preset
 from mutation.alone import Alone, types_of

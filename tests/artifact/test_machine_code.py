@@ -18,8 +18,8 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.jit import llvm
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

@@ -8,8 +8,8 @@ import pytest
 
 import hlo_run
 from hlo_run.backends.cuda.device import device_problem
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

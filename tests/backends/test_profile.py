@@ -6,7 +6,7 @@ import pytest
 
 from hlo_run.artifact import BufferSlice, MemsetThunk
 from hlo_run.backends.profile import Event, Profile
-from hlo_run.hlo_passes.observer import Level, Step
+from hlo_run.pass_support.observer import Level, Step
 from hlo_run.pipeline.observers.timing import TimingObserver
 
 

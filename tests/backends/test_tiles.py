@@ -11,10 +11,10 @@ from hlo_run.api import evaluate
 from hlo_run.backends.tiles import join_results, split_arguments
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.sharding.partitioning.spmd_partitioning import SpmdPartitioning
 from hlo_run.target import DEFAULT_TARGET, preset
 
 TEXT = """

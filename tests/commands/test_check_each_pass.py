@@ -12,7 +12,7 @@ import hlo_run
 from hlo_run.cli import run
 from hlo_run.commands.check_each_pass import smallest_difference
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compile_module
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 from hlo_run.reference.compare.compare import ErrorSpec

@@ -23,7 +23,8 @@ from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.backends.library.calls import library_call
 from hlo_run.cli import run
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.localize import kernel_rows
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelRow
@@ -32,7 +33,6 @@ from hlo_run.reference.evaluate.device import ProgramEvaluator
 from hlo_run.reference.evaluate.evaluate import choose
 from hlo_run.reference.values import Evaluator
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
-from hlo_run.triage.localize import kernel_rows
 
 # The state is updated in place. Each instruction stays a kernel of its own.
 MODULE = """HloModule m

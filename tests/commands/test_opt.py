@@ -9,8 +9,8 @@ import pytest
 import hlo_run
 from hlo_run.cli import run, run_opt
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.options import Options
+from hlo_run.pass_support.print_options import dump_options
 
 ONE = """HloModule one
 

@@ -9,9 +9,9 @@ import pytest
 
 from hlo_run.cli import run
 from hlo_run.execution.kernel_meter import kernels_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.target import DEFAULT_TARGET, preset
 

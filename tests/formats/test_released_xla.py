@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import hlo_run
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import Level, Observer, Step
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.target import preset
 

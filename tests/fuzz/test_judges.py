@@ -20,7 +20,7 @@ from hlo_run.fuzz.generate import random_module
 from hlo_run.fuzz.judges import JUDGES, Judge, Judges, parse_against
 from hlo_run.fuzz.subjects import Subject
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import compile as compile_module
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 

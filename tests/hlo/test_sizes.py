@@ -6,8 +6,8 @@ import pytest
 
 import hlo_run
 from hlo_run.errors import DeviceError, ParseError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

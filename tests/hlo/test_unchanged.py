@@ -6,10 +6,10 @@ import hlo_run
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.unchanged import is_settled, mark_settled
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.hlo_passes.simplifiers.hlo_cse import HloCse
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 TEXT = """HloModule m

@@ -8,10 +8,10 @@ from algebraic_cases import apply
 from hlo_run.hlo.edit import clone_with_fusions
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.asynchronous.explicit_collectives_group_async_wrapper import ExplicitCollectivesGroupAsyncWrapper
+from hlo_run.hlo_passes.collectives.pipelining.cloning import Copier, clone_with
 from hlo_run.hlo_passes.control_flow.control_flow_flattening import ControlFlowFlattening
-from hlo_run.hlo_passes.hlo_pass import HloPass
-from hlo_run.hlo_passes.pipelining.cloning import Copier, clone_with
 from hlo_run.ops.parse import parse
+from hlo_run.pass_support.hlo_pass import HloPass
 
 FUSED = """
 add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }

@@ -16,13 +16,13 @@ from hlo_run.backends.cuda import device, graphs, libraries
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.literals import Literal
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.kernel_checks import checks as kernel_checks
 from hlo_run.kernel_checks.checks import KernelChecks
 from hlo_run.kernel_checks.outcomes import Outcome, summary
 from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.compare.compare import ErrorSpec, compare
 from hlo_run.target import preset

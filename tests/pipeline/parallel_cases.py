@@ -19,9 +19,9 @@ import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.cli import run
 from hlo_run.errors import DeviceError, Unsupported
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.parallel import Assistant, run_in_processes
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.target import preset

@@ -10,8 +10,8 @@ import pytest
 import hlo_run
 from hlo_run.artifact import CopyThunk, KernelThunk
 from hlo_run.cli import run
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

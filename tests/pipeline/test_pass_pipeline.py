@@ -12,7 +12,7 @@ from processes import run_program
 import hlo_run
 from hlo_run import HloModule, HloPassPipeline
 from hlo_run.errors import PluginError, UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 TEXT = """HloModule m
 ENTRY e {

@@ -9,8 +9,8 @@ import pytest
 
 from hlo_run import parse
 from hlo_run.artifact import Kernel
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import ptxas_check
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.runtime.kernel_requests import KernelRequest

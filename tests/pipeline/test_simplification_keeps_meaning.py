@@ -9,8 +9,8 @@ from itertools import takewhile
 import pytest
 
 import hlo_run
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

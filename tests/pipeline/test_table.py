@@ -11,9 +11,9 @@ import pytest
 from hlo_run import parse
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.observer import Observer, Step
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelContext
 from hlo_run.pipeline.row_names import check_row_names
 from hlo_run.pipeline.runner import run_hlo_groups

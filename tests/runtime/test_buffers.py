@@ -16,8 +16,8 @@ from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.runtime.buffer_check import check_buffers

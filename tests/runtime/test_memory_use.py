@@ -10,8 +10,8 @@ import pytest
 import hlo_run
 from hlo_run.analysis.buffers.buffer_life import MemoryUse
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE
 from hlo_run.report.charts import live_bytes, peak_values

@@ -13,9 +13,9 @@ from hlo_run.artifact import CommandBufferThunk, Executable, Thunk, nested_seque
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.runtime.async_thunks import stream_numbers
 from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hlo_run.diff.dumps import pair_names
 from hlo_run.tool import run_tool
-from hlo_run.triage.diff.dumps import pair_names
 
 MODULE = """HloModule m
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hlo_run.errors import HloRunError
+from hlo_run.module_edits import texts
 from hlo_run.ops.parse import parse
 from hlo_run.tool import run_tool
-from hlo_run.triage.edits import texts
 from hlo_run.triage.reduce import edited
 from hlo_run.triage.steps import STEPS
 from hlo_run.triage.trials import Ended, run_fork, run_forks

@@ -9,11 +9,11 @@ from functools import partial
 from hlo_run.errors import HloRunError
 from hlo_run.fuzz.mutations import structure, values
 from hlo_run.hlo.graph import HloModule
+from hlo_run.module_edits import attributes
+from hlo_run.module_edits.structure import tidy
+from hlo_run.module_edits.texts import PRINTED
 from hlo_run.ops.parse import parse
 from hlo_run.ops.verify import COMPILING, verify
-from hlo_run.triage.edits import attributes
-from hlo_run.triage.edits.structure import tidy
-from hlo_run.triage.edits.texts import PRINTED
 
 __all__ = ["MUTATIONS", "PRINTED", "apply", "mutated", "prepared"]
 

@@ -23,9 +23,9 @@ from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
+from hlo_run.module_edits.texts import PRINTED, dimension_sizes, element_types, with_size, with_type
 from hlo_run.ops.infer import infer_shape
 from hlo_run.ops.parse import parse
-from hlo_run.triage.edits.texts import PRINTED, dimension_sizes, element_types, with_size, with_type
 
 # Opcodes that may replace each other: elementwise, of one arity, with a result of the operands' type.
 _GROUPS = [

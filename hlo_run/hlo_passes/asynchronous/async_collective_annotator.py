@@ -14,9 +14,9 @@ from msgspec import Struct
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_start
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_sync
 from hlo_run.options.flag import names
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _ALL = "ALLCOLLECTIVES"
 

@@ -17,8 +17,8 @@ from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import replace_by_pair, wrapped_start
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _SYNCHRONOUS = COLLECTIVE - ASYNC_START
 # Attributes of the pair, or without meaning for a start.

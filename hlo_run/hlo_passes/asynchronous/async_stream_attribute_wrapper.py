@@ -13,8 +13,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import allow_late, queue_of, replace_by_pair, wrapped_start
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _DEFAULT = "0"
 _THREAD = "parallel"

@@ -15,8 +15,8 @@ from msgspec import Struct
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import replace_by_pair, wrapped_start
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _PRODUCTS = "__cublas$lt$matmul+__cublas$lt$matmul$f8"
 _CONTEXT = Shape.array("u32", ())

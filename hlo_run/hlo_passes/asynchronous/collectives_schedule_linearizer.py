@@ -16,7 +16,7 @@ from hlo_run.analysis.latency.async_kinds import is_collective_start
 from hlo_run.analysis.topological_order import TopologicalOrder, runs_before
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CollectivesScheduleLinearizer(Struct, frozen=True):

@@ -16,8 +16,8 @@ from hlo_run.hlo.edit import clone_with_fusions
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import allow_late, replace_by_pair
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MARKER, _GROUP = "_collectives_group", "_scheduling_group_id"
 

@@ -17,8 +17,8 @@ from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import allow_late, replace_by_pair, wrapped_start
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _STREAM, _GROUP = "_xla_stream_annotation", "_scheduling_group_id"
 

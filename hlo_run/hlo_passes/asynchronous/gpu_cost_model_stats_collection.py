@@ -17,8 +17,8 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.reification_cost import add_reification_cost
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _TICKS_PER_NANOSECOND = TICKS_PER_MICROSECOND // 1000
 

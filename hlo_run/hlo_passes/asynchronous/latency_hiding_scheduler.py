@@ -28,8 +28,8 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, ASYNC_START
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import LATENCY_SCHEDULE
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import LATENCY_SCHEDULE
 
 _UNLIMITED_BYTES = 1 << 63
 _USABLE_PERCENT = 80

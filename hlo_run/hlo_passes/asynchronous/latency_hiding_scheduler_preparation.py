@@ -21,7 +21,7 @@ from hlo_run.analysis.topological_order import runs_before
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _ONE = ("recv", "send", "recv-done", "send-done")
 

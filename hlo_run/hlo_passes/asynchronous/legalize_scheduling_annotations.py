@@ -22,7 +22,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _PAIRS = ("all-gather", "all-reduce", "collective-permute", "async")
 _STARTS = frozenset(f"{name}-start" for name in _PAIRS)

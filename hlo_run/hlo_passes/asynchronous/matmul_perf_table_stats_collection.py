@@ -20,8 +20,8 @@ from hlo_run.analysis.latency.speed_of_light import SpeedOfLight
 from hlo_run.analysis.latency.speed_tables import name_in_tables
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.reification_cost import add_reification_cost
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # XLA does not call this model by the name of the pass.
 _MODEL = "perf-table-model"

@@ -13,7 +13,7 @@ from hlo_run.analysis.latency.choice import profile_of
 from hlo_run.analysis.latency.profile import missing_instructions
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _SHOWN = 5
 

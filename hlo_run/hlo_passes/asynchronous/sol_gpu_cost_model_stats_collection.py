@@ -19,8 +19,8 @@ from hlo_run.analysis.latency.estimator import LatencyEstimator, TShirtSizes
 from hlo_run.analysis.latency.speed_of_light import PRODUCT_CALLS, SpeedOfLight
 from hlo_run.analysis.latency.speeds import speeds_of
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.reification_cost import add_reification_cost
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SolGpuCostModelStatsCollection(Struct, frozen=True):

@@ -14,8 +14,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import queue_of, set_queue
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _DEFAULT = "0"
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.options.collective_flags import PRIVATE_MEMORY
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CollectiveBackendAssigner(Struct, frozen=True):

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _ONE_SHOT_BYTES, _TWO_SHOT_BYTES = 256 << 10, 4 << 20
 _SIZES = (1, 2, 4, 8)

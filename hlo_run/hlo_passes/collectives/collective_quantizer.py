@@ -22,8 +22,8 @@ from msgspec import Struct
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.groups import FLATTENED, PARTITIONS, device_counts, group_mode
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _COLLECTIVES = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 _VIEWS = ("bitcast", "copy", "reshape", "slice")

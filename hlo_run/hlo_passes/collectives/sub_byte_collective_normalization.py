@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.groups import group_size
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _BYTE = "s8"
 _BYTE_BITS = 8

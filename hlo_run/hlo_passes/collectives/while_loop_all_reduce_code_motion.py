@@ -32,12 +32,12 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import free_channels, pins_layouts
-from hlo_run.hlo_passes.communication.loop_slices import WrittenPart, written_part
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, pins_layouts
+from hlo_run.hlo_passes.collectives.communication.loop_slices import WrittenPart, written_part
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.loops.edits import use_elements
 from hlo_run.ops.groups import FLATTENED, REPLICAS, device_counts, group_mode
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # Whether a value is the same on the devices of each group of an all-reduce.
 _IsSame = Callable[[HloInstruction, HloInstruction], bool]

@@ -18,8 +18,8 @@ from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import computation_order
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_call
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CallInliner(Struct, frozen=True):

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CallOutliner(Struct, frozen=True):

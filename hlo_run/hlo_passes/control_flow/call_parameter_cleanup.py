@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.partial_copies import call_instead, copy_part, is_ordered
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CallParameterCleanup(Struct, frozen=True):

@@ -21,7 +21,7 @@ from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.metadata import OpMetadata
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
 # The pass skips computations called by these.

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ConditionalCanonicalizer(Struct, frozen=True):

@@ -15,8 +15,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ConditionalToSelect(Struct, frozen=True):

@@ -18,7 +18,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _COUNTER = Shape.array("s32", ())
 # Directions of comparisons in which the second operand limits the first one, and the other way round.

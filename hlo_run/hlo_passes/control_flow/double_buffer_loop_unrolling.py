@@ -18,10 +18,10 @@ from msgspec import Struct
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
+from hlo_run.pass_support.call_graph import flatten_call_graph
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class DoubleBufferLoopUnrolling(Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.call_graph import flatten_call_graph, give_each_its_own
+from hlo_run.pass_support.call_graph import flatten_call_graph, give_each_its_own
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class FlattenCallGraph(Struct, frozen=True):

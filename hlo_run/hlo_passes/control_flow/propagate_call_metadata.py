@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import name_after
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class PropagateCallMetadata(Struct, frozen=True):

@@ -19,9 +19,9 @@ from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.conditional_values import branches, may_change, narrow_operands, narrow_results
 from hlo_run.hlo_passes.subgraphs.inlining import inline
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The opcodes that a branch may have if it is to be computed unconditionally.
 _CHEAP = (ELEMENTWISE - {"map"}) | frozenset(

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.analysis.value_keys import ValueKeys, freeze
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class UnflattenCallGraph(Struct, frozen=True):

@@ -20,10 +20,10 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, copy_instruction, has_order, remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.control_flow.while_loop_simplifier import WhileLoopSimplifier
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.loops.edits import use_elements
 from hlo_run.hlo_passes.subgraphs.loops.joins import Join, Joins, Place, operand_place
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # Attributes of a value that are not those of an array of several.
 _OWN = ("origin", "statistics")

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.loops.hoisting import ends_after_one, hoist, is_pinned, shape_bytes, unchanged_elements
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class WhileLoopExpensiveInvariantCodeMotion(Struct, frozen=True):

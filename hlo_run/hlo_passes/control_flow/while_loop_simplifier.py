@@ -23,13 +23,13 @@ from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.counters import merge_counters
 from hlo_run.hlo_passes.subgraphs.loops.nested import flatten_state
 from hlo_run.hlo_passes.subgraphs.loops.repeated import drop_repeated_elements
 from hlo_run.hlo_passes.subgraphs.loops.settled import drop_settled_elements
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # A loop of one iteration with this attribute stays a loop.
 _ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"

@@ -19,7 +19,7 @@ from msgspec import Struct
 from hlo_run.analysis.loop_counter import LoopCounter, find_counter, find_steering_element
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class WhileLoopTripCountAnnotator(Struct, frozen=True):

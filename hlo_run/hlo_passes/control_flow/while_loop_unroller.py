@@ -15,10 +15,10 @@ from msgspec import Struct
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import remove_replaced, remove_uncalled
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 from hlo_run.hlo_passes.subgraphs.loops.constants import ConstantSinking
 from hlo_run.hlo_passes.subgraphs.loops.unrolling import UnrollLimits, may_unroll, unroll
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class WhileLoopUnroller(Struct, frozen=True):

@@ -18,7 +18,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.literal import float_info
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOVES = ("dynamic-slice", "gather", "reshape", "slice", "transpose")
 

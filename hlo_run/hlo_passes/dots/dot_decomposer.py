@@ -21,7 +21,7 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class DotDecomposer(Struct, frozen=True):

@@ -21,7 +21,7 @@ from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.edit import Editor, replace_each, scalar_adder
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 10_000_000
 _TRITON_RESULTS = frozenset(("bf16", "f16", "f32"))

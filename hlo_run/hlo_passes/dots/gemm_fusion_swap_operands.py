@@ -18,7 +18,7 @@ from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _BLOCK_ROWS = 64
 _ONLY_MOVE = frozenset("bitcast broadcast constant get-tuple-element parameter reshape transpose".split())

@@ -19,7 +19,7 @@ from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.edit import copy_instruction, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandLabels
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class TransposeFolding(Struct, frozen=True):

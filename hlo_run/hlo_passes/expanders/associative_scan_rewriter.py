@@ -20,7 +20,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, remove_uncalled, remove_u
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The largest size that `reduce-window-rewriter` leaves in one window.
 

@@ -17,8 +17,8 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.edit import scalar_adder
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class BatchNormExpander(Struct, frozen=True):

@@ -33,8 +33,8 @@ from hlo_run.hlo.values.block_scaling import (
 )
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The first versions of cuDNN with these products, and with a scale of the result.
 _CUDNN_PRODUCTS, _CUDNN_RESULT_SCALES = (9, 10), (9, 13)

@@ -26,7 +26,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import DimLabels, OperandLabels, Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ConvolutionGroupConverter(Struct, frozen=True):

@@ -17,7 +17,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _KEPT = frozenset("parameter constant tuple convert bitcast-convert get-tuple-element infeed outfeed custom-call".split())
 

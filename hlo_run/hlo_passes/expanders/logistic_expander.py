@@ -14,8 +14,8 @@ from msgspec import Struct
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class LogisticExpander(Struct, frozen=True):

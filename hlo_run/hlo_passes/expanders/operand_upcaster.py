@@ -14,8 +14,8 @@ from msgspec import Struct
 from hlo_run.analysis.matrix_product import is_matrix_product
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.rule import wider_type
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class OperandUpcaster(Struct, frozen=True):

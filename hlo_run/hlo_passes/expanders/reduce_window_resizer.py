@@ -13,9 +13,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.windows import has_one_dim, with_two_dims
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReduceWindowResizer(Struct, frozen=True):

@@ -24,9 +24,9 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.windows import has_one_dim, with_two_dims
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReduceWindowRewriter(Struct, frozen=True):

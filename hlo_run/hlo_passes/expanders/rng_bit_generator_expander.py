@@ -17,9 +17,9 @@ from hlo_run.builder.core import HloValue
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.counter_rng import philox, three_fry
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class RngBitGeneratorExpander(Struct, frozen=True):

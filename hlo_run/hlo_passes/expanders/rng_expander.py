@@ -19,9 +19,9 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.counter_rng import halves, interleave, philox
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MASK_64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -17,8 +17,8 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _F16_BITS = 16
 

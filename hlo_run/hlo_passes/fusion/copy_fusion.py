@@ -21,7 +21,7 @@ from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The control successors of instructions.
 _Followers: TypeAlias = "dict[HloInstruction, list[HloInstruction]]"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import copy_instruction, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class FusionConstantSinking(Struct, frozen=True):

@@ -24,7 +24,7 @@ from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # In addition to the elementwise ops; a copy is wrapped only if it changes the layout.
 WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | {"convolution", "dot", "reduce", "scaled-dot", "scatter"}) - {"constant", "copy"}

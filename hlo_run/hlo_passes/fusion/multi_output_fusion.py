@@ -26,9 +26,9 @@ from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
 from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
-from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import FUSION_FRAMES
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import FUSION_FRAMES
 from hlo_run.target import TargetSpec
 
 

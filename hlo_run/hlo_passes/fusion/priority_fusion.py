@@ -31,9 +31,9 @@ from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.print_options import SHORT_PARSABLE
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import FUSION_FRAMES, PRIORITY_FUSION_DUMP
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import FUSION_FRAMES, PRIORITY_FUSION_DUMP
 from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _KINDS = {"kLoop": "loop", "kInput": "input"}
 

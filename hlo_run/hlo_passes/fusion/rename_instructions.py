@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _NEVER = frozenset(("parameter", "custom-call", "fusion", "domain", "while", "conditional", "call"))
 

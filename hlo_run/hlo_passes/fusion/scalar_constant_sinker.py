@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ScalarConstantSinker(Struct, frozen=True):

@@ -20,7 +20,7 @@ from hlo_run.hlo.edit import Leftovers, copy_instruction
 from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SortIotaFusion(Struct, frozen=True):

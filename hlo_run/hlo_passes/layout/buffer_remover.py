@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class BufferRemover(Struct, frozen=True):

@@ -40,8 +40,8 @@ from hlo_run.hlo.opcodes.traits import (
     SYNC_CONTROL_FLOW,
 )
 from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
-from hlo_run.hlo_passes.gemm.record import epilogue_of, is_call
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
 

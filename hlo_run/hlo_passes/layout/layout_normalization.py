@@ -24,8 +24,8 @@ from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import UNREPORTED
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import UNREPORTED
 
 Changes: TypeAlias = "dict[str, Any]"
 

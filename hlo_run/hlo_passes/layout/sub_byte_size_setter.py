@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SubByteSizeSetter(Struct, frozen=True):

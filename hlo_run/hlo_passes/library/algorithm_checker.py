@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _F8 = frozenset(("f8e5m2", "f8e4m3fn"))
 _AMPERE, _ADA = (8, 0), (8, 9)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOVES = MOVES_ELEMENTS | {"pad"}
 # Types between s8 and s32 that hold every s8.

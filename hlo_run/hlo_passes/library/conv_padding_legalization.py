@@ -22,7 +22,7 @@ from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ConvPaddingLegalization(Struct, frozen=True):

@@ -30,9 +30,9 @@ from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config, library_call, result_of
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _TYPES = ("f16", "bf16", "f32", "f64")
 _CONFIG = {"activation_mode": "kNone", "conv_result_scale": 1, "side_input_scale": 0, "leakyrelu_alpha": 0}

@@ -23,9 +23,9 @@ from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"

@@ -21,7 +21,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
 # The operand numbers of input, filter and result of the forward convolution; -1 is the result of the call.

@@ -19,7 +19,7 @@ from msgspec import Struct
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MASKS = {"bf16": 0xFFFF0000, "tf32": 0xFFFFE000}
 _HIGH, _MIDDLE, _LOW = range(3)

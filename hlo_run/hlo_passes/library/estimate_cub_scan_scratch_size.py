@@ -17,7 +17,7 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.scan_calls import SCAN, UNSIZED_SCAN, row_scan
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class EstimateCubScanScratchSize(Struct, frozen=True):

@@ -19,7 +19,7 @@ from hlo_run.analysis.buffers.radix_scratch import radix_scratch_bytes
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
 _UNSIZED = "xla.gpu.ext.cub_sort_unassigned_scratch_size"

@@ -20,9 +20,9 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _TARGET = "xla.gpu.ext.cub_sort_unassigned_scratch_size"
 

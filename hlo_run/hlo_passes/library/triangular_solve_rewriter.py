@@ -17,8 +17,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import library_call, result_of, to_json
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _TYPES = ("f32", "f64", "c64", "c128")
 _POINTER_BYTES = 8

@@ -16,7 +16,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import RawText
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.verify.config import aliases
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AliasPassthroughParams(Struct, frozen=True):

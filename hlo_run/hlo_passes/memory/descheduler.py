@@ -12,8 +12,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.despecializing import remove_schedule
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class HloDescheduler(Struct, frozen=True):

@@ -20,7 +20,7 @@ from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _LAYOUT_ONLY = ("bitcast", "copy", "reshape")
 _CASTS = ("convert", "bitcast", "copy", "reshape")

@@ -25,8 +25,8 @@ from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _SLICES = ("dynamic-slice", "dynamic-update-slice")
 # Their values depend on more than the counter.

@@ -20,8 +20,8 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _RECORD = {"kind": "__custom_fusion", "custom_fusion_config": {"name": "dynamic_slice_fusion", "kernel_index": 0}}
 _COSTS = re.compile(r'"reification_cost":\[[^\]]*\]')

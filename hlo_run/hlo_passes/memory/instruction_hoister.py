@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _BEFORE_PARAMETERS = ("get-tuple-element", "tuple", "constant", "bitcast", "parameter")
 

@@ -18,7 +18,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class LoopScheduleLinearizer(Struct, frozen=True):

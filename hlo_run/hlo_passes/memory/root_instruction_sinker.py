@@ -14,7 +14,7 @@ from msgspec import Struct
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class RootInstructionSinker(Struct, frozen=True):

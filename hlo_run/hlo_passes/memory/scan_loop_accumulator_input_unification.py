@@ -21,9 +21,9 @@ from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ScanLoopAccumulatorInputUnification(Struct, frozen=True):

@@ -16,7 +16,7 @@ from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class Schedule(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.latency.choice import hides_latency
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SchedulingInstructionAnnotator(Struct, frozen=True):

@@ -18,7 +18,7 @@ from hlo_run.analysis.tiling.reduction_description import ReductionDescription, 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReduceDecomposer(Struct, frozen=True):

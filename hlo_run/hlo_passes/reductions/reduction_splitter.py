@@ -16,7 +16,7 @@ from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.tiling.reduction_description import describe_reduction, init_may_repeat
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReductionSplitter(Struct, frozen=True):

@@ -19,7 +19,7 @@ from hlo_run.analysis.tiling.reduction_description import MAX_COLUMN_SIZE, MAX_R
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class TreeReductionRewriter(Struct, frozen=True):

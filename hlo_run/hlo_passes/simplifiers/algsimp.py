@@ -19,8 +19,6 @@ from hlo_run.hlo.edit import Leftovers, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.simplifiers.algebraic import (
     arithmetic,
     collectives,
@@ -41,6 +39,8 @@ from hlo_run.hlo_passes.simplifiers.algebraic import (
 )
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules, is_plain
 from hlo_run.ops.rule import compatible_up_to_precision
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The maximum number of walks, in case two rules undo each other: XLA's maximum for repeated passes.
 _MOST_WALKS = 25

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.analysis.topological_order import runs_before
 from hlo_run.hlo.edit import bypass
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CseBarrierExpander(Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import remove_dead, remove_unread_results
 from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class Dce(Struct, frozen=True):

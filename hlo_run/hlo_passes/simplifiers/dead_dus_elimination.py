@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import is_removable
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class DeadDusElimination(Struct, frozen=True):

@@ -21,8 +21,8 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.despecializing import defuse, remove_control_dependencies, remove_schedule
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class Despecializer(Struct, frozen=True):

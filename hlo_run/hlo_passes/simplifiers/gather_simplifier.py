@@ -16,8 +16,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, index_rows
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class GatherSimplifier(Struct, frozen=True):

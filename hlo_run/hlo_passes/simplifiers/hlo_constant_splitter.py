@@ -17,7 +17,7 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _SOURCES = ("constant", "iota")
 

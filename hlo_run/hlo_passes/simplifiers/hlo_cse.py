@@ -20,9 +20,9 @@ from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, DEVICE_ID
 from hlo_run.hlo.unchanged import is_settled, mark_settled
-from hlo_run.hlo_passes.equal_values import EqualValues
-from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.equal_values import EqualValues
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # Never merged: their identity matters.
 _UNIQUE = frozenset((*ASYNC, "parameter", "after-all", "add-dependency", "opt-barrier"))

@@ -16,7 +16,7 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The opcodes that the pass moves.
 _REARRANGING = frozenset(("reshape", "transpose"))

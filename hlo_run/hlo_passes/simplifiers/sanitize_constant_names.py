@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SanitizeConstantNames(Struct, frozen=True):

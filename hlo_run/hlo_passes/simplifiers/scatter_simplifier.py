@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, simple_scatter
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ScatterSimplifier(Struct, frozen=True):

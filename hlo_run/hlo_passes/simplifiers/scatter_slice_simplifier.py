@@ -19,8 +19,8 @@ from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ScatterSliceSimplifier(Struct, frozen=True):

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SimplifySorts(Struct, frozen=True):

@@ -16,7 +16,7 @@ from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class SliceSinker(Struct, frozen=True):

@@ -15,7 +15,8 @@ from hlo_run.errors import HloRunError, UsageError
 from hlo_run.formats.wire import delimited
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo_passes.observer import (
+from hlo_run.options import Options
+from hlo_run.pass_support.observer import (
     AFTER_PARTITIONER,
     BUFFER_TEXTS,
     CONSTANTS,
@@ -37,9 +38,8 @@ from hlo_run.hlo_passes.observer import (
     Observer,
     Step,
 )
-from hlo_run.hlo_passes.print_options import dump_options
-from hlo_run.hlo_passes.replacements import file_name, header
-from hlo_run.options import Options
+from hlo_run.pass_support.print_options import dump_options
+from hlo_run.pass_support.replacements import file_name, header
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
 from hlo_run.pipeline.observers.fusion_page import page

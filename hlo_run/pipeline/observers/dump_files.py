@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.replacements import file_name
 from hlo_run.options import ShowOptions
+from hlo_run.pass_support.replacements import file_name
 from hlo_run.whole_files import write_problem, write_whole
 
 _FILE_NAME_LIMIT = 255

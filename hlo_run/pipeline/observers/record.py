@@ -14,7 +14,7 @@ from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, NO_CODE
 from hlo_run.hlo.printer import SHORT_PARSABLE, computation_to_string, instruction_order, instruction_to_string, module_to_string
-from hlo_run.hlo_passes.observer import (
+from hlo_run.pass_support.observer import (
     EMIT_KERNELS,
     LLVM,
     OPTIMIZED_HLO,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.analysis.sharding.drawing import draw, legend
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.shardings.make import MANUAL, REPLICATED
 from hlo_run.hlo.values.sharding import Sharding
-from hlo_run.hlo_passes.observer import Observer, Step
+from hlo_run.pass_support.observer import Observer, Step
+from hlo_run.sharding.analysis.drawing import draw, legend
+from hlo_run.sharding.values.make import MANUAL, REPLICATED
 
 _PARTITIONER = "spmd-partitioning"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.hlo_passes.observer import (
+from hlo_run.pass_support.observer import (
     AFTER_PARTITIONER,
     FIRST_AFTER_PARTITIONER,
     PIPELINE_START,

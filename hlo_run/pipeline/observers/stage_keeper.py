@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hlo_run.hlo_passes.observer import Level, Observer, Step
+from hlo_run.pass_support.observer import Level, Observer, Step
 
 
 class StageKeeper(Observer):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hlo_run.columns import aligned
-from hlo_run.hlo_passes.observer import PIPELINE_START, Observer, Step
+from hlo_run.pass_support.observer import PIPELINE_START, Observer, Step
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Level, Observer, Step
+from hlo_run.pass_support.observer import OPTIMIZED_HLO, Level, Observer, Step
 
 _FIRST_PIPELINE = "optimization"
 _SAFE_BITS = 32

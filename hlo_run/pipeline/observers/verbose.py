@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hlo_run.hlo_passes.observer import (
+from hlo_run.pass_support.observer import (
     BUFFER_TEXTS,
     CONSTANTS,
     MEMORY_USAGE_PROTO,

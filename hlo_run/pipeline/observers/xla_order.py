@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Step
+from hlo_run.pass_support.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
 _ALWAYS_CHANGE = frozenset(

@@ -10,12 +10,12 @@ from msgspec import Struct
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.mesh import AxisRef
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.reference.evaluate.collectives import meet
 from hlo_run.reference.evaluate.device import Device, Frame
 from hlo_run.reference.values import Array, Value, as_array
+from hlo_run.sharding.values import shardy
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
 _SUBGROUPS = re.compile(r"last_tile_dims=\{([^}]*)\}")

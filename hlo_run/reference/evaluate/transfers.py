@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hlo_run.analysis.sharding.division import division_of
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.feeds import literal_of, take_literal, take_tiles
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shardings.make import as_tiles, elements_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.reference.evaluate.async_ops import zeros
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.exchange import post, receive
 from hlo_run.reference.values import TOKEN, Value, as_array, as_tuple, unsupported
+from hlo_run.sharding.analysis.division import division_of
+from hlo_run.sharding.values.make import as_tiles, elements_of
 
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 

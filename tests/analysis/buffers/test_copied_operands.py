@@ -9,8 +9,8 @@ from emitting import read_fusion, results_on_host
 import hlo_run
 from hlo_run.analysis.buffers.copied_operands import CopiedOperand, SlicePlace, copied_operands, copied_slice
 from hlo_run.artifact import CopyThunk
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import evaluate

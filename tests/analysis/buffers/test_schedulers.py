@@ -11,10 +11,10 @@ import hlo_run
 from hlo_run.analysis.buffers.schedulers import dfs_order, list_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.memory.copy_insertion import CopyInsertion
 from hlo_run.hlo_passes.memory.schedule import Schedule
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 from tests.random_control_flow import random_module
 

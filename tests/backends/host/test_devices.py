@@ -17,8 +17,8 @@ from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.collectives import combine
 from hlo_run.errors import DeviceError, ParseError, Unsupported
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

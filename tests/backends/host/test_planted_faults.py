@@ -20,8 +20,8 @@ from hlo_run.errors import DeviceError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements

@@ -21,8 +21,8 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.errors import DeviceError, OutOfTime
 from hlo_run.hlo.feeds import NO_FEEDS
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

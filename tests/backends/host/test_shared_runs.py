@@ -17,8 +17,8 @@ from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.shared import SharedBackend, most_bytes, serve
 from hlo_run.errors import DeviceError, HloRunError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.processes.launcher import Launch
 from hlo_run.processes.partners import Partners

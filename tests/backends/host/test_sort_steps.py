@@ -17,8 +17,8 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.control_steps import every_step
 from hlo_run.backends.host.sort_steps import SortStep
 from hlo_run.backends.host.steps import Step
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

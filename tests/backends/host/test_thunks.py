@@ -23,8 +23,8 @@ from hlo_run.backends.memory import check_memory, free_bytes, planned_bytes
 from hlo_run.cli import run
 from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.errors import DeviceError, OutOfTime, Unsupported, UsageError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.target import preset
 

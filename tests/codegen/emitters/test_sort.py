@@ -11,8 +11,8 @@ from msgspec.structs import replace
 import hlo_run
 from hlo_run.artifact import Executable, KernelThunk
 from hlo_run.artifact.thunks import every_thunk
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments

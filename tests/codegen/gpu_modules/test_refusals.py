@@ -6,7 +6,7 @@ import pytest
 from gpu_programs import DATA, EXAMPLES, compiled, interpreted, made_arguments, on_host, planned
 
 from hlo_run.errors import DeviceError, HloRunError, ParseError, Unsupported, UsageError
-from hlo_run.triage.interpret.gpu_kernel import Fault
+from hlo_run.interpret.gpu_kernel import Fault
 
 SAXPY = (EXAMPLES / "saxpy.mlir").read_text()
 TRANSPOSE = (DATA / "transpose_tile.mlir").read_text()

@@ -6,8 +6,8 @@ import pytest
 from ptx_checks import PtxChecks, joined
 
 from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 _HEADER = ".version 8.6\n.target sm_90\n.address_size 64"

@@ -8,8 +8,8 @@ from hlo_run import parse
 from hlo_run.codegen.llvm.emit_ptx import compile_llvm
 from hlo_run.codegen.llvm.together import compile_together, join_kernels
 from hlo_run.errors import HloRunError, InternalError
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import kernels
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.pipeline.kernels import compile_kernel, compile_kernels

@@ -10,9 +10,9 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo_passes.asynchronous.collective_perf_table_stats_collection import CollectivePerfTableStatsCollection
 from hlo_run.hlo_passes.asynchronous.matmul_perf_table_stats_collection import MatmulPerfTableStatsCollection
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 _DEVICES = "iota_collective_device_list { num_replica_groups: 1 num_devices_per_group: 8 }"

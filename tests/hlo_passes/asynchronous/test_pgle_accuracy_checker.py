@@ -9,8 +9,8 @@ import pytest
 from hlo_run import parse
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.asynchronous.pgle_accuracy_checker import PgleAccuracyChecker
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 

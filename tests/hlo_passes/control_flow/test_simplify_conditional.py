@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hlo_run
 from hlo_run.hlo_passes.control_flow.simplify_conditional import SimplifyConditional
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 READS_ALL = """HloModule m

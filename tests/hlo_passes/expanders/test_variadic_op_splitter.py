@@ -7,8 +7,8 @@ import pytest
 
 from hlo_run import parse
 from hlo_run.hlo_passes.expanders.variadic_op_splitter import VariadicOpSplitter
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 

@@ -12,11 +12,11 @@ import pytest
 import hlo_run
 from hlo_run.analysis.fusion.fusion_contents import fusion_contents
 from hlo_run.analysis.fusion.fusion_process import Fused, FusionStep, Refused, Weighed
-from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.hlo_passes.fusion.priority_fusion import PriorityFusion, priority_fusion_steps
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.pass_support.fuel import Fuel
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
 
 RECORDS = sorted(Path(__file__, "../../../data/xla_fusions").resolve().glob("*.json"))

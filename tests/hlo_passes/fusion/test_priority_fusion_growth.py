@@ -14,8 +14,8 @@ from hlo_run.analysis.tiling.fusion_launch import KernelPlanner, PlannedKernel
 from hlo_run.analysis.tiling.node_heroes import NodeHeroes
 from hlo_run.hlo.fusion_graph import Node
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.fusion.priority_fusion import priority_fusion_steps
+from hlo_run.pass_support.fuel import Fuel
 from hlo_run.target import preset
 
 

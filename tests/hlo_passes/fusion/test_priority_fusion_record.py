@@ -6,8 +6,8 @@ import re
 
 import hlo_run
 from hlo_run.analysis.fusion.fusion_process import process_text
-from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.fusion.priority_fusion import priority_fusion_steps
+from hlo_run.pass_support.fuel import Fuel
 from hlo_run.target import preset, to_text_proto
 
 MODULE = """HloModule rec

@@ -10,9 +10,9 @@ import pytest
 import hlo_run
 from hlo_run.hlo_passes.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.hlo_passes.fusion.priority_fusion import PriorityFusion
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.ops.verify import verify
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.target import preset
 

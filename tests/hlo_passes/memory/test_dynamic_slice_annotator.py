@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.memory.dynamic_slice_annotator import DynamicSliceAnnotator
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.reference.evaluate import evaluate as reference
 from hlo_run.target import preset
 

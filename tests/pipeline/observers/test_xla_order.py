@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.observer import PIPELINE_START, Level, Step
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pass_support.observer import PIPELINE_START, Level, Step
 from hlo_run.pipeline.observers.xla_order import PassDump, XlaOrder, read_pipelines
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.pipeline.xla_pipelines import xla_order, xla_pipelines

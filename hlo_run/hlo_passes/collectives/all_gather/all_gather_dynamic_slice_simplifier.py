@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.communication.shards import own_shard
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.shards import own_shard
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllGatherDynamicSliceSimplifier(Struct, frozen=True):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllGatherMajorDimensionRewriter(Struct, frozen=True):

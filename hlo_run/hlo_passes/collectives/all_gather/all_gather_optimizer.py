@@ -16,7 +16,7 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllGatherOptimizer(Struct, frozen=True):

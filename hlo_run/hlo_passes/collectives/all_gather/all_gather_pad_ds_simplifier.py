@@ -19,10 +19,10 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import free_channels
-from hlo_run.hlo_passes.communication.shards import table_offset
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels
+from hlo_run.hlo_passes.collectives.communication.shards import table_offset
 from hlo_run.ops.groups import device_counts
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class _Placement(Struct, frozen=True):

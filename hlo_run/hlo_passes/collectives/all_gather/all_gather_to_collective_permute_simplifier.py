@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.shards import table_offset
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.shards import table_offset
 from hlo_run.ops.groups import device_counts
+from hlo_run.pass_support.hlo_pass import PassContext
 
 Pairs = tuple[tuple[int, int], ...]
 

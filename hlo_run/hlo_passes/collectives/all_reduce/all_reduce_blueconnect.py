@@ -20,9 +20,9 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import free_channels, pins_layouts
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, pins_layouts
 from hlo_run.ops.groups import device_counts
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllReduceBlueconnect(Struct, frozen=True):

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from hlo_run.analysis.simple_reducer import identity_of
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.ops.groups import group_size
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 256 * 1024
 

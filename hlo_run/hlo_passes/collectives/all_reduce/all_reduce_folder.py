@@ -16,9 +16,9 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
-from hlo_run.hlo_passes.communication.reductions import IntLists, reduction_key
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo_passes.collectives.communication.reductions import IntLists, reduction_key
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllReduceFolder(Struct, frozen=True):

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reducer_of_type
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer, reducer_of_type
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _WIDE = {"u16": "u32", "s16": "s32"}
 

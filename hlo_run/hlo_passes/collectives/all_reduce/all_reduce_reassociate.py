@@ -22,9 +22,14 @@ from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import keeps_values
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
-from hlo_run.hlo_passes.communication.reductions import kind_of_operation, kind_of_reducer, reducer_of_type, reduction_key
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo_passes.collectives.communication.reductions import (
+    kind_of_operation,
+    kind_of_reducer,
+    reducer_of_type,
+    reduction_key,
+)
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _FORMATTING = ("reshape", "pad", "slice", "convert")
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor, bypass
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.reductions import is_one_operation
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.reductions import is_one_operation
 from hlo_run.ops.groups import device_counts, group_mode
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _IDEMPOTENT = ("minimum", "maximum", "or", "and")
 

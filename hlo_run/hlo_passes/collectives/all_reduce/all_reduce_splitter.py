@@ -19,10 +19,10 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
-from hlo_run.hlo_passes.communication.channels import free_channels
-from hlo_run.hlo_passes.communication.shards import own_shard
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels
+from hlo_run.hlo_passes.collectives.communication.shards import own_shard
 from hlo_run.ops.groups import device_counts
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class AllReduceSplitter(Struct, frozen=True):

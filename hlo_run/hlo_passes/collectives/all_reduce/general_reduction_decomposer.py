@@ -26,13 +26,13 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Layout, Shape
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer
-from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.partitioning.offsets import look_up
-from hlo_run.hlo_passes.partitioning.state import Builder
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.inlining import one_result
 from hlo_run.hlo_passes.subgraphs.new_in_schedule import schedule_again
 from hlo_run.ops.groups import FLATTENED, REPLICAS_AND_PARTITIONS, device_counts, group_mode
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.sharding.partitioning.offsets import look_up
+from hlo_run.sharding.partitioning.state import Builder
 
 # The gather has these of the collective.
 _KEPT = ("replica_groups", "channel_id", "use_global_device_ids", "frontend_attributes")

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel
-from hlo_run.hlo_passes.communication.shards import OwnShard, own_shard
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel
+from hlo_run.hlo_passes.collectives.communication.shards import OwnShard, own_shard
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # As in XLA, the reduce-scatter does not get these notes of the all-reduce.
 _OWN = ("frontend_attributes", "backend_config")

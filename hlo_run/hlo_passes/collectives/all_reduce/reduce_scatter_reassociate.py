@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel, pins_layouts
-from hlo_run.hlo_passes.communication.reductions import kind_of_operation, kind_of_reducer, reduction_key
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel, pins_layouts
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_operation, kind_of_reducer, reduction_key
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReduceScatterReassociate(Struct, frozen=True):

@@ -18,8 +18,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _OWN = ("sharding", "metadata", "frontend_attributes", "backend_config")
 

@@ -19,7 +19,7 @@ from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_att
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 
 _NUMBER = "collective_id"
 

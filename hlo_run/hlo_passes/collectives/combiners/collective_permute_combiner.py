@@ -16,8 +16,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.combining import combine_all, combiner_key, limits_of
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.combining import combine_all, combiner_key, limits_of
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class CollectivePermuteCombiner(Struct, frozen=True):

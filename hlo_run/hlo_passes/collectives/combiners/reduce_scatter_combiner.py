@@ -15,11 +15,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.communication.channels import pins_layouts
-from hlo_run.hlo_passes.communication.combining import combine_all, combiner_key, limits_of
-from hlo_run.hlo_passes.communication.reductions import kind_of_reducer, reduction_key
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
+from hlo_run.hlo_passes.collectives.communication.combining import combine_all, combiner_key, limits_of
+from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer, reduction_key
 from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ReduceScatterCombiner(Struct, frozen=True):

@@ -17,7 +17,7 @@ from msgspec import Struct
 from hlo_run.analysis.topological_order import runs_before
 from hlo_run.hlo.edit import Editor, has_order
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # Start, limit and stride of each dimension.
 Ranges = tuple[tuple[int, int, int], ...]

@@ -19,8 +19,8 @@ from msgspec import Struct
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import free_channels, move_to_channel
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel
+from hlo_run.pass_support.hlo_pass import PassContext
 
 Pairs = Sequence[tuple[int, ...]]
 

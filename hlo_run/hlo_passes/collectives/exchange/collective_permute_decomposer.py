@@ -26,9 +26,9 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.transfers import PAIRS
-from hlo_run.hlo_passes.communication.channels import is_ordered
-from hlo_run.hlo_passes.communication.conflicts import conflicting_collectives
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
+from hlo_run.hlo_passes.collectives.communication.conflicts import conflicting_collectives
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _PIPELINE = "_xla_send_recv_pipeline"
 _STREAM = ("_xla_gpu_collective_stream", "p2p")

@@ -28,8 +28,8 @@ from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.communication.channels import free_channels
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _HOSTS = 2
 _STARTS = 2

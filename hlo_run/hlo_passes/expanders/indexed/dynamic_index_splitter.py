@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 
 # The number of the first index operand.
 _FIRST_INDEX = {"dynamic-slice": 1, "dynamic-update-slice": 2}

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     batch_starts,
@@ -29,6 +28,7 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     scalar_starts,
     window_start,
 )
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class GatherExpander(Struct, frozen=True):

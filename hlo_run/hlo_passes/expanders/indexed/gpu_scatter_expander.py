@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order
 from hlo_run.hlo_passes.subgraphs.scatter_loop import scatter_loop
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _WIDEST_ATOMIC_BITS = 64
 

@@ -23,9 +23,9 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _LARGEST_S32 = (1 << 31) - 1
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.scatter_loop import row_count, scatter_loop
+from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class ScatterExpander(Struct, frozen=True):

@@ -17,7 +17,6 @@ from msgspec import Struct
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand, shaped_name
 from hlo_run.hlo_passes.subgraphs.matrices import (
     dynamic_block,
@@ -29,6 +28,7 @@ from hlo_run.hlo_passes.subgraphs.matrices import (
     transpose_minor,
     update_minor,
 )
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _BLOCK_SIZE = 128
 

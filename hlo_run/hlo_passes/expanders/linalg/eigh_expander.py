@@ -18,9 +18,9 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand, shaped_name
 from hlo_run.hlo_passes.subgraphs.matrices import adjoint, contract, minor_iota, minor_slice
+from hlo_run.pass_support.hlo_pass import PassContext
 
 _SWEEPS = 30
 # The loop ends when the off-diagonal norm is at most this fraction of the matrix norm (Frobenius norms).

@@ -8,9 +8,9 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shardings import shardy
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+from hlo_run.sharding.values import shardy
 
 
 def dot_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

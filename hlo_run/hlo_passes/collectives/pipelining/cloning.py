@@ -1,0 +1,138 @@
+"""Copies of a loop's instructions: their channels, control dependencies, groups of the scheduler, and marks of what moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction
+from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.collectives.communication.channels import free_channels
+from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
+
+Map = dict[HloInstruction, HloInstruction]
+_GROUP = "_scheduling_group_id"
+_TRANSFER_DONES = ("recv-done", "send-done")
+
+
+def made(opcode: str, shape: Shape, operands: Sequence[HloInstruction] = (), **attributes: AttributeValue) -> HloInstruction:
+    """Return a new instruction, named after its opcode, in no computation yet."""
+    return HloInstruction(opcode, opcode, shape, operands, attributes)
+
+
+def element(computation: HloComputation, whole: HloInstruction, index: int) -> HloInstruction:
+    """Add a get-tuple-element, also of a `tuple`."""
+    return computation.add(made("get-tuple-element", whole.shape.tuple_shapes[index], [whole], index=index))
+
+
+def group_of(instruction: HloInstruction) -> str | None:
+    """Return the group of instructions that the scheduler keeps together, `GROUP` or `GROUP:ITERATION`; None without one."""
+    return frontend_attribute(instruction, _GROUP)
+
+
+def set_group(instruction: HloInstruction, group: str | None) -> None:
+    """Set the group of the scheduler; None removes it."""
+    set_frontend_attribute(instruction, _GROUP, group)
+
+
+class Copier(Struct):
+    """Adds copies of instructions to computations. Collectives and transfers to the host get channels that are free."""
+
+    module: HloModule
+    _channels: Iterator[int]
+    _group: int
+    _groups: dict[int, int] = field(default_factory=dict[int, int])
+
+    @classmethod
+    def of(cls, module: HloModule) -> Copier:
+        """Return the copier of a module."""
+        groups = [
+            int(group.split(":")[0]) for i in module.instructions if (group := group_of(i)) and group.split(":")[0].isdigit()
+        ]
+        return cls(module, free_channels(module), max(groups, default=0) + 1)
+
+    def copy(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], known: Map) -> HloInstruction:
+        """Add a copy with other operands, after the copies in `known` of what ran before the original."""
+        new = into.add(copy_instruction(old, operands))
+        clone_called(self.module, new)
+        if new.opcode == "while":
+            new.called = {key: tuple(clone_with_fusions(self.module, c) for c in group) for key, group in old.called.items()}
+        keep_order(old, new, known)
+        self._set_channel(new)
+        return new
+
+    def copy_moved(
+        self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], has_own_channel: bool = True
+    ) -> HloInstruction:
+        """Add a copy of an instruction that runs in another iteration: collectives get a mark in their backend_config."""
+        new = into.add(copy_instruction(old, operands))
+        clone_called(self.module, new)
+        if has_own_channel:
+            self._set_channel(new)
+        if new.opcode in COLLECTIVE:
+            set_collective_config(new, is_pipelined=True)
+        return new
+
+    def renumber_group(self, new: HloInstruction) -> None:
+        """Give a copy another group of the scheduler, the same one for all copies of a group."""
+        group = group_of(new)
+        if group is not None and group.split(":")[0].isdigit():
+            number = int(group.split(":")[0])
+            set_group(new, str(self._groups.setdefault(number, self._group + len(self._groups))))
+
+    def _set_channel(self, new: HloInstruction) -> None:
+        if new.channel_id is None or (new.opcode in TRANSFER and not new.attrs.get("is_host_transfer", False)):
+            return
+        if new.opcode in _TRANSFER_DONES:
+            new.attrs["channel_id"] = new.operands[0].channel_id
+        else:
+            new.attrs["channel_id"] = next(self._channels)
+
+
+def keep_order(old: HloInstruction, new: HloInstruction, known: Map) -> None:
+    """Let a copy wait for the copies, in its computation, of what its original waits for."""
+    before = [known[p] for p in old.control_predecessors if p in known and known[p].parent is new.parent]
+    new.control_predecessors = list(dict.fromkeys(before))
+
+
+def clone_with(
+    module: HloModule, computation: HloComputation, replaced: Mapping[HloInstruction, HloInstruction | None]
+) -> tuple[HloComputation, Map]:
+    """Add a copy of a computation named `NAME.clone`, in which others replace some instructions; return it and the copies.
+
+    Operands of the replacements are originals, or replacements themselves. Those replaced by None are left out. The copies are
+    listed by the originals and by the replacements. Their order is that of XLA's `CloneWithReplacements`.
+    """
+
+    def chosen(old: HloInstruction) -> HloInstruction | None:
+        return replaced.get(old, old)
+
+    clone, copies = HloComputation(f"{computation.name}.clone", computation.where), Map()
+    clone.execution_thread = computation.execution_thread
+    seen: set[HloInstruction] = set()
+    for start in map(chosen, computation.instructions):
+        stack = [start] if start is not None else []
+        while stack:
+            top = stack[-1]
+            if top not in seen:
+                seen.add(top)
+                stack += [found for operand in top.operands if (found := chosen(operand)) is not None]
+                continue
+            stack.pop()
+            if top not in copies:
+                operands = [copies[found] for operand in top.operands if (found := chosen(operand)) is not None]
+                copies[top] = clone.add(copy_instruction(top, operands))
+                clone_called(module, copies[top])
+    copies.update({old: copies[new] for old, new in replaced.items() if new is not None})
+    for old in computation.instructions:
+        if old.control_predecessors and old in copies:
+            keep_order(old, copies[old], copies)
+    root = chosen(computation.root)
+    assert root is not None, "the root is kept or replaced"
+    clone.root = copies[root]
+    return module.add_computation(clone), copies

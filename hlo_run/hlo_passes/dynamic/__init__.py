@@ -1,1 +1,0 @@
-"""Steps of dynamic_padder: the sizes of dynamic dimensions, and how opcodes change them."""

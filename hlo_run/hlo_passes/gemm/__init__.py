@@ -1,1 +1,0 @@
-"""Steps of cublas-gemm-rewriter: the calls of cuBLASLt, and the epilogues that they absorb."""

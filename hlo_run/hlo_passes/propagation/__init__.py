@@ -1,1 +1,0 @@
-"""The steps of sharding-propagation: annotations, and shardings taken from operands, users and called computations."""

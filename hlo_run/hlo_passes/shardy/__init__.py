@@ -1,1 +1,0 @@
-"""The propagation of shardings by Shardy's rules; `shardy-xla` runs it."""
