@@ -151,7 +151,8 @@ def test_of(name: str, file: str) -> str | None:
     path = Path(file).relative_to("hlo_run")
     own = [_TESTS / path.with_suffix(".hlo"), *sorted((_TESTS / path.parent).glob(f"test_{path.stem}*.py"))]
     near = sorted((_TESTS / path.parent).glob("**/*.hlo")) + sorted((_TESTS / path.parent).glob("**/test_*.py"))
-    others = [*sorted(_TESTS.glob("hlo_passes/**/*.hlo")), *sorted(_TESTS.glob("hlo_passes/**/test_*.py"))]
+    folders = [_TESTS / "hlo_passes", _TESTS / "sharding"]
+    others = [path for pattern in ("**/*.hlo", "**/test_*.py") for folder in folders for path in sorted(folder.glob(pattern))]
     for test in dict.fromkeys((*own, *near, *others)):
         is_own = test in own and f"from {'.'.join(('hlo_run', *path.with_suffix('').parts))} import" in _text_of(test)
         if names_pass(test, name) or is_own:

@@ -11,50 +11,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 
-# A line may import from the lines above it, never from below, never from a neighbour on its own line. A folder's name
-# stands for the files directly in it.
-LAYERS: tuple[tuple[str, ...], ...] = tuple(
-    tuple(line.split())
-    for line in """
-        garbage_collection
-        errors cache colours columns interrupts loading records version walks whole_files
-        containment
-        options target artifact custom_calls elementary indexing parallel processes
-        hlo.values
-        hlo.attributes hlo.opcodes hlo.shardings
-        hlo
-        hlo.text hlo.verify dialects formats
-        ops dialects.editing
-        analysis builder reference
-        analysis.sharding analysis.tiling reference.arguments reference.compare reference.numerics
-        analysis.buffers analysis.cost analysis.layout reference.evaluate
-        analysis.fusion analysis.latency reference.sensitivity
-        hlo_passes hlo_passes.dynamic hlo_passes.subgraphs hlo_passes.subgraphs.loops
-        hlo_passes.code_motion hlo_passes.communication hlo_passes.partitioning hlo_passes.precision hlo_passes.propagation
-        hlo_passes.shardy hlo_passes.pipelining
-        hlo_passes.simplifiers.algebraic hlo_passes.gemm hlo_passes.partitioning.handlers fuzz.program triage.edits
-        hlo_passes.collectives hlo_passes.control_flow hlo_passes.dots hlo_passes.fusion hlo_passes.layout hlo_passes.memory
-        hlo_passes.library hlo_passes.reductions hlo_passes.simplifiers hlo_passes.expanders hlo_passes.asynchronous
-        hlo_passes.collectives.all_gather hlo_passes.collectives.all_reduce hlo_passes.collectives.combiners
-        hlo_passes.collectives.exchange hlo_passes.expanders.indexed hlo_passes.expanders.linalg hlo_passes.expanders.sorts
-        codegen codegen.elemental codegen.to_llvm codegen.llvm runtime fuzz.families fuzz.mutations
-        codegen.kernel_passes codegen.kernel_passes.pdl codegen.emitters codegen.gpu_modules
-        backends backends.host.ptx backends.host.numerics pipeline.observers
-        backends.library backends.host.emulator
-        backends.host.jit backends.exchange
-        backends.host backends.cuda
-        pipeline platforms
-        triage.diff triage.interpret triage.regions kernel_checks
-        execution
-        report triage.localize
-        commands fuzz
-        api terminal
-        cli
-        triage
-        tools
-        tool
-    """.strip().splitlines()
-)
+_DOCUMENT = PACKAGE.parent / "docs" / "architecture.md"
+_ROW = re.compile(r"^\| (\d+) \| ((?:`[\w.]+`,? ?)+)\| (.+) \|$", re.MULTILINE)
+
+
+def _rows() -> list[tuple[tuple[str, ...], str]]:
+    """The layers as the document lists them: the names of a line, and why they lie there."""
+    text = _DOCUMENT.read_text(encoding="utf-8").partition("\n## Layers\n")[2].partition("\n## ")[0]
+    found = [(int(row[1]), tuple(re.findall(r"[\w.]+", row[2])), row[3]) for row in _ROW.finditer(text)]
+    assert [number for number, _, _ in found] == list(range(len(found))), "the lines are numbered from 0"
+    return [(names, reason) for _, names, reason in found]
+
+
+LAYERS = tuple(names for names, _ in _rows())
 # `hlo_run` itself is the package's front door: it names what users import, and no other file imports it.
 FRONT = {
     "__init__": {"hlo", "hlo.values", "ops", "errors", "builder", "api", "custom_calls", "version"},
@@ -65,26 +34,26 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "cuda": ("backends/cuda",),
     "nccl": ("backends/cuda",),
     "llvmlite": ("codegen/llvm", "backends/host"),
-    "xdsl": ("dialects", "codegen", "pipeline", "triage/interpret", "triage/reduce_kernel.py"),
+    "xdsl": ("dialects", "codegen", "pipeline", "interpret", "triage/reduce_kernel.py"),
     "click": ("cli.py", "tool.py", "tools"),
     "scipy": ("backends/library/lapack.py",),
     "rich": ("cli.py", "terminal.py"),
     "jaxlib": ("formats",),
     "jax": ("formats",),
     "google": ("formats",),  # the protobuf package
-    "ml_dtypes": ("hlo", "reference", "backends", "codegen", "triage/interpret"),
+    "ml_dtypes": ("hlo", "reference", "backends", "codegen", "interpret", "sharding"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("elementary", "formats", "builder", "fuzz", "triage/interpret", "triage/regions"),
+        *("elementary", "formats", "builder", "fuzz", "interpret", "region_checks", "sharding"),
     ),
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")
 _MOST_FILES = 25
 # A pass that takes a step of another one, and the reason.
 PASSES_THAT_SHARE = {
-    ("control_flow/hlo_module_dce.py", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
-    ("control_flow/while_loop_concat_code_motion.py", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
-    ("library/custom_fusion_inliner.py", "fusion.fusion_wrapper"): "what it inlines is wrapped again at once",
+    ("control_flow.hlo_module_dce", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
+    ("control_flow.while_loop_concat_code_motion", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
+    ("library.custom_fusion_inliner", "fusion.fusion_wrapper"): "what it inlines is wrapped again at once",
 }
 
 
@@ -112,10 +81,18 @@ def _owner_of(module: str) -> str:
     return module if path.is_dir() or "." not in module else module.rsplit(".", 1)[0]
 
 
-def _layer(name: str) -> int:
-    found = [number for number, names in enumerate(LAYERS) if name in names]
-    assert found, f"{name} has no layer"
-    return found[0]
+def _room(name: str) -> str:
+    """The name in the list of layers that holds a folder: its own, or that of the nearest folder around it."""
+    known = {known for names in LAYERS for known in names}
+    around = name
+    while around not in known:
+        assert "." in around, f"{name} has no layer"
+        around = around.rpartition(".")[0]
+    return around
+
+
+def _layer(room: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if room in names)
 
 
 # An import begins a line of its own, as ruff demands. To parse only these takes a tenth of the time.
@@ -158,7 +135,10 @@ def _violation(path: Path, name: str) -> str:
             return ""
         if owner in FRONT:
             return "" if target in FRONT[owner] else f"{owner} is the front door for {sorted(FRONT[owner])} only"
-        return "" if _layer(target) < _layer(owner) else f"layer {_layer(owner)} must not import layer {_layer(target)}"
+        theirs, own = _room(target), _room(owner)
+        if theirs == own or _layer(theirs) < _layer(own):
+            return ""
+        return f"layer {_layer(own)} must not import layer {_layer(theirs)}"
     if first == "msgspec":
         return f"{owner} is imported by --help, which msgspec would slow down" if owner in _WITHOUT_STRUCTS else ""
     allowed = THIRD_PARTY.get(first)
@@ -240,31 +220,79 @@ def test_files_do_not_import_each_other_in_circles() -> None:
     assert not _circles(imports)
 
 
-def _passes(folder: str) -> list[Path]:
-    return sorted(path for path in (PACKAGE / folder).rglob("*.py") if path.name != "__init__.py")
+def test_the_parts_of_a_folder_do_not_import_each_other_in_circles() -> None:
+    """Of every folder, its files and the folders in it: what lies in a folder counts as the folder."""
+    folders = {path.parent.relative_to(PACKAGE).as_posix().replace("/", ".").removeprefix(".") for path in _files()}
+    modules = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in _files()}
+    circles: dict[str, list[list[str]]] = {}
+    for folder in folders:
+        prefix = f"{folder}." if folder else ""
+        imports: dict[str, set[str]] = {}
+        for name, path in modules.items():
+            if not name.startswith(prefix) or name.endswith("__init__"):
+                continue
+            part = name.removeprefix(prefix).split(".")[0]
+            ours = (target.removeprefix("hlo_run.") for target, _ in _imports(path) if target.startswith("hlo_run."))
+            others = {target.removeprefix(prefix).split(".")[0] for target in ours if target.startswith(prefix)}
+            imports.setdefault(part, set()).update(others - {part})
+        if found := _circles(imports):
+            circles[folder] = found
+    assert not circles
+
+
+_A_PASS = re.compile(r"^    def apply\(self, \w+: (?:Pass)?Context, \w+: (?:HloModule|ModuleOp)\b", re.MULTILINE)
+
+
+@cache
+def _passes() -> dict[str, Path]:
+    """The modules that define a pass, by dotted name."""
+    folders = ("hlo_passes", "sharding", "codegen/kernel_passes")
+    files = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
+    return {
+        "hlo_run." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+        for path in sorted(files)
+        if _A_PASS.search(path.read_text(encoding="utf-8"))
+    }
+
+
+def _shares(importer: str, imported: str) -> bool:
+    prefix = "hlo_run.hlo_passes."
+    return (importer.removeprefix(prefix), imported.removeprefix(prefix)) in PASSES_THAT_SHARE
 
 
 def test_passes_do_not_import_each_other() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        for importer, path in _passes().items()
+        for name, line in _imports(path)
+        if name in _passes() and not _shares(importer, name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_kind_of_passes_takes_steps_of_no_other_kind() -> None:
+    """A feature lies in one folder: what several kinds of passes need lies in `subgraphs`."""
     wrong: list[str] = []
-    steps = ("subgraphs", "dynamic", "simplifiers.algebraic", "gemm", "code_motion", "communication", "precision", "propagation")
-    steps = (*steps, "partitioning", "pipelining", "shardy")
-    for folder, shared in (("hlo_passes", steps), ("codegen/kernel_passes", ())):
-        prefix = "hlo_run." + folder.replace("/", ".") + "."
-        for path in _passes(folder):
-            place = path.relative_to(PACKAGE / folder).as_posix()
-            for name, line in _imports(path):
-                target = name.removeprefix(prefix)
-                is_face = "." not in target and folder == "hlo_passes"
-                if not name.startswith(prefix) or is_face or target.startswith(shared):
-                    continue
-                if (place, target) not in PASSES_THAT_SHARE:
-                    wrong.append(f"{place}:{line}: {name}")
+    for path in sorted((PACKAGE / "hlo_passes").rglob("*.py")):
+        kind, *_ = path.relative_to(PACKAGE / "hlo_passes").parts
+        importer = "hlo_run." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+        for name, line in _imports(path):
+            other = name.removeprefix("hlo_run.hlo_passes.").split(".")[0]
+            is_other = name.startswith("hlo_run.hlo_passes.") and other not in (kind, "subgraphs")
+            if is_other and not _shares(importer, name):
+                wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {name}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_rule_sees_all_passes() -> None:
-    assert len(_passes("hlo_passes")) > 120
-    assert len(_passes("codegen/kernel_passes")) > 20
+    assert len([name for name in _passes() if name.startswith("hlo_run.hlo_passes.")]) > 120
+    assert len([name for name in _passes() if name.startswith("hlo_run.codegen.")]) > 20
+    assert "hlo_run.sharding.partitioning.spmd_partitioning" in _passes()
+
+
+def test_every_layer_says_why_and_there_are_few() -> None:
+    assert all(len(reason) > 15 for _, reason in _rows())
+    assert 15 < len(LAYERS) <= 22
 
 
 def test_no_folder_is_flat_and_long() -> None:

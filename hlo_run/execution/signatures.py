@@ -53,6 +53,7 @@ _STAGES = (
     ("hlo.text", "read"),
     ("commands.load", "read"),
     ("hlo_passes", "hlo passes"),
+    ("sharding", "hlo passes"),
     ("codegen.emitters", "emit"),
     ("codegen.elemental", "emit"),
     ("codegen.kernel_passes", "kernel passes"),
@@ -219,7 +220,7 @@ def _stage(modules: Iterable[str]) -> str:
 
 def _pass_of(modules: Iterable[str]) -> str:
     """Return the last pass in a list of modules as the name of its file, or nothing."""
-    passes = [module for module in modules if module.startswith(("hlo_passes.", "codegen.kernel_passes."))]
+    passes = [module for module in modules if module.startswith(("hlo_passes.", "sharding.", "codegen.kernel_passes."))]
     return passes[-1].rpartition(".")[2].replace("_", "-") if passes else ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
-from hlo_run.sharding.values.shardy import PREFIX
 
 
 def frontend_attribute(holder: HloInstruction | HloModule, name: str) -> str | None:
@@ -24,13 +23,3 @@ def set_frontend_attribute(holder: HloInstruction | HloModule, name: str, value:
         holder.attrs["frontend_attributes"] = FrontendAttributes(tuple(sorted(entries.items())))
     elif found is not None:
         del holder.attrs["frontend_attributes"]
-
-
-def has_shardy_attributes(module: HloModule) -> bool:
-    """True if the module, or an instruction of it, has an attribute of Shardy."""
-    return any(
-        name.startswith(PREFIX)
-        for holder in (module, *module.instructions)
-        if isinstance(found := holder.attrs.get("frontend_attributes"), FrontendAttributes)
-        for name, _ in found.entries
-    )

@@ -34,7 +34,7 @@ def _devices_per_host(c: PassContext) -> int:
 
 
 def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
-    module = f"collectives.collective_pipeliner_{direction}"
+    module = f"collectives.pipelining.collective_pipeliner_{direction}"
     return HloRow(
         f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=(opcode,), when=when, shares=True
     )

@@ -17,6 +17,11 @@ def hlo_pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
     return PassAt(f"hlo_run.hlo_passes.{module}", options)
 
 
+def sharding_pass(module: str) -> PassAt[PassContext, HloPass]:
+    """Return the pass of a module in `sharding`."""
+    return PassAt(f"hlo_run.sharding.{module}", {})
+
+
 _pass = hlo_pass
 
 

@@ -11,7 +11,9 @@ from hlo_run.pass_support.replacements import Replacements
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 # The parts of the package that a kernel's PTX depends on.
-PARTS = tuple("analysis artifact codegen containment dialects hlo hlo_passes indexing ops options pipeline runtime".split())
+PARTS = tuple(
+    "analysis artifact codegen containment dialects hlo hlo_passes indexing ops options pass_support pipeline runtime".split()
+)
 
 
 class KernelCache:

@@ -13,9 +13,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_dead, remove_unread_results
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 
 
 class Dce(Struct, frozen=True):

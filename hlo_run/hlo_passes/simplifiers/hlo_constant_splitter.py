@@ -15,9 +15,9 @@ from msgspec import Struct
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 
 _SOURCES = ("constant", "iota")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.options.debug_options import DebugOption, debug_options, differing
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 from hlo_run.sharding.analysis.whole import is_for_partitioner
 
 _INDENT = "  "

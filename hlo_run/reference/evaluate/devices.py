@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.whole_shape import whole_shape
 from hlo_run.reference.values import Value
 from hlo_run.sharding.analysis.partition_count import verify_partitions
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 
 # All devices of a run are simulated in one process, which keeps the arguments and results of each.
 MOST_DEVICES = 4096

@@ -17,10 +17,10 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pass_support.call_graph import flatten_call_graph
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 from hlo_run.sharding.shardy.run import run_shardy
 from hlo_run.sharding.values.shardy import PREFIX
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 import hlo_run
 from hlo_run.backends.tiles import join_results, split_arguments
-from hlo_run.hlo.frontend_attributes import has_shardy_attributes
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import CompileOptions
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 from hlo_run.sharding.partitioning.spmd_partitioning import SpmdPartitioning
 from hlo_run.sharding.propagation.sharding_propagation import ShardingPropagation
 from hlo_run.sharding.shardy.shardy_xla import ShardyXla

@@ -1,0 +1,17 @@
+"""Tells modules that carry Shardy's attributes, which are frontend attributes of a known prefix."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.sharding.values.shardy import PREFIX
+
+
+def has_shardy_attributes(module: HloModule) -> bool:
+    """True if the module, or an instruction of it, has an attribute of Shardy."""
+    return any(
+        name.startswith(PREFIX)
+        for holder in (module, *module.instructions)
+        if isinstance(found := holder.attrs.get("frontend_attributes"), FrontendAttributes)
+        for name, _ in found.entries
+    )
