@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,10 +27,14 @@ _MANY_OPERANDS = 100
 _MANY_USERS = 100
 
 
-def _printed(function: str, *arguments: object) -> str:
-    # Imported here: the printer imports this file, and a run that prints nothing does not need the printer.
-    text: str = getattr(import_module("hlo_run.hlo.printer"), function)(*arguments)
-    return text
+# What `str` of an instruction, a computation and a module returns: `printer.py`, which needs this file, puts its functions here.
+# Whatever reads or builds modules imports it; without it, `str` is the name.
+TEXT_OF: dict[type, Callable[..., str]] = {}
+
+
+def _text_of(part: HloInstruction | HloComputation | HloModule, *options: PrintOptions) -> str:
+    function = TEXT_OF.get(type(part))
+    return part.name if function is None else function(part, *options)
 
 
 class HloInstruction(TypedAttributes):
@@ -226,7 +229,7 @@ class HloInstruction(TypedAttributes):
         return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self.operands)})"
 
     def __str__(self) -> str:
-        return _printed("instruction_to_string", self)
+        return _text_of(self)
 
 
 class HloComputation:
@@ -413,7 +416,7 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
     def __str__(self) -> str:
-        return _printed("computation_to_string", self)
+        return _text_of(self)
 
 
 class CallingConvention(Protocol):
@@ -570,7 +573,7 @@ class HloModule:
 
     def to_string(self, options: PrintOptions = DEFAULT) -> str:
         """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
-        return _printed("module_to_string", self, options)
+        return _text_of(self, options)
 
     def __str__(self) -> str:
         return self.to_string()

@@ -10,7 +10,7 @@ from hlo_run.hlo.attributes.lexer import RESERVED
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import TEXT_OF, HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
 from hlo_run.walks import post_order
@@ -27,6 +27,7 @@ __all__ = [
     "computation_to_string",
     "creation_order",
     "header_to_string",
+    "install",
     "instruction_order",
     "instruction_to_string",
     "module_to_string",
@@ -228,3 +229,8 @@ def instruction_to_string(instruction: HloInstruction, options: PrintOptions = D
     """Return `%name = SHAPE opcode(operands), attributes` as one line, or more if it contains called bodies."""
     bodies = _Bodies()
     return bodies.filled(InstructionPrinter(options, options.indent, bodies.mark).text(instruction))
+
+
+def install() -> None:
+    """Let `str` of instructions, computations and modules return HLO text; before, it is their name."""
+    TEXT_OF.update({HloInstruction: instruction_to_string, HloComputation: computation_to_string, HloModule: module_to_string})

@@ -14,11 +14,14 @@ from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import starts_shape
 from hlo_run.hlo.attributes.stack_frames import FrameTables
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import install as print_parts
 from hlo_run.hlo.text.computation_parser import UNKNOWN_SHAPE, ComputationParser
 from hlo_run.hlo.text.module_header import HEADER_ATTRIBUTES, parse_header
 from hlo_run.hlo.values.metadata import OpMetadata
 
 __all__ = ["HEADER_ATTRIBUTES", "UNKNOWN_SHAPE", "parse_module"]
+
+print_parts()
 
 
 def parse_module(text: str, file: str = "<text>") -> HloModule:
