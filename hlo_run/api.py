@@ -14,7 +14,7 @@ from hlo_run.builder.core import HloValue
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import FilePosition
 from hlo_run.formats.jax_arguments import plain, plain_values
 from hlo_run.formats.jax_callbacks import adopt_callbacks
 from hlo_run.formats.jax_functions import lower_to_text
@@ -111,7 +111,7 @@ def random_arguments(module: HloModule, seed: int = 1, xla_arguments: bool = Fal
     Of several devices, all the lists in one, in the order of the devices. Raises Unsupported if the uses of a parameter conflict.
     """
     options = Options(seed=seed, xla_arguments=xla_arguments)
-    return Arguments(options, module, [], Place(0, 1)).next(1)[0]
+    return Arguments(options, module, [], FilePosition(0, 1)).next(1)[0]
 
 
 def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapping[str, ArgumentLike]) -> list[Literal]:

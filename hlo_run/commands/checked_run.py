@@ -16,7 +16,7 @@ from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, bug_report
 from hlo_run.execution.arguments import MODULE_SEED
-from hlo_run.execution.console import Place, SilentConsole
+from hlo_run.execution.console import FilePosition, SilentConsole
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.localize.found import Localized, unscheduled, verdicts_of
@@ -120,7 +120,7 @@ def _sum(found: Localized) -> str:
 
 def _differs(task: Task, options: Options, file: str) -> bool:
     """Run a file with these options, as a command line of its own but without output. True if the result differs."""
-    own = Task.of(options, Place(0, 1), FileResult(file), SilentConsole(), task.claim)
+    own = Task.of(options, FilePosition(0, 1), FileResult(file), SilentConsole(), task.claim)
     try:
         run(own, load(own), reference_platform(options))
     except Mismatch:

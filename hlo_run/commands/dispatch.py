@@ -15,7 +15,7 @@ from hlo_run.containment.board import at_place, counted
 from hlo_run.containment.crash import Crash, choose_crash_directory, crash_error, set_input_file, set_words
 from hlo_run.containment.relay import Relay
 from hlo_run.errors import HloRunError, UsageError, known_error
-from hlo_run.execution.console import Console, Place
+from hlo_run.execution.console import Console, FilePosition
 from hlo_run.execution.output_files import append_line, check_writable, is_executable_file, write_artefact
 from hlo_run.execution.profile_csv import append_times, csv_file
 from hlo_run.execution.results import FileResult
@@ -107,7 +107,7 @@ class _Command(Struct):
                 load_custom_calls(options.custom_calls)
             for number in relay.files(len(files)):
                 result = FileResult(files[number])
-                _run_file(options, Place(number, len(files)), result, self.console, relay, self.noted_flags)
+                _run_file(options, FilePosition(number, len(files)), result, self.console, relay, self.noted_flags)
                 self._keep(number, result)  # reports omit an interrupted file, which has no outcome
         finally:
             if relay.reports:
@@ -195,7 +195,9 @@ class _Command(Struct):
             append_times(path, {file: [int(time) for time in text.split()] for file, text in times.items()})
 
 
-def _run_file(options: Options, place: Place, result: FileResult, console: Console, relay: Relay, noted_flags: set[str]) -> None:
+def _run_file(
+    options: Options, place: FilePosition, result: FileResult, console: Console, relay: Relay, noted_flags: set[str]
+) -> None:
     """Run one file. Print an error and keep it in `result`."""
     set_input_file(result.file)
     at_place(_READING)

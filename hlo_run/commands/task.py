@@ -9,7 +9,7 @@ from msgspec import Struct, field, structs
 
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.stage_output import StageOutput
-from hlo_run.execution.console import Console, Place
+from hlo_run.execution.console import Console, FilePosition
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
@@ -32,7 +32,7 @@ class Task(Struct):
     """
 
     options: Options
-    place: Place
+    place: FilePosition
     result: FileResult
     console: Console
     file: str
@@ -47,7 +47,12 @@ class Task(Struct):
 
     @staticmethod
     def of(
-        options: Options, place: Place, result: FileResult, console: Console, claim: Claim, noted_flags: set[str] | None = None
+        options: Options,
+        place: FilePosition,
+        result: FileResult,
+        console: Console,
+        claim: Claim,
+        noted_flags: set[str] | None = None,
     ) -> Task:
         """Return the task of the file of `result`. `claim` is that of the worker's relay, `noted_flags` the worker's."""
         observers, output = CompilationObservers(place.number, console), StageOutput(options, console)

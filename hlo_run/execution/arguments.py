@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.loop_counter import find_trip_count
 from hlo_run.containment.board import at_place, limited
 from hlo_run.errors import UsageError
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import FilePosition
 from hlo_run.execution.device_sets import read_sets, with_tiles_of_devices
 from hlo_run.execution.fitted_arguments import Evaluated, Fitter
 from hlo_run.hlo.arguments import fit_arguments
@@ -65,7 +65,7 @@ def module_seed(options: Options, iteration: int) -> int:
     return iteration if options.different_random_seeds else MODULE_SEED
 
 
-def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
+def run_path(path: str, options: Options, place: FilePosition, iteration: int) -> str:
     """Return the file of one run: `path` for the only run, else `path` with the run's numbers before the extension.
 
     `in.npz` becomes `in.0002.npz` for the third of several files, `in.0002.iteration1.npz` with several iterations.
@@ -80,7 +80,12 @@ class Arguments:
     """The only source of arguments: files of the flags, else those that came with the module, else `--hlo_argument_mode`."""
 
     def __init__(
-        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
+        self,
+        options: Options,
+        module: HloModule,
+        given: Sequence[Literal],
+        place: FilePosition,
+        given_from: str = "the input file",
     ) -> None:
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         verify_limits(module)
@@ -312,13 +317,13 @@ def _round_count(loop: HloInstruction) -> float:
     return math.inf if count is None else count
 
 
-def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:
+def existing_path(path: str, options: Options, place: FilePosition, iteration: int) -> str:
     """Return the file that `run_path` names for one run if it exists, else `path`, the file for all runs."""
     own = run_path(path, options, place, iteration)
     return own if os.path.exists(own) else path
 
 
-def infeeds(options: Options, module: HloModule, place: Place, iteration: int) -> Feeds:
+def infeeds(options: Options, module: HloModule, place: FilePosition, iteration: int) -> Feeds:
     """Return the values for infeeds of an iteration: the arrays of `--infeed`, or random ones. Raises UsageError."""
     if not options.infeed:
         return random_feeds(options.seed + ((iteration - 1) << 20))

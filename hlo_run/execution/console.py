@@ -94,7 +94,7 @@ class SilentConsole:
         """Print nothing."""
 
 
-class Place(Struct, frozen=True):
+class FilePosition(Struct, frozen=True):
     """The index of a file on the command line, from 0, and the number of files."""
 
     number: int

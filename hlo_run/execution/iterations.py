@@ -14,7 +14,7 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.containment.board import at_place, busy, counted, limited
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import Arguments, existing_path, infeeds, module_seed, run_path
-from hlo_run.execution.console import Console, Place
+from hlo_run.execution.console import Console, FilePosition
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
 from hlo_run.execution.literals_file import Recorder
 from hlo_run.execution.result_texts import log_arguments, write_result_texts
@@ -90,7 +90,7 @@ class Execution:
     """Runs a compiled module `--iterations` times, compares, and fills in `result`."""
 
     def __init__(
-        self, options: Options, console: Console, module: HloModule, arguments: Arguments, place: Place, result: FileResult
+        self, options: Options, console: Console, module: HloModule, arguments: Arguments, place: FilePosition, result: FileResult
     ) -> None:
         self._options, self._console, self._module, self._place, self._result = options, console, module, place, result
         self._spec = error_spec(options)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import FilePosition
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
@@ -20,7 +20,7 @@ _FLAG = "output_literals_file"
 class Recorder:
     """Collects what the flag's file holds. Without the flag it does nothing."""
 
-    def __init__(self, options: Options, place: Place) -> None:
+    def __init__(self, options: Options, place: FilePosition) -> None:
         self._path = _own_path(options.output_literals_file, place)
         self._iterations: list[IterationLiterals] = []
 
@@ -56,7 +56,7 @@ class Recorder:
             write_iterations(self._path, self._iterations, _FLAG)
 
 
-def _own_path(path: str, place: Place) -> str:
+def _own_path(path: str, place: FilePosition) -> str:
     """Return the file of one of several input files: its number comes before the ending."""
     stem, ending = os.path.splitext(path)
     return f"{stem}.{place.number:04d}{ending}" if path and place.count > 1 else path

@@ -13,7 +13,7 @@ from hlo_run.backends.shared import JoiningBackend, SharedBackend, executable_di
 from hlo_run.cache import digest
 from hlo_run.containment.board import at_place
 from hlo_run.errors import HloRunError, Unsupported, UsageError
-from hlo_run.execution.console import Console, Place
+from hlo_run.execution.console import Console, FilePosition
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
@@ -111,7 +111,7 @@ class Joined:
 
 
 @contextmanager
-def joined(options: Options, console: Console, place: Place, launch: Launch, grid: DeviceGrid) -> Generator[Joined]:
+def joined(options: Options, console: Console, place: FilePosition, launch: Launch, grid: DeviceGrid) -> Generator[Joined]:
     """Meet the other processes. They learn of an error of the block, and of its end.
 
     Raises DeviceError if a process does not come or dies, its error if it fails, and UsageError for a secret that cannot be used.

@@ -529,18 +529,18 @@ def _ops_of(node: Node) -> list[Op]:
 def _make_results_ops(root: HloInstruction, made: dict[HloInstruction, Operand], ops: list[Op]) -> None:
     """Make every result of a fusion one of its ops: an operand that is returned unchanged gets a bitcast."""
     if root.opcode == "parameter":
-        ops.append(_handed_on(root, made[root]))
+        ops.append(_bitcast_op(root, made[root]))
     elif root.opcode == "tuple":
         result = ops[-1]
         for number, (instruction, operand) in enumerate(zip(root.operands, result.operands, strict=True)):
             if isinstance(operand, Node):
-                op = _handed_on(instruction, operand)
+                op = _bitcast_op(instruction, operand)
                 op.users = [result]
                 result.operands[number] = op
                 ops.insert(len(ops) - 1, op)
 
 
-def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
+def _bitcast_op(parameter: HloInstruction, operand: Operand) -> Op:
     """Return a bitcast op of an operand; its instruction is outside any computation."""
     source = HloInstruction(parameter.name, "parameter", parameter.shape, (), {"parameter_number": 0})
     op = Op(HloInstruction("bitcast", "bitcast", parameter.shape, [source], where=parameter.where))

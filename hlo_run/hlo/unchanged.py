@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from hlo_run.hlo.graph import HloComputation, HloModule
 
 
-def is_settled(module: HloModule, work: Hashable, computation: HloComputation) -> bool:
+def is_unchanged_since(module: HloModule, work: Hashable, computation: HloComputation) -> bool:
     """True if `work` (a pass and its options) found nothing in the computation, which was not edited since, nor its callees."""
     return module.settled.get((work, computation)) == _last_edit(computation)
 

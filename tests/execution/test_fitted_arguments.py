@@ -13,7 +13,7 @@ import hlo_run
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
 from hlo_run.execution.arguments import Arguments
-from hlo_run.execution.console import Place
+from hlo_run.execution.console import FilePosition
 from hlo_run.options import Options
 from hlo_run.reference.arguments.recipes import Leaf, Recipe
 from hlo_run.reference.evaluate.evaluate import evaluate
@@ -24,7 +24,7 @@ POSITIVE = Recipe(positive=True)
 
 def _arguments(body: str, computations: str = "") -> tuple[hlo_run.HloModule, Arguments]:
     module = hlo_run.parse(f"HloModule m\n{computations}\nENTRY e {{\n{body}\n}}")
-    return module, Arguments(Options(), module, [], Place(0, 1))
+    return module, Arguments(Options(), module, [], FilePosition(0, 1))
 
 
 def _chosen(body: str, computations: str = "") -> tuple[Mapping[Leaf, Recipe], Array]:
@@ -70,7 +70,7 @@ def test_a_matrix_gets_a_positive_diagonal_for_its_cholesky_factor() -> None:
   ROOT info = s32[] get-tuple-element(call), index=1"""
     module = hlo_run.parse(f"HloModule m\nENTRY e {{\n{body}\n}}")
     for seed in range(6):
-        values, _ = Arguments(Options(seed=seed), module, [], Place(0, 1)).next(1)
+        values, _ = Arguments(Options(seed=seed), module, [], FilePosition(0, 1)).next(1)
         assert as_array(evaluate(module, values)) == 0
 
 
@@ -189,7 +189,7 @@ def test_modules_without_special_needs_get_xlas_arguments(body: str) -> None:
     values, _ = arguments.next(1)
     assert arguments.chosen is not None
     assert not arguments.chosen.recipes
-    plain, _ = Arguments(Options(xla_arguments=True), module, [], Place(0, 1)).next(1)
+    plain, _ = Arguments(Options(xla_arguments=True), module, [], FilePosition(0, 1)).next(1)
     for value, other in zip(values, plain, strict=True):
         np.testing.assert_array_equal(as_array(value), as_array(other))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hlo_run
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloModule
-from hlo_run.hlo.unchanged import is_settled, mark_settled
+from hlo_run.hlo.unchanged import is_unchanged_since, mark_settled
 from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.hlo_passes.simplifiers.hlo_cse import HloCse
 from hlo_run.options import Options
@@ -37,12 +37,12 @@ def _module() -> tuple[HloModule, HloComputation, HloComputation]:
 
 def test_only_what_was_marked_is_settled() -> None:
     module, entry, inner = _module()
-    assert not is_settled(module, "w", entry)
+    assert not is_unchanged_since(module, "w", entry)
     mark_settled(module, "w", entry)
-    assert is_settled(module, "w", entry)
-    assert not is_settled(module, "w", inner)
-    assert not is_settled(module, "other", entry)
-    assert not is_settled(module.clone(), "w", entry)
+    assert is_unchanged_since(module, "w", entry)
+    assert not is_unchanged_since(module, "w", inner)
+    assert not is_unchanged_since(module, "other", entry)
+    assert not is_unchanged_since(module.clone(), "w", entry)
 
 
 def test_an_edit_of_what_is_called_counts_for_the_callers() -> None:
@@ -50,8 +50,8 @@ def test_an_edit_of_what_is_called_counts_for_the_callers() -> None:
     mark_settled(module, "w", entry)
     mark_settled(module, "w", inner)
     Editor(inner.root).unary("cosine", inner.root)
-    assert not is_settled(module, "w", inner)
-    assert not is_settled(module, "w", entry), "it calls sum, which calls inner"
+    assert not is_unchanged_since(module, "w", inner)
+    assert not is_unchanged_since(module, "w", entry), "it calls sum, which calls inner"
 
 
 def test_an_edit_of_the_caller_leaves_what_it_calls() -> None:
@@ -60,12 +60,12 @@ def test_an_edit_of_the_caller_leaves_what_it_calls() -> None:
     mark_settled(module, "w", inner)
     (tanh,) = module.instructions_of("tanh")
     tanh.attrs["metadata"] = "x"
-    assert not is_settled(module, "w", entry)
-    assert is_settled(module, "w", inner)
+    assert not is_unchanged_since(module, "w", entry)
+    assert is_unchanged_since(module, "w", inner)
     module.replace(tanh, entry.parameters[0])
     mark_settled(module, "w", entry)
     entry.remove(tanh)
-    assert not is_settled(module, "w", entry)
+    assert not is_unchanged_since(module, "w", entry)
 
 
 def test_passes_look_again_after_an_edit() -> None:

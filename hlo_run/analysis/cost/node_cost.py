@@ -22,7 +22,7 @@ from hlo_run.target import TargetSpec
 _Amount = TypeVar("_Amount", int, float)
 
 # Besides the elementwise ops: these read an element at the index at which it is used.
-_HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
+_FORWARDS_INDEX = frozenset(("tuple", "get-tuple-element"))
 
 
 class NodeCost:
@@ -82,13 +82,13 @@ class NodeCost:
 class _Step:
     """The facts about an instruction in a walk over a node's ops. `parts` and `elements` are of its operands, by number."""
 
-    __slots__ = ("elements", "flops", "hands_on", "parts")
+    __slots__ = ("elements", "flops", "forwards_index", "parts")
 
     def __init__(self, instruction: HloInstruction, own: OpCost) -> None:
         self.flops = own.flops
-        self.hands_on = _keeps_index(instruction)
+        self.forwards_index = _keeps_index(instruction)
         self.parts = [own.utilization.get(number, 1.0) for number in range(len(instruction.operands))]
-        self.elements = [] if self.hands_on else [_element_count(operand) for operand in instruction.operands]
+        self.elements = [] if self.forwards_index else [_element_count(operand) for operand in instruction.operands]
 
 
 class CostAnalysis:
@@ -210,7 +210,7 @@ class CostAnalysis:
             is_updated_result = instruction.opcode == "dynamic-update-slice" and op in results and cost.root is node.root
             for number, operand in enumerate(op.operands):
                 theirs = cost.places.setdefault(operand, {}) if isinstance(operand, Node) else places[operand]
-                if step.hands_on:
+                if step.forwards_index:
                     theirs.update(mine)
                     continue
                 theirs[operand] = None
@@ -237,7 +237,7 @@ def _keeps_index(instruction: HloInstruction) -> bool:
     if instruction.opcode == "bitcast":
         source, shape = instruction.operands[0].shape, instruction.shape
         return source.dims == shape.dims and source.minor_to_major == shape.minor_to_major
-    return instruction.opcode in _HANDS_ON_PLACES or is_elementwise(instruction)
+    return instruction.opcode in _FORWARDS_INDEX or is_elementwise(instruction)
 
 
 def _element_count(instruction: HloInstruction) -> int:

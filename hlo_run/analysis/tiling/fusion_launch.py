@@ -36,7 +36,7 @@ class PlannedKernel:
         self.threads_per_block = launch.threads_per_block
 
 
-class _Host:
+class _ConsumerKernels:
     """The kernels of a consumer with a producer that has no hero, valid while the consumer's `facts` are.
 
     `plain` is its kernel with a producer that may be unrolled, `rolled` with one that may not. Both are None if the kernel
@@ -85,7 +85,7 @@ class KernelPlanner:
         self._longest: dict[HloInstruction, tuple[int, int]] = {}
         self._concatenates: dict[tuple[int, int], PlannedKernel] = {}
         self._loops: dict[tuple[int, int], PlannedKernel] = {}
-        self._hosts: dict[Node, _Host] = {}
+        self._hosts: dict[Node, _ConsumerKernels] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` fused into it unless that is None."""
@@ -113,13 +113,13 @@ class KernelPlanner:
             found = self._tiled[key] = PlannedKernel(kind.name, launch)
         return found
 
-    def _host(self, consumer: Node) -> _Host:
+    def _host(self, consumer: Node) -> _ConsumerKernels:
         """Return the kernels of `consumer` with a producer without heroes. Its heroes are then the consumer's own."""
         facts = self._facts.node(consumer)
         found = self._hosts.get(consumer)
         if found is None or found.facts is not facts:
             plain, rolled = self._kernels_as_host(consumer)
-            found = self._hosts[consumer] = _Host(facts, plain, rolled)
+            found = self._hosts[consumer] = _ConsumerKernels(facts, plain, rolled)
         return found
 
     def _kernels_as_host(self, consumer: Node) -> tuple[PlannedKernel | None, PlannedKernel | None]:

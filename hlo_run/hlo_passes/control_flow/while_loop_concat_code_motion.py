@@ -21,7 +21,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, has_order, remove_dead
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.control_flow.while_loop_simplifier import WhileLoopSimplifier
 from hlo_run.hlo_passes.subgraphs.loops.edits import use_elements
-from hlo_run.hlo_passes.subgraphs.loops.joins import Join, Joins, Place, operand_place
+from hlo_run.hlo_passes.subgraphs.loops.joins import Join, Joins, StackedDimension, operand_place
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -97,7 +97,7 @@ class _Rewrite:
         stay = [i for i in self._body.instructions if i not in known and i not in self._moved]
         for value in self._body.post_order():
             if value in self._moved:
-                self._new[value] = self._operand(value.operands, Place(value.attrs["dimensions"][0], False))
+                self._new[value] = self._operand(value.operands, StackedDimension(value.attrs["dimensions"][0], False))
             elif value in known and not known[value][1]:
                 self._arrays[known[value][0]] = self._array(known[value][0])
         self._return_arrays(joins)
@@ -164,17 +164,17 @@ class _Rewrite:
         if len(set(sources)) == 1:
             return self._inside.broadcast(sources[0], join.shape.dims, shifted if join.place.is_new else dimensions)
         shifted.insert(place.dimension, p)
-        spread = self._inside.broadcast(self._operand(sources, place), Place(p, True).dims(join.values), shifted)
+        spread = self._inside.broadcast(self._operand(sources, place), StackedDimension(p, True).dims(join.values), shifted)
         return self._inside.reshape(spread, join.shape.dims)
 
-    def _operand(self, values: Sequence[HloInstruction], place: Place) -> HloInstruction:
+    def _operand(self, values: Sequence[HloInstruction], place: StackedDimension) -> HloInstruction:
         """Return an array of values at a place: that of their join, or a broadcast of the one value that all are."""
         dims = place.dims(values)
         if values[0] in self._joins.known:
             return self._inside.reshape(self._arrays[self._joins.known[values[0]][0]], dims)
         value = self._new.get(values[0], values[0])
         kept = [d + (d >= place.dimension) for d in range(value.shape.rank)]
-        spread = self._inside.broadcast(value, Place(place.dimension, True).dims(values), kept)
+        spread = self._inside.broadcast(value, StackedDimension(place.dimension, True).dims(values), kept)
         return self._inside.reshape(spread, dims)
 
     def _return_arrays(self, joins: dict[int, tuple[Join, int]]) -> None:

@@ -78,7 +78,7 @@ def _fuse_all(
         _ComputationFusion(computation, target, fuel, steps, frames).run()
 
 
-class _Outlook(Struct):
+class _FusionSavings(Struct):
     """The state of fusing a producer: the users not judged yet, one that refuses, the ticks saved with each judged user."""
 
     unknown: dict[Node, None]
@@ -137,7 +137,7 @@ class _ComputationFusion:
         self._fuel = fuel
         self._steps = steps
         self._frames = frames
-        self._outlooks: dict[Node, _Outlook] = {}
+        self._outlooks: dict[Node, _FusionSavings] = {}
         self._queue: list[tuple[float, int, Node]] = []
         self._keys: dict[Node, tuple[float, int]] = {}
         # Of the fusion under way, for the record: the users that it changed, and what it replaced for their operands.
@@ -184,7 +184,7 @@ class _ComputationFusion:
             return _NEVER
         outlook = self._outlooks.get(producer)
         if outlook is None:
-            outlook = self._outlooks[producer] = _Outlook(dict.fromkeys(producer.users))
+            outlook = self._outlooks[producer] = _FusionSavings(dict.fromkeys(producer.users))
         if outlook.refusing is not None:
             if self._steps is not None:
                 self._note_refusal(producer, outlook, self._first_refusal(producer, outlook))
@@ -197,7 +197,7 @@ class _ComputationFusion:
         self._note_times(producer, outlook)
         return saved
 
-    def _ask_users(self, producer: Node, outlook: _Outlook) -> Decision | None:
+    def _ask_users(self, producer: Node, outlook: _FusionSavings) -> Decision | None:
         """Judge the users not judged yet; return the first refusal."""
         if all(map(is_fusible_bitcast, producer.users)):
             return no("not fusing because there are only bitcast users" if producer.users else "No users to fuse")
@@ -221,7 +221,7 @@ class _ComputationFusion:
             outlook.total += saving
         return None
 
-    def _first_refusal(self, producer: Node, outlook: _Outlook) -> Decision:
+    def _first_refusal(self, producer: Node, outlook: _FusionSavings) -> Decision:
         """Return the refusal of the first user that refuses, for the record: users that changed may come before the known one."""
         for user in producer.users:
             if user is outlook.refusing:
@@ -233,14 +233,14 @@ class _ComputationFusion:
                     break
         return outlook.refusal
 
-    def _note_refusal(self, producer: Node, outlook: _Outlook, refusal: Decision) -> None:
+    def _note_refusal(self, producer: Node, outlook: _FusionSavings, refusal: Decision) -> None:
         if self._steps is None:
             return
         refusing = outlook.refusing.name if outlook.refusing is not None else ""
         users = tuple(user.name for user in producer.users)
         self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
 
-    def _note_times(self, producer: Node, outlook: _Outlook) -> None:
+    def _note_times(self, producer: Node, outlook: _FusionSavings) -> None:
         if self._steps is None:
             return
         alone = self._model.alone(producer).execution
@@ -263,7 +263,7 @@ class _ComputationFusion:
         )
         self._steps.append(step)
 
-    def _times(self, users: Collection[Node], outlook: _Outlook) -> tuple[int, int]:
+    def _times(self, users: Collection[Node], outlook: _FusionSavings) -> tuple[int, int]:
         """Return the ticks of kernels of `users`, with launches: with the producer in them, and as they are."""
         apart = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
         return apart - sum(outlook.savings[user] for user in users), apart
@@ -300,7 +300,7 @@ class _ComputationFusion:
             if user in weighed and any(user in other.operands for other in users):
                 self._outlooks[user].keep()
             else:
-                self._outlooks[user] = _Outlook(dict.fromkeys(user.users))
+                self._outlooks[user] = _FusionSavings(dict.fromkeys(user.users))
             for operand in user.operands:
                 if operand is not producer and operand.opcode != "constant" and _is_considered(operand):
                     changed[operand] = None

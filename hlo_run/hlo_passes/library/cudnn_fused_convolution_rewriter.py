@@ -80,7 +80,7 @@ class _Call(Struct, frozen=True):
         """True for results that wrap around or are clamped, so that nothing may be added before that."""
         return self.result.shape.dtype.is_integer
 
-    def told(self, name: str) -> Any:
+    def config_value(self, name: str) -> Any:
         return self.config[_CONFIG][name]
 
     @property
@@ -106,13 +106,13 @@ class _Call(Struct, frozen=True):
         made.name = module.unique_instruction_name("cudnn-conv-bias-activation")
         return _Call(made, self.config, self.result)
 
-    def configure(self, **told: Any) -> HloInstruction:
-        """Set `told` in the config of the call, and return its result."""
-        self.call.attrs["backend_config"] = to_json({**self.config, _CONFIG: {**self.config[_CONFIG], **told}})
+    def configure(self, **fields: Any) -> HloInstruction:
+        """Set `fields` in the config of the call, and return its result."""
+        self.call.attrs["backend_config"] = to_json({**self.config, _CONFIG: {**self.config[_CONFIG], **fields}})
         return self.result
 
-    def again(self, operands: Sequence[HloInstruction], element_type: str = "", **told: Any) -> HloInstruction:
-        """Return the result of the same convolution with other operands, and with `told` in its config."""
+    def clone(self, operands: Sequence[HloInstruction], element_type: str = "", **fields: Any) -> HloInstruction:
+        """Return the result of the same convolution with other operands, and with `fields` in its config."""
         shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
         editor = Editor(self.call, derives=False)
         whole = Shape.make_tuple((shape, self.call.shape.tuple_shapes[1]))
@@ -120,7 +120,7 @@ class _Call(Struct, frozen=True):
         name = f"{self.call.name}.clone" if tuple(operands) == self.call.operands else ""
         made = editor.computation.add(copy_instruction(self.call, operands, whole, name))
         made.name = self.module.unique_instruction_name(self.call.name)
-        return _Call(made, self.config, editor.element(made, 0)).configure(**told)
+        return _Call(made, self.config, editor.element(made, 0)).configure(**fields)
 
 
 def _call_of(result: HloInstruction, may_be_depthwise: bool = False) -> _Call | None:
@@ -173,7 +173,7 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
         or factor is None
         or found[0].is_integral
         or len(found[0].call.operands) > 2
-        or found[0].told("conv_result_scale") != 1
+        or found[0].config_value("conv_result_scale") != 1
     ):
         return None
     return found[0].with_bias().configure(conv_result_scale=factor)
@@ -182,16 +182,16 @@ def _scale(instruction: HloInstruction) -> HloInstruction | None:
 def _add(instruction: HloInstruction) -> HloInstruction | None:
     """convolution + broadcast(bias) => bias; convolution + any other array => side input."""
     found = _with_call(instruction) if instruction.opcode == "add" else None
-    if found is None or found[0].told("activation_mode") != "kNone" or found[0].is_integral:
+    if found is None or found[0].config_value("activation_mode") != "kNone" or found[0].is_integral:
         return None
     call, addend = found[0].with_bias(), found[1]
     bias = None if call.has_bias else _bias(call, addend)
     if bias is not None:
         source, weights, _, *side = call.call.operands
-        return call.again([source, weights, bias, *side])
+        return call.clone([source, weights, bias, *side])
     if len(call.call.operands) > 3:
         return None
-    return call.again([*call.call.operands, addend], side_input_scale=1)
+    return call.clone([*call.call.operands, addend], side_input_scale=1)
 
 
 def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
@@ -208,7 +208,7 @@ def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
     """side input s * 2 => s with side_input_scale 2, also through reshapes and transposes."""
     is_alone = instruction.opcode == "custom-call" and len(instruction.users) == 1
     call = _call_of(instruction.users[0]) if is_alone else None
-    if call is None or len(call.call.operands) < 4 or call.told("side_input_scale") != 1:
+    if call is None or len(call.call.operands) < 4 or call.config_value("side_input_scale") != 1:
         return None
     moves: list[HloInstruction] = []
     value = call.call.operands[3]
@@ -224,7 +224,7 @@ def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
     assert call.call.parent is not None, "the instruction is in a computation"
     for move in reversed(moves):
         base = call.call.parent.add(copy_instruction(move, [base]))
-    result = call.again([*call.call.operands[:3], base], side_input_scale=factor)
+    result = call.clone([*call.call.operands[:3], base], side_input_scale=factor)
     (made,) = result.operands
     call.call.parent.remove(result)
     return made
@@ -233,7 +233,7 @@ def _scale_side_input(instruction: HloInstruction) -> HloInstruction | None:
 def _relu(instruction: HloInstruction) -> HloInstruction | None:
     """maximum(convolution, 0) => kRelu."""
     found = _with_call(instruction) if instruction.opcode == "maximum" else None
-    if found is None or _number(found[1]) != 0 or found[0].told("activation_mode") != "kNone":
+    if found is None or _number(found[1]) != 0 or found[0].config_value("activation_mode") != "kNone":
         return None
     return found[0].with_bias().configure(activation_mode="kRelu")
 
@@ -248,7 +248,7 @@ def _narrow(instruction: HloInstruction) -> HloInstruction | None:
     if not all(keeps_value(operand, "f16") for operand in call.call.operands):
         return None
     editor = Editor(call.call)
-    return call.again([editor.convert(operand, "f16") for operand in call.call.operands], "f16")
+    return call.clone([editor.convert(operand, "f16") for operand in call.call.operands], "f16")
 
 
 def _to_float(instruction: HloInstruction) -> HloInstruction | None:
@@ -258,7 +258,7 @@ def _to_float(instruction: HloInstruction) -> HloInstruction | None:
     call = _only_converted(instruction.operands[0])
     if call is None or call.result.shape.element_type != "s32":
         return None
-    return call.again(call.call.operands, "f32")
+    return call.clone(call.call.operands, "f32")
 
 
 def _narrow_to_integers(instruction: HloInstruction) -> HloInstruction | None:
@@ -294,20 +294,20 @@ def _of_integers(call: _Call | None, element_type: str) -> HloInstruction | None
     editor = Editor(call.call)
     source, weights, *bias = call.call.operands[:3]
     numbers = [editor.convert(value, "s8") for value in (source, weights)]
-    return call.again([*numbers, *bias, *(editor.convert(value, element_type) for value in side)], element_type)
+    return call.clone([*numbers, *bias, *(editor.convert(value, element_type) for value in side)], element_type)
 
 
 def _as_before(instruction: HloInstruction) -> HloInstruction | None:
-    """Turn a call to s32, which cuDNN does not take, into a convolution again."""
+    """Turn a call to s32, which cuDNN does not take, into a convolution clone."""
     call = _call_of(instruction, may_be_depthwise=True)
-    if call is None or call.result.shape.element_type != "s32" or call.told("conv_result_scale") != 1:
+    if call is None or call.result.shape.element_type != "s32" or call.config_value("conv_result_scale") != 1:
         return None
-    if call.has_bias or len(call.call.operands) > 3 or call.told("activation_mode") not in ("kNone", "kRelu"):
+    if call.has_bias or len(call.call.operands) > 3 or call.config_value("activation_mode") not in ("kNone", "kRelu"):
         return None
     editor = Editor(call.call)
     kept = {name: call.call.attrs[name] for name in _KEPT if name in call.call.attrs}
     made = editor.add("convolution", call.result.shape, call.call.operands[:2], **kept)
-    if call.told("activation_mode") == "kNone":
+    if call.config_value("activation_mode") == "kNone":
         return made
     zeros = editor.broadcast(editor.constant(0, "s32"), made.shape.dims)
     return editor.binary("maximum", made, zeros)

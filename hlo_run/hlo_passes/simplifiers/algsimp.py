@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Leftovers, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.unchanged import is_settled, mark_settled
+from hlo_run.hlo.unchanged import is_unchanged_since, mark_settled
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic import (
     arithmetic,
@@ -90,7 +90,7 @@ class AlgebraicSimplifier(Struct, frozen=True):
         """Edit all computations except fusion bodies in place."""
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
         work = self.name, self.sees_layouts, self.is_last
-        computations = [c for c in computation_post_order(module) if not c.is_fusion and not is_settled(module, work, c)]
+        computations = [c for c in computation_post_order(module) if not c.is_fusion and not is_unchanged_since(module, work, c)]
         for _ in range(_MOST_WALKS if self.repeat else 1):
             changed: list[HloComputation] = []
             for computation in computations:

@@ -19,7 +19,7 @@ from hlo_run.hlo.edit import Leftovers, has_side_effect
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, DEVICE_ID
-from hlo_run.hlo.unchanged import is_settled, mark_settled
+from hlo_run.hlo.unchanged import is_unchanged_since, mark_settled
 from hlo_run.pass_support.equal_values import EqualValues
 from hlo_run.pass_support.fuel import Fuel
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -45,7 +45,7 @@ class HloCse(Struct, frozen=True):
         """Edit the chosen computations in place, by one walk over each."""
         work = self.name, self.sees_layouts, self.only_scalars
         for computation in module.computations:
-            if (self.in_fusions and not computation.is_fusion) or is_settled(module, work, computation):
+            if (self.in_fusions and not computation.is_fusion) or is_unchanged_since(module, work, computation):
                 continue
             reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
             if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel, self.only_scalars):

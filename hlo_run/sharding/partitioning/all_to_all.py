@@ -135,7 +135,7 @@ def _all_at_once(part: Part, target: SingleSharding, pairs: list[tuple[int, int]
         else:
             dims.append(size * pending)
             pending = 1
-    return part.having(b.reshape(turned, dims), between), rest
+    return part.with_value(b.reshape(turned, dims), between), rest
 
 
 def _one_pair(part: Part, source_dim: int, target_dim: int) -> Part:

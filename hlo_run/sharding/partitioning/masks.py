@@ -29,7 +29,7 @@ def fill_excess(part: Part, fill: HloInstruction, dims: Collection[int] | None =
     if mask is None:
         return part
     fill = as_type_of(b, fill, part.hlo)
-    return part.having(b.select(mask, part.hlo, b.filled(fill, shape)), sharding)
+    return part.with_value(b.select(mask, part.hlo, b.filled(fill, shape)), sharding)
 
 
 def as_type_of(b: Builder, fill: HloInstruction, value: HloInstruction) -> HloInstruction:

@@ -44,12 +44,12 @@ def reshard(part: Part, target: Sharding) -> Part:
     if same(part.sharding, target):
         return part
     if part.hlo.opcode == "constant" and not _is_manual(part.sharding) and _is_manual(target):
-        return replicate(part).having(replicate(part).hlo, target)
+        return replicate(part).with_value(replicate(part).hlo, target)
     cache = part.state.cache.setdefault(part.hlo, {})
     found = cache.get((key_of(part.sharding), key_of(target)))
     if found is not None:
         return found
-    made = _made(part, target)
+    made = _reshard(part, target)
     part.state.cache.setdefault(made.hlo, {})[key_of(target), key_of(part.sharding)] = part
     cache[key_of(part.sharding), key_of(target)] = made
     return made
@@ -59,10 +59,10 @@ def _is_manual(sharding: Sharding) -> bool:
     return all(leaf.is_manual for leaf in elements_of(sharding))
 
 
-def _made(part: Part, target: Sharding, replicates: bool = True) -> Part:
+def _reshard(part: Part, target: Sharding, replicates: bool = True) -> Part:
     shape = part.hlo.shape
     if not shape.is_tuple and not shape.is_array:
-        return part.having(part.hlo, target)
+        return part.with_value(part.hlo, target)
     if shape.is_tuple:
         return _tuple(part, target if isinstance(target, TupleSharding) else same_for_all(shape, elements_of(target)[0]))
     (wanted,) = elements_of(target)
@@ -77,7 +77,7 @@ def _as_bytes(part: Part, wanted: SingleSharding, replicates: bool) -> Part:
     whole = base.with_element_type("u8")
     value = b.add("bitcast-convert", part.hlo.shape.with_element_type("u8"), [part.hlo])
     moved = _array(Part(value, whole, part.sharding, part.state), wanted, replicates).hlo
-    return part.having(b.add("bitcast-convert", moved.shape.with_element_type(base.element_type), [moved]), wanted)
+    return part.with_value(b.add("bitcast-convert", moved.shape.with_element_type(base.element_type), [moved]), wanted)
 
 
 def _tuple(part: Part, target: Sharding) -> Part:
@@ -87,26 +87,26 @@ def _tuple(part: Part, target: Sharding) -> Part:
         source = part_of(part.sharding, part.base, number)
         element = Part(b.element(part.hlo, number), part.base.tuple_shapes[number], source, part.state)
         elements.append(reshard(element, part_of(target, part.base, number)).hlo)
-    return part.having(b.tuple(elements), target)
+    return part.with_value(b.tuple(elements), target)
 
 
 def _array(part: Part, target: SingleSharding, replicates: bool) -> Part:
     if part.leaf.is_same(target):
         return part
-    made = _moved(part, target, replicates)
+    made = _reshard_array(part, target, replicates)
     if made.hlo is not part.hlo:
         made.hlo.attrs["sharding"] = made.leaf
     return made
 
 
-def _moved(part: Part, target: SingleSharding, replicates: bool) -> Part:
+def _reshard_array(part: Part, target: SingleSharding, replicates: bool) -> Part:
     source, b = part.leaf, part.builder
     if "manual" in source.subgroups or "manual" in target.subgroups:
         found = _in_manual_groups(part, target)
         if found is not None:
             return found
     if part.hlo.opcode == "broadcast" and not part.hlo.operands[0].shape.dims:
-        return part.having(b.add("broadcast", shard_shape(part.base, target), part.hlo.operands, dimensions=()), target)
+        return part.with_value(b.add("broadcast", shard_shape(part.base, target), part.hlo.operands, dimensions=()), target)
     if can_permute(source, target):
         return by_permute(part, target)
     swaps = swapped_dims(source, target)
@@ -147,25 +147,25 @@ def _tiled_to_tiled(part: Part, target: SingleSharding) -> Part | None:
     dims = tuple(part.hlo.shape.dims[dim] if dim in equal else size for dim, size in enumerate(part.base.dims))
     state = group_state(part.state, grouped.devices)
     inner = Part(part.builder.copy(part.hlo), replace(part.base, dims=dims), grouped.sharding, state)
-    moved = _made(inner, wanted.sharding)
-    return _made(part.having(moved.hlo, ungroup(wanted)), target)
+    moved = _reshard(inner, wanted.sharding)
+    return _reshard(part.with_value(moved.hlo, ungroup(wanted)), target)
 
 
 def _from_replicated(part: Part, target: SingleSharding) -> Part:
     b = part.builder
     if target.tiles is None:
-        return part.having(b.copy(part.hlo), target)
+        return part.with_value(b.copy(part.hlo), target)
     if "replicated" in target.subgroups:
         last = target.subgroup_dim("replicated")
         dims = [dim for dim in range(len(target.dims)) if dim != last]
         grouped = group_on_dims(target, dims)
         sizes = [size for dim, size in zip(dims, grouped.dim_sizes, strict=True) if dim < part.base.rank]
         inner = slice_of_group(b, part.hlo, part.state.partition_id, grouped.devices, dims[: len(sizes)], sizes)
-        return part.having(inner, target)
+        return part.with_value(inner, target)
     padded = pad_to_tiles(b, part.hlo, target)
     shape = shard_shape(part.hlo.shape, target)
     offsets = partition_offsets(b, part.hlo.shape, target, part.state.partition_id)
-    return part.having(b.dynamic_slice(padded, offsets, shape.dims), target)
+    return part.with_value(b.dynamic_slice(padded, offsets, shape.dims), target)
 
 
 def _in_manual_groups(part: Part, target: SingleSharding) -> Part | None:
@@ -185,8 +185,8 @@ def _in_manual_groups(part: Part, target: SingleSharding) -> Part | None:
     if grouped is None or wanted is None:
         return None
     state = group_state(part.state, grouped.devices)
-    inner = _made(Part(part.hlo, part.base, grouped.sharding, state), wanted.sharding)
-    return part.having(inner.hlo, target)
+    inner = _reshard(Part(part.hlo, part.base, grouped.sharding, state), wanted.sharding)
+    return part.with_value(inner.hlo, target)
 
 
 def replicate(part: Part) -> Part:
@@ -201,7 +201,7 @@ def replicate(part: Part) -> Part:
     if source.tiles is None:
         made = _from_one_device(part)
     else:
-        made = part.having(replicate_along(part, range(part.base.rank)), REPLICATED)
+        made = part.with_value(replicate_along(part, range(part.base.rank)), REPLICATED)
     part.state.cache.setdefault(made.hlo, {})[key_of(REPLICATED), key_of(source)] = part
     cache[key] = made
     return made
@@ -214,7 +214,7 @@ def _from_one_device(part: Part) -> Part:
     is_source = b.filled(b.compare(part.state.partition_id, device, "EQ"), shape)
     zeros = b.filled(b.constant(0, shape.element_type), shape)
     value = b.select(is_source, part.hlo, zeros)
-    return part.having(all_reduce(part.state, value, sum_of(part.state.module, shape.element_type), ()), REPLICATED)
+    return part.with_value(all_reduce(part.state, value, sum_of(part.state.module, shape.element_type), ()), REPLICATED)
 
 
 def replicate_along(part: Part, dims: Sequence[int]) -> HloInstruction:
@@ -268,10 +268,10 @@ def by_permute(part: Part, target: SingleSharding) -> Part:
     if equal:
         others = [dim for dim in range(part.base.rank) if dim not in equal]
         if keep_dims(source, others).is_same(keep_dims(target, others)):
-            return part.having(b.copy(part.hlo), target)
+            return part.with_value(b.copy(part.hlo), target)
     pairs = zip(device_array(source).reshape(-1), device_array(target).reshape(-1), strict=True)
     moved = permute(part.state, part.hlo, [(int(one), int(two)) for one, two in pairs])
-    return part.having(moved, target)
+    return part.with_value(moved, target)
 
 
 def by_all_to_all(part: Part, target: SingleSharding, swaps: Sequence[tuple[int, int]]) -> Part:
@@ -293,7 +293,7 @@ def _by_slice(part: Part, target: SingleSharding) -> Part | None:
     offsets = partition_offsets(b, whole, between, state.partition_id)
     before = partition_offsets(b, whole, source, state.partition_id)
     starts = [b.binary("subtract", new, old) for new, old in zip(offsets, before, strict=True)]
-    result = part.having(b.dynamic_slice(padded, starts, shape.dims), between)
+    result = part.with_value(b.dynamic_slice(padded, starts, shape.dims), between)
     return by_permute(result, target) if can_permute(between, target) else result
 
 
@@ -342,7 +342,7 @@ def _by_all_gather(part: Part, target: SingleSharding) -> Part | None:
     value = _moved_for_gather(part, between, target, dims)
     grouped = group_on_dims(between, dims, [factors[dim] for dim in dims])
     inner = Part(value, shard_shape(part.base, target), grouped.sharding, group_state(part.state, grouped.devices))
-    return part.having(replicate_along(inner, dims), target)
+    return part.with_value(replicate_along(inner, dims), target)
 
 
 def _moved_for_gather(part: Part, source: SingleSharding, target: SingleSharding, dims: Sequence[int]) -> HloInstruction:
@@ -394,12 +394,12 @@ def _by_split(part: Part, target: SingleSharding) -> Part | None:
     pair = split_pair(part.base, source, target)
     if pair is not None:
         before, after, dim = pair
-        moved = _made(_split(part, dim, before), after, replicates=False)
+        moved = _reshard(_split(part, dim, before), after, replicates=False)
         if not moved.leaf.is_same(after):
             return None
         joined = _joined(moved, dim, part.base)
         if not joined.leaf.is_same(target):
-            joined = _made(joined, target, replicates=False)
+            joined = _reshard(joined, target, replicates=False)
         return joined if joined.leaf.is_same(target) else None
     between = partly_replicated(source, target)
     if between is None and "replicated" in source.subgroups and "replicated" not in target.subgroups:
@@ -417,7 +417,7 @@ def _by_split(part: Part, target: SingleSharding) -> Part | None:
         between = with_tiles(source, source.tiles.transpose(perm))
     if between is None:
         return None
-    final = _made(reshard(part, between), target, replicates=False)
+    final = _reshard(reshard(part, between), target, replicates=False)
     return final if final.leaf.is_same(target) else None
 
 

@@ -228,7 +228,7 @@ class Part(Struct, frozen=True):
         """Return the whole value."""
         return self.reshard(SingleSharding("replicated"))
 
-    def having(self, hlo: HloInstruction, sharding: Sharding) -> Part:
+    def with_value(self, hlo: HloInstruction, sharding: Sharding) -> Part:
         """Return another part of a value of the same base shape."""
         return replace(self, hlo=hlo, sharding=sharding)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding, Sharding, SingleSharding, TupleSharding, tiled, without_metadata
 from hlo_run.sharding.propagation.from_user import sharding_from_user
-from hlo_run.sharding.propagation.state import Propagation, give, is_barrier, is_call_to, is_divided, one
+from hlo_run.sharding.propagation.state import Propagation, is_barrier, is_call_to, is_divided, leaf_sharding, set_sharding
 from hlo_run.sharding.values.make import as_tiles, elements_of
 from hlo_run.sharding.values.merge import merged
 from hlo_run.sharding.values.replicate import keep_dims
@@ -27,7 +27,7 @@ def clean(run: Propagation, module: HloModule) -> None:
             run.open.add(instruction)
         plain = without_metadata(as_tiles(sharding))
         if instruction.shape.is_tuple and isinstance(plain, SingleSharding):
-            give(instruction, plain)
+            set_sharding(instruction, plain)
         elif plain != sharding:
             instruction.attrs["sharding"] = plain
 
@@ -98,7 +98,7 @@ def _conversion_after(annotation: HloInstruction, dims: tuple[int, ...]) -> tupl
 
 
 def _merge_open(instruction: HloInstruction, new: SingleSharding, dims: tuple[int, ...]) -> bool:
-    old = one(instruction)
+    old = leaf_sharding(instruction)
     kept = keep_dims(new, dims)
     if old.is_manual or kept.is_manual:
         return False
@@ -112,12 +112,12 @@ def _merge_open(instruction: HloInstruction, new: SingleSharding, dims: tuple[in
 def refine_from_operand(annotation: HloInstruction, dims: tuple[int, ...]) -> tuple[bool, HloInstruction | None]:
     """Divide the open dimensions of an annotation as its operand; return whether it changed, and the conversion after it."""
     operand = annotation.operands[0]
-    if not is_divided(operand) or one(operand).kind != "tiled":
+    if not is_divided(operand) or leaf_sharding(operand).kind != "tiled":
         return False, None
     fits, conversion = _conversion_after(annotation, dims)
     if not fits:
         return False, None
-    return _refine(annotation, conversion, one(operand), dims, is_before=True), conversion
+    return _refine(annotation, conversion, leaf_sharding(operand), dims, is_before=True), conversion
 
 
 def refine_from_users(annotation: HloInstruction, dims: tuple[int, ...], level: int) -> tuple[bool, HloInstruction | None]:
@@ -128,7 +128,7 @@ def refine_from_users(annotation: HloInstruction, dims: tuple[int, ...], level: 
     source = conversion or annotation
     changed = False
     for user in source.users:
-        if user.sharding is None or isinstance(user.sharding, TupleSharding) or one(user).kind != "tiled":
+        if user.sharding is None or isinstance(user.sharding, TupleSharding) or leaf_sharding(user).kind != "tiled":
             continue
         found = sharding_from_user(source, user, level)
         if found is None or elements_of(found)[0].is_whole:
@@ -143,8 +143,8 @@ def refine_from_group(annotation: HloInstruction, dims: tuple[int, ...], group: 
     for member in group:
         if member is annotation or is_call_to(member, "ShardBarrierFrom") or not is_divided(member):
             continue
-        if not is_barrier(annotation) and one(member).kind == "tiled":
-            changed |= _merge_open(annotation, one(member), dims)
+        if not is_barrier(annotation) and leaf_sharding(member).kind == "tiled":
+            changed |= _merge_open(annotation, leaf_sharding(member), dims)
     return changed
 
 
@@ -155,7 +155,7 @@ def _refine(
         return _merge_open(annotation, new, dims)
     is_to_shard = conversion.custom_call_target == "SPMDFullToShardShape"
     automatic, manual = (annotation, conversion) if is_to_shard else (conversion, annotation)
-    found = _refined_pair(one(automatic), one(manual), new, dims, from_automatic=is_to_shard == is_before)
+    found = _refined_pair(leaf_sharding(automatic), leaf_sharding(manual), new, dims, from_automatic=is_to_shard == is_before)
     if found is None:
         return False
     automatic.attrs["sharding"], manual.attrs["sharding"] = found

@@ -7,7 +7,7 @@ from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.sharding.propagation.annotations import refine_from_group, refine_from_operand, refine_from_users
 from hlo_run.sharding.propagation.from_operands import infer_from_operands
 from hlo_run.sharding.propagation.from_user import sharding_from_user
-from hlo_run.sharding.propagation.state import Propagation, give, improve, is_call_to, moves_at
+from hlo_run.sharding.propagation.state import Propagation, improve, is_call_to, moves_at, set_sharding
 from hlo_run.sharding.values.make import REPLICATED, elements_of, is_manual, is_whole, same
 
 
@@ -132,7 +132,7 @@ class _Fixpoint:
         changed = False
         for user in instruction.users:
             if user.opcode == "rng-bit-generator":
-                give(instruction, REPLICATED)
+                set_sharding(instruction, REPLICATED)
                 return True
             found = sharding_from_user(instruction, user, level)
             if found is not None and is_call_to(instruction, "ShardBarrierTo"):
@@ -150,7 +150,7 @@ class _Fixpoint:
                 return True
             found = sharding_from_user(instruction, user, self._level)
             if found is not None and is_manual(found):
-                give(instruction, elements_of(found)[0] if not instruction.shape.is_tuple else found)
+                set_sharding(instruction, elements_of(found)[0] if not instruction.shape.is_tuple else found)
                 return True
         return False
 

@@ -20,15 +20,15 @@ from hlo_run.sharding.analysis.indexed_dims import (
 from hlo_run.sharding.propagation.from_user import look_ahead
 from hlo_run.sharding.propagation.state import (
     Propagation,
-    give,
     improve,
     improve_element,
     inner_user_count,
     is_call_to,
     is_divided,
     is_passed,
+    leaf_sharding,
     moves_at,
-    one,
+    set_sharding,
 )
 from hlo_run.sharding.values.make import (
     REPLICATED,
@@ -100,7 +100,7 @@ def _from_manual_operand(instruction: HloInstruction, level: int) -> bool | None
             return False
         if level == 0 and instruction.opcode in ("concatenate", "dynamic-slice"):
             return False
-        give(instruction, SingleSharding("manual"))
+        set_sharding(instruction, SingleSharding("manual"))
         return True
     return None
 
@@ -158,7 +158,7 @@ def _default(instruction: HloInstruction, level: int) -> bool:
         changed = False
         for operand in instruction.operands:
             if is_divided(operand):
-                changed |= improve(instruction, all_data_replicated(one(operand), instruction.shape.rank), True, only)
+                changed |= improve(instruction, all_data_replicated(leaf_sharding(operand), instruction.shape.rank), True, only)
         return changed
     operand = _representative(instruction)
     if operand is None or not is_divided(operand) or operand.sharding is None:
@@ -172,7 +172,7 @@ def _element(instruction: HloInstruction, level: int) -> bool:
         return False
     part = part_of(operand.sharding, operand.shape, instruction.tuple_index)
     if is_manual(part):
-        give(instruction, part)
+        set_sharding(instruction, part)
         return True
     return improve(instruction, part, level > 0, inner_user_count(instruction) == 1)
 
@@ -204,7 +204,7 @@ def _reduce(instruction: HloInstruction, level: int) -> bool:
     for number, operand in enumerate(instruction.operands[: len(instruction.operands) // 2]):
         if not is_divided(operand):
             continue
-        sharding = one(operand)
+        sharding = leaf_sharding(operand)
         if sharding.is_manual:
             changed |= improve_element(instruction, number, sharding, level > 0, only)
             continue
@@ -224,7 +224,7 @@ def _scan(instruction: HloInstruction, level: int) -> bool:
     for number, operand in enumerate(inputs):
         if not is_divided(operand):
             continue
-        sharding = one(operand)
+        sharding = leaf_sharding(operand)
         changed |= improve_element(instruction, number, sharding, level > 0, only)
         carry = sharding
         if sharding.tiles is not None:
@@ -233,15 +233,15 @@ def _scan(instruction: HloInstruction, level: int) -> bool:
         changed |= improve_element(instruction, len(inputs) + number, carry, level > 0, only)
     for number, init in enumerate(inits):
         if is_divided(init):
-            changed |= improve_element(instruction, len(inputs) + number, one(init), level > 0, only)
+            changed |= improve_element(instruction, len(inputs) + number, leaf_sharding(init), level > 0, only)
     return changed
 
 
 def _broadcast(instruction: HloInstruction, level: int) -> bool:
     operand = instruction.operands[0]
-    if level < 3 or not is_divided(operand) or one(operand).tiles is None:
+    if level < 3 or not is_divided(operand) or leaf_sharding(operand).tiles is None:
         return False
-    sharding = one(operand)
+    sharding = leaf_sharding(operand)
     assert sharding.tiles is not None
     dims = [
         sharding.dims[instruction.dimensions.index(dim)] if dim in instruction.dimensions else 1
@@ -258,14 +258,14 @@ def _concatenate(instruction: HloInstruction, level: int) -> bool:
     if level == 0:
         (dim,) = instruction.dimensions
         for part in instruction.operands:
-            if not _passes_at_once(part) or one(part).dims[dim] > 1:
+            if not _passes_at_once(part) or leaf_sharding(part).dims[dim] > 1:
                 return False
     return improve(instruction, operand.sharding, level > 0, inner_user_count(instruction) == 1)
 
 
 def _passes_at_once(operand: HloInstruction) -> bool:
     """True for a reshape of a parameter, as layers that are stacked have it."""
-    if not is_divided(operand) or operand.opcode != "reshape" or one(operand).tile_count <= 1:
+    if not is_divided(operand) or operand.opcode != "reshape" or leaf_sharding(operand).tile_count <= 1:
         return False
     return operand.operands[0].opcode in ("parameter", "get-tuple-element")
 
@@ -292,7 +292,7 @@ def _select_and_scatter(instruction: HloInstruction, level: int) -> bool:
 def _moved(instruction: HloInstruction, level: int, move: Callable[[SingleSharding], SingleSharding]) -> bool:
     if not is_divided(instruction.operands[0]):
         return False
-    return improve(instruction, move(one(instruction.operands[0])), level > 0, inner_user_count(instruction) == 1)
+    return improve(instruction, move(leaf_sharding(instruction.operands[0])), level > 0, inner_user_count(instruction) == 1)
 
 
 def _reduce_window(instruction: HloInstruction, level: int) -> bool:
@@ -301,7 +301,7 @@ def _reduce_window(instruction: HloInstruction, level: int) -> bool:
     changed = False
     for operand in instruction.operands[: len(instruction.operands) // 2]:
         if is_divided(operand):
-            changed |= improve(instruction, one(operand), level > 0, inner_user_count(instruction) == 1)
+            changed |= improve(instruction, leaf_sharding(operand), level > 0, inner_user_count(instruction) == 1)
     return changed
 
 
@@ -309,7 +309,7 @@ def _sort(instruction: HloInstruction, level: int) -> bool:
     operand = _representative(instruction)
     if operand is None or not is_divided(operand):
         return False
-    sharding = one(operand)
+    sharding = leaf_sharding(operand)
     (dim,) = instruction.dimensions
     rank = range(operand.shape.rank)
     if (
@@ -325,11 +325,11 @@ def _sort(instruction: HloInstruction, level: int) -> bool:
 def _dynamic_slice(instruction: HloInstruction, level: int) -> bool:
     operand = instruction.operands[0 if instruction.opcode == "dynamic-slice" else 1]
     changed = False
-    if is_divided(operand) and not one(operand).is_manual:
+    if is_divided(operand) and not leaf_sharding(operand).is_manual:
         cut = [d for d, n in enumerate(instruction.shape.dims) if n != operand.shape.dims[d]]
-        changed = improve(instruction, replicate_dims(one(operand), cut), level > 0, inner_user_count(instruction) == 1)
+        changed = improve(instruction, replicate_dims(leaf_sharding(operand), cut), level > 0, inner_user_count(instruction) == 1)
     if instruction.opcode == "dynamic-update-slice" and is_divided(instruction.operands[0]):
-        changed |= improve(instruction, one(instruction.operands[0]), level > 0)
+        changed |= improve(instruction, leaf_sharding(instruction.operands[0]), level > 0)
     return changed
 
 
@@ -360,7 +360,9 @@ def _dot(instruction: HloInstruction, level: int) -> bool:
     for index, operand in enumerate(instruction.operands[:2]):
         found: Sharding | None = None
         if is_divided(operand):
-            found = improved(output_sharding(one(operand), index, dims), instruction.sharding, instruction.shape, level > 0)
+            found = improved(
+                output_sharding(leaf_sharding(operand), index, dims), instruction.sharding, instruction.shape, level > 0
+            )
         options.append(elements_of(found)[0] if found is not None else None)
     first, second = options
     if first is None or second is None:
@@ -386,7 +388,7 @@ def _convolution(instruction: HloInstruction, level: int) -> bool:
     dims = product_dims(instruction)
     lhs = instruction.operands[0]
     divides = any(
-        is_divided(operand) and one(operand).tiles is not None and one(operand).dims[group.operand(index)] > 1
+        is_divided(operand) and leaf_sharding(operand).tiles is not None and leaf_sharding(operand).dims[group.operand(index)] > 1
         for index, operand in enumerate(instruction.operands[:2])
         for group in dims.spatial
     )
@@ -394,7 +396,7 @@ def _convolution(instruction: HloInstruction, level: int) -> bool:
         return _dot(instruction, level)
     if not is_divided(lhs):
         return False
-    sharding = one(lhs)
+    sharding = leaf_sharding(lhs)
     if sharding.tiles is None:
         return improve(instruction, sharding, level > 0)
     labels = instruction.dim_labels
@@ -435,18 +437,18 @@ def _gather(instruction: HloInstruction, level: int) -> bool:
         done = False
         for value, source in ((operand, dims.operand), (indices, dims.indices)):
             if is_divided(value):
-                done |= improve(instruction, _parallel(one(value), source, dims.slices, instruction.shape), level > 0)
+                done |= improve(instruction, _parallel(leaf_sharding(value), source, dims.slices, instruction.shape), level > 0)
         return done
 
     batching, parallel = what.batching(), what.parallel()
     if batching is not None:
         changed |= along(batching)
     if is_divided(indices):
-        changed |= improve(instruction, slices_from_indices(one(indices), what), level > 0)
+        changed |= improve(instruction, slices_from_indices(leaf_sharding(indices), what), level > 0)
     if parallel is not None:
         changed |= along(parallel)
     if is_divided(operand):
-        rest = replicate_dims(one(operand), parallel.operand if parallel else ())
+        rest = replicate_dims(leaf_sharding(operand), parallel.operand if parallel else ())
         found = None if rest.is_manual else slices_from_operand(rest, what)
         if found is not None:
             changed |= improve(instruction, found, level > 0)
@@ -465,7 +467,7 @@ def _scatter(instruction: HloInstruction, level: int) -> bool:
         for number in range(count):
             for value, source in ((operands[number], dims.operand), (indices, dims.indices), (updates[number], dims.slices)):
                 if is_divided(value):
-                    new = _parallel(one(value), source, dims.operand, shape)
+                    new = _parallel(leaf_sharding(value), source, dims.operand, shape)
                     done |= improve_element(instruction, number, new, level > 0)
         return done
 
@@ -474,7 +476,7 @@ def _scatter(instruction: HloInstruction, level: int) -> bool:
         changed |= along(batching)
     for number, operand in enumerate(operands):
         if is_divided(operand):
-            changed |= improve_element(instruction, number, one(operand), level > 0)
+            changed |= improve_element(instruction, number, leaf_sharding(operand), level > 0)
     if not is_divided(indices) and not any(is_divided(update) for update in updates):
         return changed
     parallel = what.parallel()
@@ -482,7 +484,7 @@ def _scatter(instruction: HloInstruction, level: int) -> bool:
         changed |= along(parallel)
     for number, update in enumerate(updates):
         if is_divided(update):
-            found = operand_from_slices(one(update), what)
+            found = operand_from_slices(leaf_sharding(update), what)
             if found is not None:
                 changed |= improve_element(instruction, number, found, level > 0)
     return changed

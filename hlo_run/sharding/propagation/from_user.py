@@ -15,7 +15,7 @@ from hlo_run.sharding.analysis.indexed_dims import (
     slices_from_indices,
     updates_from_result,
 )
-from hlo_run.sharding.propagation.state import give, is_divided, moves_at, one
+from hlo_run.sharding.propagation.state import is_divided, leaf_sharding, moves_at, set_sharding
 from hlo_run.sharding.values.make import REPLICATED, elements_of, for_shape, leaf_count, part_of, with_tiles
 from hlo_run.sharding.values.merge import common, is_more_specific, merged
 from hlo_run.sharding.values.moves import all_data_replicated, remove_dims, reverse, through_reshape
@@ -58,7 +58,7 @@ def look_ahead(instruction: HloInstruction) -> SingleSharding | None:
         found = sharding_from_user(chain[place - 1], chain[place], _MOST_EAGER)
         if found is None or place == 1:
             break
-        give(chain[place - 1], found)
+        set_sharding(chain[place - 1], found)
         lent.append(chain[place - 1])
     for middle in lent:
         del middle.attrs["sharding"]
@@ -67,7 +67,7 @@ def look_ahead(instruction: HloInstruction) -> SingleSharding | None:
 
 def broadcast_operand(broadcast: HloInstruction) -> SingleSharding:
     """Return the sharding that a broadcast suggests for its operand."""
-    sharding = one(broadcast)
+    sharding = leaf_sharding(broadcast)
     if sharding.tiles is None:
         return sharding
     new = [dim for dim in range(broadcast.shape.rank) if dim not in broadcast.dimensions]
@@ -96,7 +96,7 @@ def _product(instruction: HloInstruction, user: HloInstruction, level: int) -> S
 
 
 def _dynamic_slice(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
-    sharding = one(user)
+    sharding = leaf_sharding(user)
     if level == 0:
         return None
     if sharding.is_replicated or (user.opcode == "dynamic-update-slice" and instruction is user.operands[0]):
@@ -117,7 +117,7 @@ def _reduce_window(instruction: HloInstruction, user: HloInstruction, level: int
 
 def _reshape(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
     del level
-    return through_reshape(user.shape.dims, instruction.shape.dims, one(user))
+    return through_reshape(user.shape.dims, instruction.shape.dims, leaf_sharding(user))
 
 
 def _pad(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
@@ -133,7 +133,7 @@ def _slice(instruction: HloInstruction, user: HloInstruction, level: int) -> Sha
 def _transpose(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
     del instruction, level
     back = [user.dimensions.index(dim) for dim in range(len(user.dimensions))]
-    return transpose(one(user), back)
+    return transpose(leaf_sharding(user), back)
 
 
 def _tuple(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
@@ -181,7 +181,7 @@ def _reduce(instruction: HloInstruction, user: HloInstruction, level: int) -> Sh
         sharding = with_tiles(sharding, sharding.tiles.reshape((*dims, *kept)))
     for other in user.operands[:count]:
         if other is not instruction and other.sharding is not None:
-            found = _merge_plain(one(other), sharding)
+            found = _merge_plain(leaf_sharding(other), sharding)
             sharding = found or sharding
     return sharding
 
@@ -201,14 +201,14 @@ def _sort(instruction: HloInstruction, user: HloInstruction, level: int) -> Shar
 
 def _reverse(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
     del instruction, level
-    return reverse(one(user), user.dimensions)
+    return reverse(leaf_sharding(user), user.dimensions)
 
 
 def _gather(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
     del level
     if instruction is user.operands[1]:
-        return indices_from_slices(one(user), Indexed.of(user))
-    return operand_from_result(one(user), Indexed.of(user))
+        return indices_from_slices(leaf_sharding(user), Indexed.of(user))
+    return operand_from_result(leaf_sharding(user), Indexed.of(user))
 
 
 def _scatter(instruction: HloInstruction, user: HloInstruction, level: int) -> Sharding | None:
@@ -221,9 +221,9 @@ def _scatter(instruction: HloInstruction, user: HloInstruction, level: int) -> S
         return part_of(user.sharding, user.shape, index) if user.shape.is_tuple else user.sharding
     if index == count:
         updates = [update for update in user.operands[count + 1 :] if is_divided(update)]
-        return common([indices_from_slices(one(update), what) for update in updates]) if updates else None
+        return common([indices_from_slices(leaf_sharding(update), what) for update in updates]) if updates else None
     indices = user.operands[count]
-    from_indices = slices_from_indices(one(indices), what) if is_divided(indices) else REPLICATED
+    from_indices = slices_from_indices(leaf_sharding(indices), what) if is_divided(indices) else REPLICATED
     part = part_of(user.sharding, user.shape, index - count - 1) if user.shape.is_tuple else user.sharding
     from_output = updates_from_result(elements_of(part)[0], what)
     if from_output is not None:

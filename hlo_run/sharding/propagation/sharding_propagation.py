@@ -19,7 +19,7 @@ from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.sharding.propagation.annotations import clean, take_annotations
 from hlo_run.sharding.propagation.fixpoint import related, run_to_fixpoint
-from hlo_run.sharding.propagation.state import Propagation, give, is_barrier, is_call_to
+from hlo_run.sharding.propagation.state import Propagation, is_barrier, is_call_to, set_sharding
 from hlo_run.sharding.values.make import REPLICATED, divides_evenly, elements_of, for_shape, part_of
 from hlo_run.sharding.values.merge import common, merged
 from hlo_run.sharding.values.replicate import keep_dims
@@ -110,7 +110,7 @@ def _find_provided(run: Propagation, module: HloModule) -> None:
     for computation in _computations(module):
         for instruction in computation.instructions:
             if _is_unknown(instruction):
-                give(instruction, REPLICATED)
+                set_sharding(instruction, REPLICATED)
 
 
 def _is_unknown(instruction: HloInstruction) -> bool:
@@ -133,7 +133,7 @@ def _align_groups(run: Propagation) -> None:
             if member in run.provided and dims is not None and isinstance(member.sharding, SingleSharding):
                 old = member.sharding
                 member.attrs["sharding"] = merged(keep_dims(agreed, dims), old, old.tile_count + 1) or old
-            give(member, agreed)
+            set_sharding(member, agreed)
 
 
 def _remove_barriers(module: HloModule) -> None:
@@ -173,4 +173,4 @@ def _keep_parameters(entry: HloComputation, to_parameters: tuple[bool, ...], sav
         elif not may:
             parameter.attrs.pop("sharding", None)
         elif parameter.sharding is not None and not divides_evenly(parameter.shape, parameter.sharding):
-            give(parameter, REPLICATED)
+            set_sharding(parameter, REPLICATED)

@@ -95,13 +95,13 @@ def is_divided(instruction: HloInstruction) -> bool:
     return instruction.sharding is not None and not is_maximal(instruction.sharding)
 
 
-def one(instruction: HloInstruction) -> SingleSharding:
+def leaf_sharding(instruction: HloInstruction) -> SingleSharding:
     """Return the sharding of an array, or that of the first leaf; the instruction must have one."""
     assert instruction.sharding is not None, "the instruction has a sharding"
     return elements_of(instruction.sharding)[0]
 
 
-def give(instruction: HloInstruction, sharding: Sharding) -> None:
+def set_sharding(instruction: HloInstruction, sharding: Sharding) -> None:
     """Set the sharding of an instruction; one for an array is repeated for the leaves of a tuple."""
     if instruction.shape.is_tuple and isinstance(sharding, SingleSharding):
         sharding = same_for_all(instruction.shape, sharding)
@@ -115,7 +115,7 @@ def improve(instruction: HloInstruction, sharding: Sharding, may_combine: bool, 
     found = improved(sharding, instruction.sharding, instruction.shape, may_combine, reshards)
     if found is None:
         return False
-    give(instruction, found)
+    set_sharding(instruction, found)
     return True
 
 

@@ -28,7 +28,7 @@ from hlo_run.sharding.shardy.annotations import (
     with_dims,
 )
 from hlo_run.sharding.shardy.axes import sub_axis, total_size
-from hlo_run.sharding.shardy.graph import ManualRegion, Place, Value, ValueGraph
+from hlo_run.sharding.shardy.graph import ManualRegion, ShardingSlot, Value, ValueGraph
 from hlo_run.sharding.shardy.reshards import Reshards, reshards_of
 from hlo_run.sharding.values import shardy
 from hlo_run.sharding.values.make import REPLICATED, as_tiles, elements_of, same_for_all
@@ -64,7 +64,9 @@ def without_sub_axes(sharding: NamedSharding) -> NamedSharding:
     return with_dims(sharding, dims)
 
 
-def close(graph: ValueGraph, parameters: Sequence[Value], results: Sequence[Value], result_places: Sequence[Place]) -> None:
+def close(
+    graph: ValueGraph, parameters: Sequence[Value], results: Sequence[Value], result_places: Sequence[ShardingSlot]
+) -> None:
     """Let parameters and results of the entry divide evenly, then close all dimensions of all values."""
     ends = dict.fromkeys([(value.place, value.dims) for value in parameters])
     ends |= dict.fromkeys((place, value.dims) for place, value in zip(result_places, results, strict=True))
@@ -94,7 +96,7 @@ class Export:
             if node.instruction is not None and (found := reshards_of(node)) is not None
         }
 
-    def run(self, result_places: Sequence[Place]) -> None:
+    def run(self, result_places: Sequence[ShardingSlot]) -> None:
         """Edit the module in place."""
         manual = self._manual_axes()
         for instruction in list(self._graph.values):
@@ -224,7 +226,7 @@ class Export:
             self._graph.values[copy] = self._graph.values[constraint]
         return copy
 
-    def _give_result(self, result_places: Sequence[Place]) -> None:
+    def _give_result(self, result_places: Sequence[ShardingSlot]) -> None:
         """Give the result its shardings; a result of one array that is divided otherwise than its value goes through a tuple."""
         entry = self._module.entry
         root = entry.root

@@ -38,7 +38,7 @@ from hlo_run.sharding.shardy.rules import is_elementwise, rule_of
 from hlo_run.sharding.values import shardy
 
 
-class Place:
+class ShardingSlot:
     """Where the sharding of one or several values is.
 
     `given` is the sharding before the propagation, with its priorities. `members` are the places of the same sharding group.
@@ -49,7 +49,7 @@ class Place:
     def __init__(self, sharding: NamedSharding | None = None) -> None:
         self.sharding = sharding
         self.given = sharding
-        self.group: list[Place] = [self]
+        self.group: list[ShardingSlot] = [self]
         # The nodes that read the values, one entry per use; None for a use that no sharding moves through.
         self.readers: list[list[Node | None]] = []
 
@@ -59,9 +59,9 @@ class Value:
 
     __slots__ = ("dims", "maker", "place", "uses")
 
-    def __init__(self, dims: tuple[int, ...], place: Place | None = None) -> None:
+    def __init__(self, dims: tuple[int, ...], place: ShardingSlot | None = None) -> None:
         self.dims = dims
-        self.place = place or Place()
+        self.place = place or ShardingSlot()
         self.maker: Node | None = None
         self.uses: list[Node | None] = []
         self.place.readers.append(self.uses)
@@ -148,7 +148,7 @@ class ValueGraph(Struct):
         shapes = [shape for _, shape in instruction.shape.leaves()]
         given = self.given.get(instruction)
         return [
-            Value(_dims(shape), Place(given[number] if given is not None and shape.is_array else None))
+            Value(_dims(shape), ShardingSlot(given[number] if given is not None and shape.is_array else None))
             for number, shape in enumerate(shapes)
         ]
 
@@ -212,7 +212,7 @@ class ValueGraph(Struct):
         for value in node.operands:
             value.uses.append(node)
 
-    def _edge(self, sources: list[Value], place: Place | None, border: Border | None = None) -> Value:
+    def _edge(self, sources: list[Value], place: ShardingSlot | None, border: Border | None = None) -> Value:
         """Add the edge from sources to a new value."""
         first = sources[0]
         target = Value(first.dims, place)
@@ -223,7 +223,7 @@ class ValueGraph(Struct):
         starts = self.values[loop.operands[0]]
         changing = self.changing.get(loop, len(loop.shape.tuple_shapes))
         count = sum(len(list(shape.leaves())) for shape in loop.shape.tuple_shapes[:changing])
-        places = [Place() for _ in range(count)]
+        places = [ShardingSlot() for _ in range(count)]
         for computation in (loop.while_condition, loop.while_body):
             inner = [Value(starts[n].dims, place) for n, place in enumerate(places)]
             self.values[computation.parameters[0]] = [*inner, *starts[count:]]
@@ -253,7 +253,7 @@ class ValueGraph(Struct):
         shapes = [shape for parameter in body.parameters for _, shape in parameter.shape.leaves()]
         for value, shape, whole in zip(operands, shapes, region.in_shardings, strict=True):
             border = Border(whole, _numbers(whole, region.axes), is_into=True)
-            inner.append(self._edge([value], Place(local_sharding(whole, border.manual)), border))
+            inner.append(self._edge([value], ShardingSlot(local_sharding(whole, border.manual)), border))
             inner[-1].dims = _dims(shape)
         taken = iter(inner)
         for parameter in body.parameters:
@@ -261,7 +261,7 @@ class ValueGraph(Struct):
         results: list[Value] = []
         for value, whole in zip(self._walk(body, region.manual), region.out_shardings, strict=True):
             border = Border(whole, _numbers(whole, region.axes), is_into=False)
-            results.append(self._edge([value], Place(whole), border))
+            results.append(self._edge([value], ShardingSlot(whole), border))
         if region.leave is not None:
             for result, (_, shape) in zip(results, region.leave.shape.leaves(), strict=True):
                 result.dims = _dims(shape)

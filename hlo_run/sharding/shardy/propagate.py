@@ -14,7 +14,7 @@ from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.sharding.shardy.annotations import has_axes, is_call, is_open
 from hlo_run.sharding.shardy.axes import Axes
 from hlo_run.sharding.shardy.conflicts import Direction, Directions, spread
-from hlo_run.sharding.shardy.graph import Node, Place, Value, ValueGraph
+from hlo_run.sharding.shardy.graph import Node, ShardingSlot, Value, ValueGraph
 from hlo_run.sharding.shardy.projection import project
 from hlo_run.sharding.shardy.rule import pointwise_rule
 
@@ -28,7 +28,7 @@ class Propagation(Struct):
 
     graph: ValueGraph
     results: list[Value]
-    result_places: list[Place]
+    result_places: list[ShardingSlot]
 
     def run(self) -> None:
         """Propagate all shardings; changes the places."""
@@ -47,7 +47,7 @@ class Propagation(Struct):
                 node.seen = None
             self._by_kind()
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[ShardingSlot]:
         nodes = self.graph.nodes
         values = [value for node in nodes for value in (*node.operands, *node.results)]
         return [*(value.place for value in (*values, *self.results)), *self.result_places]
@@ -155,7 +155,7 @@ def _visit(node: Node, directions: Directions, notify: Callable[[Node | None], N
             _notify_readers(place, notify, value.maker if place is value.place else None)
 
 
-def _notify_readers(place: Place, notify: Callable[[Node | None], None], maker: Node | None) -> None:
+def _notify_readers(place: ShardingSlot, notify: Callable[[Node | None], None], maker: Node | None) -> None:
     """Notify the maker and all readers of a place, so that the first reader is visited first."""
     notify(maker)
     for readers in place.readers:

@@ -61,7 +61,7 @@ def reshape(instruction: HloInstruction) -> Rule | None:
             _add_alone(builder, sides, 1, other.left)
         else:
             behind = 0 if one.taken < other.taken else 1
-            _add_alone(builder, sides, behind, _catching_up(sides[behind], sides[1 - behind], shared))
+            _add_alone(builder, sides, behind, _factor_to_align(sides[behind], sides[1 - behind], shared))
         for side in sides:
             side.close()
     return builder.build()
@@ -119,7 +119,7 @@ def _add_alone(builder: RuleBuilder, sides: list[_Side], number: int, size: int)
     sides[number].take(size)
 
 
-def _catching_up(behind: _Side, ahead: _Side, shared: int) -> int:
+def _factor_to_align(behind: _Side, ahead: _Side, shared: int) -> int:
     """Return the factor of the side whose factors are behind: one that meets the other side, if there is one."""
     if ahead.taken % behind.taken == 0 and behind.left % (ahead.taken // behind.taken) == 0:
         return ahead.taken // behind.taken

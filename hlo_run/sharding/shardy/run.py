@@ -10,7 +10,7 @@ from hlo_run.sharding.shardy.branches import capture_arguments
 from hlo_run.sharding.shardy.constants import merge_constants, sink_constants, split_constants
 from hlo_run.sharding.shardy.constraints import Given, apply_constraints, open_in_loops
 from hlo_run.sharding.shardy.export import Export, close
-from hlo_run.sharding.shardy.graph import Place, ValueGraph, arguments_of_regions
+from hlo_run.sharding.shardy.graph import ShardingSlot, ValueGraph, arguments_of_regions
 from hlo_run.sharding.shardy.loops import put_invariants_last
 from hlo_run.sharding.shardy.propagate import Propagation
 from hlo_run.sharding.shardy.round_trip import round_trip
@@ -38,7 +38,7 @@ def run_shardy(module: HloModule) -> None:
     graph = ValueGraph(annotations, given, changing)
     results = graph.build(module.entry)
     _give_unreduced(graph, sums)
-    places = [Place(sharding) for sharding in wanted]
+    places = [ShardingSlot(sharding) for sharding in wanted]
     Propagation(graph, results, places).run()
     parameters = [value for parameter in module.entry.parameters for value in graph.values[parameter]]
     close(graph, parameters, results, places)

@@ -15,7 +15,7 @@ from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, GROUP, TO_GLOBAL, TO_LOCAL, all_dims, is_call, with_dims
 from hlo_run.sharding.shardy.axes import Axes, difference, in_mesh_order, is_strict_list_prefix
-from hlo_run.sharding.shardy.graph import ManualRegion, Place, Value, ValueGraph
+from hlo_run.sharding.shardy.graph import ManualRegion, ShardingSlot, Value, ValueGraph
 from hlo_run.sharding.shardy.projection import project
 from hlo_run.sharding.shardy.rule import Kind
 from hlo_run.sharding.shardy.sums import Sums
@@ -24,7 +24,7 @@ _KEEPS_DATA = ("transpose", "reshape", "copy")
 _NO_USES = frozenset(["tuple", "get-tuple-element", "parameter"])
 
 
-def complete_sums(module: HloModule, graph: ValueGraph, result_places: Sequence[Place]) -> None:
+def complete_sums(module: HloModule, graph: ValueGraph, result_places: Sequence[ShardingSlot]) -> None:
     """Add the steps of unreduced values to a module whose shardings are propagated.
 
     Raises Unsupported where XLA's partitioner fails too: for uneven tiles, parts of axes, and axes that stay unreduced in a
@@ -46,7 +46,7 @@ class _Completion:
         self._shardings: dict[HloInstruction, NamedSharding] = {}
         self._origins: dict[HloInstruction, tuple[HloInstruction, Axes, bool]] = {}
 
-    def run(self, result_places: Sequence[Place]) -> None:
+    def run(self, result_places: Sequence[ShardingSlot]) -> None:
         self._share_backwards()
         entry = self._module.entry
         self._visit(entry)
@@ -100,7 +100,7 @@ class _Completion:
         node = self._nodes.get(instruction)
         for number, (old, new) in enumerate(zip(instruction.operands, operands, strict=True)):
             if new is not old and node is not None and len(node.operands) == len(operands):
-                node.operands[number] = Value(new.shape.dims, Place(self._sharding(new)))
+                node.operands[number] = Value(new.shape.dims, ShardingSlot(self._sharding(new)))
         if operands != list(instruction.operands):
             instruction.operands = operands
 
@@ -188,7 +188,7 @@ class _Completion:
         if missing := difference(sharding.unreduced, known, mesh):
             source = _unreduced(sharding, difference(sharding.unreduced, missing, mesh))
             self._replace(instruction, self._sums.from_copies(instruction, source, missing, sharding), sharding)
-            self._graph.values[instruction] = [Value(instruction.shape.dims, Place(source))]
+            self._graph.values[instruction] = [Value(instruction.shape.dims, ShardingSlot(source))]
         elif others := difference(reduced, sharding.unreduced, mesh):
             self._replace(instruction, self._sums.complete(instruction, sharding, others, sharding), sharding)
 
@@ -262,7 +262,8 @@ class _Completion:
             elements[number] = self._edge(elements[number], targets[number])
         made = computation.add(HloInstruction(value.name, "tuple", value.shape, elements))
         self._graph.values[made] = [
-            Value(element.shape.dims if element.shape.is_array else (), Place(self._sharding(element))) for element in elements
+            Value(element.shape.dims if element.shape.is_array else (), ShardingSlot(self._sharding(element)))
+            for element in elements
         ]
         return made
 

@@ -183,7 +183,7 @@ def _emit_mixed(w: CodeWriter, op: Operation) -> None:
     w.define(target, "f32", _finish(op, "f32", _template(op, "f32").format(*names)), dirty=True)
 
 
-def _either(w: CodeWriter, op: Operation) -> None:
+def _integer_or_float(w: CodeWriter, op: Operation) -> None:
     """An opcode that integers and floats share."""
     if is_integer_type(op.type) or op.type in ("s16x2", "u16x2"):
         INTEGER_PART[op.opcode](w, op)
@@ -208,7 +208,7 @@ def _copysign(w: CodeWriter, op: Operation) -> None:
 
 
 EMITTERS: Mapping[str, Emit] = {
-    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "abs", "neg", "min", "max"), _either),
+    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "abs", "neg", "min", "max"), _integer_or_float),
     **dict.fromkeys(("fma", "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh"), _emit_float),
     "testp": _testp,
     "copysign": _copysign,

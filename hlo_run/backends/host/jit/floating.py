@@ -220,7 +220,7 @@ def _mixed(e: Body, op: Operation) -> None:
     e.define(target, "f32", compute(e, op, "f32", values), dirty=True)
 
 
-def _either(e: Body, op: Operation) -> None:
+def _integer_or_float(e: Body, op: Operation) -> None:
     """An opcode that integers and floats share."""
     if is_integer_type(op.type) or op.type in ("s16x2", "u16x2"):
         INTEGER_PART[op.opcode](e, op)
@@ -261,7 +261,7 @@ def _copysign(e: Body, op: Operation) -> None:
 
 
 EMITTERS: Mapping[str, Emit] = {
-    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "abs", "neg", "min", "max"), _either),
+    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "abs", "neg", "min", "max"), _integer_or_float),
     **dict.fromkeys(("fma", "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh"), _emit),
     "testp": _testp,
     "copysign": _copysign,

@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 
 # In the branches; among the users of the conditional; among its operands.
-Place: TypeAlias = Literal["inside", "user", "operand"]
+Side: TypeAlias = Literal["inside", "user", "operand"]
 
 _MOVES = frozenset(
     """all-reduce reduce-scatter reduce constant reshape broadcast slice pad dynamic-slice dynamic-update-slice
@@ -22,7 +22,7 @@ class Boundary(Struct, frozen=True):
     """An instruction per branch with place `inside`, else a single instruction of the conditional's computation."""
 
     values: tuple[HloInstruction, ...]
-    place: Place
+    place: Side
 
     @property
     def first(self) -> HloInstruction:

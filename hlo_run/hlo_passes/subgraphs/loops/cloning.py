@@ -11,7 +11,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.walks import post_order
 
 
-class Loose(InstructionMaker):
+class DetachedMaker(InstructionMaker):
     """Makes instructions outside of any computation, named after their opcodes."""
 
     def add(
@@ -35,12 +35,12 @@ class Loose(InstructionMaker):
         """Return a first parameter with another shape and the name of `old`."""
         return self.add("parameter", shape, name=old.name, parameter_number=0)
 
-    def again(self, old: HloInstruction) -> HloInstruction:
+    def clone(self, old: HloInstruction) -> HloInstruction:
         """Return a copy with XLA's name for one."""
         return copy_instruction(old, old.operands, name=f"{old.name}.clone")
 
 
-LOOSE = Loose()
+DETACHED = DetachedMaker()
 
 
 def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruction | None]) -> HloComputation:
@@ -60,8 +60,8 @@ def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruc
     listed = list(dict.fromkeys(kept))
     mapped = set(listed)
     rest = [i for i in order if i not in mapped]
-    stood = [listed.index(replacements.get(parameter) or parameter) + 1 for parameter in old.parameters]
-    last = max(stood, default=0)
+    old_positions = [listed.index(replacements.get(parameter) or parameter) + 1 for parameter in old.parameters]
+    last = max(old_positions, default=0)
     listed[last:last] = [i for i in rest if i.opcode == "parameter"]
     listed += [i for i in rest if i.opcode != "parameter"]
     for instruction in listed:

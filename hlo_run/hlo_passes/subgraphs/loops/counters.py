@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.analysis.loop_state import LoopState
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned, replace_by_form
 from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
 
 
@@ -28,26 +28,26 @@ def merge_counters(module: HloModule, state: LoopState, element_type: str) -> Hl
     def old_form(whole: HloInstruction) -> HloInstruction:
         elements: list[HloInstruction] = []
         for n in range(len(shapes)):
-            element = LOOSE.element(whole, n)
+            element = DETACHED.element(whole, n)
             if n in growing:
-                count, step = LOOSE.element(whole, number), LOOSE.again(growing[n])
-                element = LOOSE.binary("add", element, LOOSE.binary("multiply", count, step))
+                count, step = DETACHED.element(whole, number), DETACHED.clone(growing[n])
+                element = DETACHED.binary("add", element, DETACHED.binary("multiply", count, step))
             elements.append(element)
-        return LOOSE.tuple(elements)
+        return DETACHED.tuple(elements)
 
-    condition = cloned(state.condition, {(old := state.condition.parameters[0]): old_form(LOOSE.parameter(old, shape))})
+    condition = cloned(state.condition, {(old := state.condition.parameters[0]): old_form(DETACHED.parameter(old, shape))})
     old = state.body.parameters[0]
-    between = module.add_computation(cloned(state.body, {old: old_form(LOOSE.parameter(old, shape))}))
+    between = module.add_computation(cloned(state.body, {old: old_form(DETACHED.parameter(old, shape))}))
     (parameter,), root = between.parameters, between.root
-    again = LOOSE.again(root)
-    elements = [LOOSE.element(parameter if n in growing else again, n) for n in range(len(shapes))]
+    again = DETACHED.clone(root)
+    elements = [DETACHED.element(parameter if n in growing else again, n) for n in range(len(shapes))]
     if adds_steps:
-        elements.append(LOOSE.binary("add", LOOSE.element(parameter, number), LOOSE.constant(1, element_type)))
-    body = cloned(between, {root: LOOSE.tuple(elements)})
+        elements.append(DETACHED.binary("add", DETACHED.element(parameter, number), DETACHED.constant(1, element_type)))
+    body = cloned(between, {root: DETACHED.tuple(elements)})
     module.remove_computation(between)
     init = state.init
     if adds_steps:
-        init = LOOSE.tuple([*(LOOSE.element(init, n) for n in range(len(shapes))), LOOSE.constant(0, element_type)])
+        init = DETACHED.tuple([*(DETACHED.element(init, n) for n in range(len(shapes))), DETACHED.constant(0, element_type)])
     return replace_by_form(module, loop, condition, body, init, old_form)
 
 

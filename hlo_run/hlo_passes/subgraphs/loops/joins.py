@@ -14,7 +14,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 
-class Place(Struct, frozen=True):
+class StackedDimension(Struct, frozen=True):
     """Where values lie in their array: one after the other in a dimension that they have, or in a new one (`is_new`)."""
 
     dimension: int
@@ -34,7 +34,7 @@ class Join(Struct, frozen=True, eq=False):
     """Values that become one array."""
 
     values: tuple[HloInstruction, ...]
-    place: Place
+    place: StackedDimension
 
     @property
     def shape(self) -> Shape:
@@ -73,7 +73,7 @@ class Joins:
     def add_operands(self, concatenate: HloInstruction) -> bool:
         """Join the operands, and all that this needs; return False, with no new join, if it cannot be done."""
         known = dict(self.known)
-        waiting = [Join(concatenate.operands, Place(concatenate.attrs["dimensions"][0], False))]
+        waiting = [Join(concatenate.operands, StackedDimension(concatenate.attrs["dimensions"][0], False))]
         if waiting[0].is_shared:
             return False
         for join in waiting:  # grows while we walk
@@ -149,7 +149,7 @@ def _reduce_alike(values: Sequence[HloInstruction]) -> bool:
     return all(len(value.operands) == 2 and value.operands[1] is values[0].operands[1] for value in values)
 
 
-def operand_place(value: HloInstruction, number: int, place: Place) -> Place | None:
+def operand_place(value: HloInstruction, number: int, place: StackedDimension) -> StackedDimension | None:
     """Return where an operand's values lie if those of the result lie at `place`; None for opcodes that compute otherwise."""
     operand = value.operands[number]
     if is_elementwise(value) or value.opcode == "all-reduce":
@@ -158,23 +158,23 @@ def operand_place(value: HloInstruction, number: int, place: Place) -> Place | N
     if value.opcode == "broadcast":
         dimensions = value.attrs["dimensions"]
         if not place.is_new and p in dimensions:
-            return Place(dimensions.index(p), False)
-        return Place(next((n for n, d in enumerate(dimensions) if d >= p), len(dimensions)), True)
+            return StackedDimension(dimensions.index(p), False)
+        return StackedDimension(next((n for n, d in enumerate(dimensions) if d >= p), len(dimensions)), True)
     if value.opcode == "reduce":
         for dimension in sorted(value.attrs["dimensions"]):
             p += dimension < p or (dimension == p and not place.is_new)
-        return Place(p, place.is_new)
+        return StackedDimension(p, place.is_new)
     return _reshaped_place(value.shape.dims, operand.shape.dims, place) if value.opcode == "reshape" else None
 
 
-def _reshaped_place(dims: tuple[int, ...], operand: tuple[int, ...], place: Place) -> Place | None:
+def _reshaped_place(dims: tuple[int, ...], operand: tuple[int, ...], place: StackedDimension) -> StackedDimension | None:
     """Return the place before a reshape that adds and removes dimensions of size 1."""
     if 0 in dims or [d for d in dims if d != 1] != [d for d in operand if d != 1]:
         return None
     outer = prod(dims[: place.dimension])
     spots = [q for q in range(len(operand) + 1) if prod(operand[:q]) == outer]
     if not place.is_new and dims[place.dimension] != 1:
-        return Place(spots[-1], False)
+        return StackedDimension(spots[-1], False)
     ones = next((n for n, d in enumerate(reversed(dims[: place.dimension])) if d != 1), place.dimension)
     spot = spots[min(ones, len(spots) - 1)]
-    return Place(spot, is_new=not (spot < len(operand) and operand[spot] == 1))
+    return StackedDimension(spot, is_new=not (spot < len(operand) and operand[spot] == 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.analysis.loop_state import LoopState
 from hlo_run.hlo.edit import has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned, replace_by_form
 from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
 
 
@@ -30,16 +30,18 @@ def drop_settled_elements(module: HloModule, state: LoopState) -> bool:
 
     def grown(whole: HloInstruction) -> HloInstruction:
         numbers = iter(range(len(kept)))
-        return LOOSE.tuple([value if n in settled else LOOSE.element(whole, next(numbers)) for n, value in enumerate(values)])
+        return DETACHED.tuple(
+            [value if n in settled else DETACHED.element(whole, next(numbers)) for n, value in enumerate(values)]
+        )
 
     def shrunk(whole: HloInstruction) -> HloInstruction:
-        return LOOSE.tuple([LOOSE.element(whole, n) for n in kept])
+        return DETACHED.tuple([DETACHED.element(whole, n) for n in kept])
 
     new_init = shrunk(init)
-    condition = cloned(state.condition, {(old := state.condition.parameters[0]): grown(LOOSE.parameter(old, new_init.shape))})
+    condition = cloned(state.condition, {(old := state.condition.parameters[0]): grown(DETACHED.parameter(old, new_init.shape))})
     old, root = state.body.parameters[0], state.body.root
-    again = LOOSE.again(root)
-    body = cloned(state.body, {old: grown(LOOSE.parameter(old, new_init.shape)), root: shrunk(again)})
+    again = DETACHED.clone(root)
+    body = cloned(state.body, {old: grown(DETACHED.parameter(old, new_init.shape)), root: shrunk(again)})
     replace_by_form(module, loop, condition, body, new_init, grown)
     return True
 

@@ -8,7 +8,7 @@ from hlo_run.analysis.loop_state import LoopState
 from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loops.cloning import LOOSE, cloned
+from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned
 
 
 def drop_unused_elements(state: LoopState) -> bool:
@@ -61,16 +61,16 @@ def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, i
 def _narrowed(old: HloComputation, shape: Shape, numbers: dict[int, int]) -> HloComputation:
     """Return a copy of the condition or the body for a state of the given shape; `numbers` has the new numbers of elements."""
     (parameter,) = old.parameters
-    replacements: dict[HloInstruction, HloInstruction | None] = {parameter: LOOSE.parameter(parameter, shape)}
+    replacements: dict[HloInstruction, HloInstruction | None] = {parameter: DETACHED.parameter(parameter, shape)}
     for user in list(parameter.users):
         new = numbers.get(user.tuple_index)
-        replacements[user] = None if new is None else LOOSE.add("get-tuple-element", user.shape, [parameter], index=new)
+        replacements[user] = None if new is None else DETACHED.add("get-tuple-element", user.shape, [parameter], index=new)
     for instruction in old.post_order():
         gone = any(operand in replacements and replacements[operand] is None for operand in instruction.operands)
         if gone and not instruction.is_root:
             replacements[instruction] = None
     if old.root.shape.is_tuple:
-        replacements[old.root] = LOOSE.add("tuple", shape, [old.root.operands[n] for n in numbers])
+        replacements[old.root] = DETACHED.add("tuple", shape, [old.root.operands[n] for n in numbers])
     return cloned(old, replacements)
 
 

@@ -38,7 +38,7 @@ def convolution(v: Visit) -> Part:
 
     lhs, rhs = v.parts
     if lhs.hlo is rhs.hlo:
-        rhs = rhs.having(v.b.copy(rhs.hlo), rhs.sharding)
+        rhs = rhs.with_value(v.b.copy(rhs.hlo), rhs.sharding)
     product = Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply, v.hlo, conv.special)
     return v.made(partition(product))
 
@@ -169,7 +169,7 @@ class _Convolution(Struct, frozen=True):
             padded = padded_in_front(rhs, tuple(mirrored))
             if padded is None:
                 return None
-            rhs = rhs.having(padded, rhs.sharding)
+            rhs = rhs.with_value(padded, rhs.sharding)
         wanted_rhs = reverse(transpose(lhs.leaf, order), mirrored)
         wanted_lhs = transpose(reverse(rhs.leaf, mirrored), back)
 
@@ -236,7 +236,7 @@ class _Convolution(Struct, frozen=True):
             if found is None:
                 return None
             value = found
-        return p.multiply(lhs.having(value, lhs.sharding), rhs, Window(tuple(entries)))
+        return p.multiply(lhs.with_value(value, lhs.sharding), rhs, Window(tuple(entries)))
 
     def _tiled_output(self, p: Product) -> HloInstruction | None:
         """Divide the result: each device gets the input that its windows reach, and the whole kernel."""
@@ -260,7 +260,7 @@ class _Convolution(Struct, frozen=True):
         if found is None:
             return None
         window = Window(tuple(found.window.dims[source] for source in labels.input.spatial_dims))
-        made = p.multiply(lhs.having(found.value, lhs.sharding), rhs, window)
+        made = p.multiply(lhs.with_value(found.value, lhs.sharding), rhs, window)
         if found.starts is None:
             return made
         # XLA takes the starts in the order of the input's dimensions.

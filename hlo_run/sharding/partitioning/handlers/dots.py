@@ -29,5 +29,5 @@ def dot(v: Visit) -> Part:
 
     lhs, rhs = v.parts
     if lhs.hlo is rhs.hlo:
-        rhs = rhs.having(v.b.copy(rhs.hlo), rhs.sharding)
+        rhs = rhs.with_value(v.b.copy(rhs.hlo), rhs.sharding)
     return v.made(partition(Product(lhs, rhs, v.hlo.shape, v.leaf, dims, v.partitions, multiply, v.hlo)))

@@ -51,7 +51,7 @@ def gather(v: Visit) -> Part:
         return v.by_default()
     operand, indices = v.parts
     if operand.hlo is indices.hlo:
-        indices = indices.having(v.b.copy(indices.hlo), indices.sharding)
+        indices = indices.with_value(v.b.copy(indices.hlo), indices.sharding)
     what = Indexed.of(v.hlo)
     indices = wide_indices(operand, indices, what)
     return v.made(_partition(_Gather(v.hlo, what, operand, indices, v.hlo.shape, v.leaf), recurses=True))
@@ -231,4 +231,4 @@ def _clamped(g: _Gather, indices: Part) -> Part:
     else:
         most = per_component(b, [b.constant(last[0], index_type)], shape, g.what)
     least = b.filled(b.constant(0, index_type), shape)
-    return indices.having(b.add("clamp", shape, [least, indices.hlo, most]), indices.sharding)
+    return indices.with_value(b.add("clamp", shape, [least, indices.hlo, most]), indices.sharding)

@@ -136,7 +136,7 @@ def per_component(b: Builder, values: Sequence[HloInstruction], shape: Shape, wh
 
 def less(b: Builder, indices: Part, least: HloInstruction) -> Part:
     """Return the indices less those where the device's tile begins."""
-    return indices.having(b.binary("subtract", indices.hlo, least), indices.sharding)
+    return indices.with_value(b.binary("subtract", indices.hlo, least), indices.sharding)
 
 
 def from_tile(operand: Part, indices: Part, what: Indexed, dims: Sequence[int]) -> Part:

@@ -82,7 +82,7 @@ def scatter(v: Visit) -> Part:
 
 
 def _copied(part: Part) -> Part:
-    return part.having(part.builder.copy(part.hlo), part.sharding)
+    return part.with_value(part.builder.copy(part.hlo), part.sharding)
 
 
 def _without_excess(indices: Part) -> Part:
@@ -90,7 +90,7 @@ def _without_excess(indices: Part) -> Part:
     b, sharding = indices.builder, indices.leaf
     padded = pad_to_tiles(b, indices.replicate().hlo, sharding, fill=_SKIPPED)
     offsets = partition_offsets(b, indices.base, sharding, indices.state.partition_id)
-    return indices.having(b.dynamic_slice(padded, offsets, indices.hlo.shape.dims), sharding)
+    return indices.with_value(b.dynamic_slice(padded, offsets, indices.hlo.shape.dims), sharding)
 
 
 class _Scatter(Struct, frozen=True):
@@ -253,7 +253,7 @@ def _by_indices(s: _Scatter, recurses: bool) -> HloInstruction | None:
     if others:
         place = in_group_id(b, group_on_dims(indices.leaf, others).groups(), place)
     is_other = b.filled(b.add("convert", Shape.array("pred", ()), [place]), operand.hlo.shape.with_element_type("pred"))
-    operand = operand.having(b.select(is_other, fill, operand.hlo), operand.sharding)
+    operand = operand.with_value(b.select(is_other, fill, operand.hlo), operand.sharding)
     # XLA lets updates beyond the whole array, where uneven tiles end, go to some place of the operand.
     own = updates[0].reshard(ungroup(by_update))
     skips = bool(s.what.index_map) and _ends_in_skips(indices.hlo)

@@ -94,7 +94,7 @@ def _manual(state: State, instruction: HloInstruction, operands: tuple[Part, ...
         one = maximal(0)
         alone = for_shape(part.base, [one if leaf.is_manual else leaf for leaf in leaves])
         wanted = for_shape(part.base, [one] * len(leaves))
-        values.append(part.having(part.hlo, alone).reshard(wanted).hlo)
+        values.append(part.with_value(part.hlo, alone).reshard(wanted).hlo)
     made = state.builder.clone(instruction, instruction.shape, values)
     return Part(made, instruction.shape, sharding, state)
 
