@@ -20,7 +20,7 @@ FOLDERS = ("hlo_run", "scripts", "benchmarks")
 KNOWN_NAMES = ROOT / "scripts" / "known_names.txt"
 # Names that a convention uses: the pass tables find the class of a module, users call the builder, xDSL reads the fields.
 CONVENTIONS = (
-    (r"hlo_run/(hlo_passes|codegen/kernel_passes|codegen/to_llvm)/", "class"),
+    (r"hlo_run/(hlo_passes|sharding|codegen/kernel_passes|codegen/to_llvm)/", "class"),
     (r"hlo_run/builder/", "method"),
     (r"hlo_run/dialects/", "variable|method"),
 )

@@ -15,7 +15,7 @@ from hlo_run.artifact import KernelThunk, Thunk, WhileThunk, nested_sequences
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, KernelMismatch, Mismatch
-from hlo_run.execution.console import Place, SilentConsole
+from hlo_run.execution.console import FilePosition, SilentConsole
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
@@ -104,7 +104,7 @@ class Subject:
     def _verdict(self, options: Options, kernel: str, ptx: str) -> tuple[str, str, str]:
         kernels = tuple(replace(k, ptx=ptx) if k.name == kernel else k for k in self.executable.kernels)
         result = FileResult(self.file, self.module.name)
-        task = Task.of(options, Place(0, 1), result, SilentConsole(), lambda choose: choose(()))
+        task = Task.of(options, FilePosition(0, 1), result, SilentConsole(), lambda choose: choose(()))
         task.executable = replace(self.executable, kernels=kernels)
         try:
             run(task, self.module, "Interpreter")

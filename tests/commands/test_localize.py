@@ -131,7 +131,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.chdir(tmp_path)
     # A slow machine gives up no step of the search.
-    for limit in ("triage.localize.interpreted._SECONDS", "commands.checked_run._SECONDS", "commands.localize._LEAST_SECONDS"):
+    for limit in ("localize.interpreted._SECONDS", "commands.checked_run._SECONDS", "commands.localize._LEAST_SECONDS"):
         monkeypatch.setattr(f"hlo_run.{limit}", 5000.0)
     monkeypatch.setattr("hlo_run.commands.check_each_pass._LEAST_SECONDS", 5000.0)
     return Tool(tmp_path, capsys)
