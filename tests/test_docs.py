@@ -88,6 +88,13 @@ def test_commands_are_found() -> None:
     assert sum(len(_FLAG.findall(arguments)) for _, arguments in found) > 30
 
 
+def test_the_changelog_has_unreleased_first_and_short_releases() -> None:
+    """A merge that keeps both sides may bring back lines that a release has summarised."""
+    _, *sections = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8").split("\n## ")
+    assert [section.split("\n")[0] for section in sections] == ["Unreleased", "0.1.0"]
+    assert all(len(section.splitlines()) <= 200 for section in sections[1:])
+
+
 _SKIPS = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|importorskip)\(")
 
 
