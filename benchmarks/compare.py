@@ -7,8 +7,8 @@ Two f32 arrays of MEGABYTES each (40 by default) are equal, apart by rounding, o
 
 from __future__ import annotations
 
+import argparse
 import resource
-import sys
 from time import process_time
 
 import numpy as np
@@ -22,8 +22,9 @@ def _peak_bytes() -> int:
 
 
 def main() -> None:
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    rows = megabytes * 250
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("megabytes", type=int, nargs="?", default=40)
+    rows = parser.parse_args().megabytes * 250
     want = np.random.default_rng(1).standard_normal((rows, 1000), dtype=np.float32)
     for name, factor in (("equal", 1.0), ("rounding apart", 1 + 2e-7), ("wrong", 1.01)):
         got = want * np.float32(factor)

@@ -9,7 +9,7 @@ their contents. The output is Markdown.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,9 @@ _PASSES: tuple[Callable[[], HloPass], ...] = (PriorityFusion, MultiOutputFusion)
 
 
 def main() -> None:
-    folders = [folder for folder in sorted(Path(sys.argv[1]).iterdir()) if folder.is_dir()]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dumps", type=Path)
+    folders = [folder for folder in sorted(parser.parse_args().dumps.iterdir()) if folder.is_dir()]
     for make in _PASSES:
         _compare_pass(make, folders)
 

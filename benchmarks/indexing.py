@@ -9,6 +9,7 @@ the median over many shapes.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -70,6 +71,7 @@ def _row(name: str, make: Callable[[int], Callable[[], IndexingMap]]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     thread = median([_measure(lambda rows=rows: _thread_map(rows)) for rows in range(2000, 2000 + 8 * _SHAPES, 8)])
     print(f"{'map (us)':36} {'cold':>8} {'shared':>8} {'again':>8}")
     print(f"{'thread_map, seed gelu':36} {thread:8.0f}")

@@ -6,6 +6,7 @@ with `--cache=off` unless `HLO_RUN_CACHE` names a directory.
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import subprocess
@@ -77,8 +78,11 @@ KINDS: dict[str, Callable[[int], str]] = {
 }
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Run `KIND N KIND N ..` and print a line for each: kind, number, exit code, seconds of the processor."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("arguments", nargs="+", metavar="KIND N", help=f"KIND is one of {', '.join(KINDS)}")
+    arguments: list[str] = parser.parse_args().arguments
     with tempfile.TemporaryDirectory() as folder:
         for kind, number in zip(arguments[::2], arguments[1::2], strict=True):
             file = Path(folder) / f"{kind}.hlo"
@@ -93,4 +97,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

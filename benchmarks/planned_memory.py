@@ -10,10 +10,10 @@ XLA's figure. The output is Markdown.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -41,9 +41,12 @@ def _xlas(command: str, files: list[Path]) -> dict[str, int]:
 
 
 def main() -> None:
-    folder, command = sys.argv[1:]
-    files = sorted(Path(folder).glob("*.hlo"))
-    expected = _xlas(command, files)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", help="compiles with real XLA:GPU, for example 'python compile_gpu.py'")
+    options = parser.parse_args()
+    files = sorted(options.folder.glob("*.hlo"))
+    expected = _xlas(options.command, files)
     print("| module | ours, bytes | XLA, bytes | ratio |\n| --- | ---: | ---: | ---: |")
     ratios: list[float] = []
     for file in files:

@@ -7,6 +7,7 @@ Milliseconds, the best of `ROUNDS` runs in turns on warm code (`--host_engine=ji
 
 from __future__ import annotations
 
+import argparse
 import time
 from typing import Any
 
@@ -41,6 +42,7 @@ ENTRY e {{ x = u32[{0}] parameter(0)
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| rows x elements | kernels | emitted | library |\n| --- | --- | --- | --- |")
     random = np.random.default_rng(1)
     options = Options(host_engine="jit")

@@ -10,7 +10,7 @@ tests/data/fuzz. A text breaks if `hlo_run.parse` raises anything but an HloRunE
 or if the resulting module does not read back. With `--xla` (a Python that has jaxlib) real XLA reads every text as well:
 `accepts` lists texts that only we accept, `refuses` texts that only XLA accepts (its parser does not verify, so a verifier's
 message is not a difference), `prints` texts that the two print differently, and `known` accepted differences, with the reason in
-docs/conformance.md. The exit code is 1 if it finds anything else.
+docs/refused.md. The exit code is 1 if it finds anything else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.verify import verify
 
-# Accepted differences, each with the message that identifies it. docs/conformance.md has the reasons.
+# Accepted differences, each with the message that identifies it. docs/refused.md has the reasons.
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),

@@ -83,7 +83,7 @@ def page() -> str:
     lines = [
         "# Passes",
         "",
-        "XLA:GPU's HLO passes in the order in which they run, from the begin of a compilation to its end, and ours. Made by "
+        "XLA:GPU's HLO passes in the order in which they run, from the beginning of a compilation to its end, and ours. Made by "
         "`scripts/pass_table.py` from what `scripts/record_xla_pipelines.py` recorded: released XLA with its defaults, Triton "
         "included, for one device and for two. A test keeps it true. A pass is there if a test shows its effect; the table links "
         "it, and `scripts/pass_effects.py` checks that it fails if the pass does nothing. A pass is not needed if a compilation "

@@ -7,7 +7,7 @@ Every module runs on both with the same arguments; in a folder with an `index.ts
 seed runs once with the fake arguments that `hlo-run` makes and once with standard normal floats and integers in [-8, 8].
 XLA:CPU rounds after every op. Bounds are those of `hlo_run.reference.compare.agreement`: integers, pred and the bits of
 rng-bit-generator must be equal. Rows are added to FILE.tsv as they are found. A module that has a row there is not
-run again; with `--again`, only modules that agreed are not. It prints the table of docs/conformance.md and every exception.
+run again; with `--again`, only modules that agreed are not. It prints the table of docs/differences.md and every exception.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Record commands as they appear in a terminal, as an SVG picture.
 
-python3 scripts/venv.py python scripts/terminal_svg.py --out docs/images/gelu.svg \
+python3 scripts/venv.py python scripts/terminal_svg.py --out docs/images/gelu.svg --columns 124 \
     'hlo-run examples/gelu.hlo' 'hlo-run --stage=fusion-analysis examples/gelu.hlo'
 """
 

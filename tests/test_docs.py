@@ -47,6 +47,27 @@ def _headings(page: Path) -> frozenset[str]:
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found)
 
 
+def test_the_index_lists_each_document_once() -> None:
+    listed = re.findall(r"\]\((\w+\.md|\w+/)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages | {"decisions/"})
+
+
+# A path of the project; not a pattern (`*`) or a name to fill in (`NAME`).
+_OUR_FILE = re.compile(r"(?<![\w./-])((?:benchmarks|docs|examples|hlo_run|scripts|tests)/[\w./-]*\w)(?!\.?[\w/*-])")
+_TO_FILL_IN = re.compile(r"[A-Z]{4}")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in _HISTORY], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    named = set(_OUR_FILE.findall(page.read_text(encoding="utf-8")))
+    # docs/tests.md names files of `tests/` without that folder.
+    known = {name for name in named if any((folder / name).exists() for folder in (ROOT, ROOT / "tests"))}
+    assert not [name for name in sorted(named - known) if not _TO_FILL_IN.search(name)]
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name not in _HISTORY], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -65,6 +86,13 @@ def test_commands_are_found() -> None:
     found = _COMMAND.findall(text)
     assert len(found) > 30
     assert sum(len(_FLAG.findall(arguments)) for _, arguments in found) > 30
+
+
+def test_the_changelog_has_unreleased_first_and_short_releases() -> None:
+    """A merge that keeps both sides may bring back lines that a release has summarised."""
+    _, *sections = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8").split("\n## ")
+    assert [section.split("\n")[0] for section in sections] == ["Unreleased", "0.1.0"]
+    assert all(len(section.splitlines()) <= 200 for section in sections[1:])
 
 
 _SKIPS = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|importorskip)\(")

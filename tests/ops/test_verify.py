@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_xla(name: str) -> None:
     for number, accepted in _RECORDED[name]:
         text = verify_cases.case(name, _seeds()[name], number, 0)
         if "= scaled-dot(" in text:
-            # XLA infers an omitted shape from the first operand and a scale (docs/conformance.md).
+            # XLA infers an omitted shape from the first operand and a scale (docs/refused.md).
             continue
         assert _accepts(text) == accepted, verify_cases.changed_part(text)
 

@@ -1,4 +1,4 @@
-"""Corner cases of the elementwise ops; every row was also run on XLA:CPU, and agrees unless `docs/conformance.md` says why."""
+"""Corner cases of the elementwise ops; every row was also run on XLA:CPU, and agrees unless `docs/differences.md` says why."""
 
 from __future__ import annotations
 
