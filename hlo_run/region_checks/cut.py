@@ -185,7 +185,8 @@ class Cutter:
         found: set[HloInstruction] = set()
         for claim in claims:
             makers = self._makers[claim]
-            is_given = self._own[claim.new] in self._kept
+            known = self._partner.get(claim.new)
+            is_given = self._own[claim.new] in self._kept or (known in self._live[0] and known is not claim.old)
             if makers and (is_given or all(self._leads_to_change(maker) for maker in makers)):
                 found.update(makers)
         return found

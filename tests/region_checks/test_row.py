@@ -263,6 +263,47 @@ def _fold(module: HloModule) -> None:
     remove_unused([a, nothings])
 
 
+SQUARE = """HloModule m
+ENTRY e {
+  p = f32[4,6] parameter(0)
+  r = f32[24] reshape(p)
+  s = f32[6] slice(r), slice={[0:6]}
+  t = f32[2,3] reshape(s)
+  a = f32[2,3] abs(t)
+  ROOT m = f32[2,3] multiply(a, a)
+}
+"""
+
+
+def _square(module: HloModule) -> None:
+    """Slice before the reshape, and drop the sign of what is squared in the same row."""
+    a, t, s = find(module, "a"), find(module, "t"), find(module, "s")
+    module.replace(a, t)
+    t.operands = (Editor(s).slice(find(module, "p"), (0, 0), (1, 6)),)
+    remove_unused([a, s])
+
+
+ZERO_SIGN = """HloModule m
+ENTRY e {
+  p = f32[8] parameter(0)
+  zero = f32[] constant(0)
+  zeros = f32[8] broadcast(zero), dimensions={}
+  m = f32[8] multiply(p, zeros)
+  one = f32[] constant(1)
+  ones = f32[8] broadcast(one), dimensions={}
+  ROOT d = f32[8] divide(ones, m)
+}
+"""
+
+
+def _positive_zero(module: HloModule) -> None:
+    """Replace 1 / (p · 0) by 1 / (|p| · 0)."""
+    d, m = find(module, "d"), find(module, "m")
+    size = Editor(d).unary("abs", m.operands[0])
+    module.replace(d, Editor(d).binary("divide", d.operands[0], Editor(d).binary("multiply", size, m.operands[1])))
+    remove_unused([d])
+
+
 @pytest.mark.parametrize(
     ("text", "edit", "is_proven"),
     [
@@ -274,8 +315,10 @@ def _fold(module: HloModule) -> None:
         (SYMMETRIC, _transposed, False),
         (CONSTANTS, _other_zeros, False),
         (CONSTANTS, _fold, False),
+        (SQUARE, _square, False),
+        (ZERO_SIGN, _positive_zero, False),
     ],
-    ids=["swapped", "nothing", "loop", "context", "moved", "symmetric", "constant-loop", "folded"],
+    ids=["swapped", "nothing", "loop", "context", "moved", "symmetric", "constant-loop", "folded", "squared", "zero-sign"],
 )
 def test_a_right_rewrite_is_silent(text: str, edit: Edit, is_proven: bool) -> None:
     report = judged(text, edit)
