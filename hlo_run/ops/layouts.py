@@ -33,7 +33,7 @@ def _check_computation(computation: HloComputation) -> None:
 def check_broadcasts(module: HloModule) -> None:
     """Raise ParseError for a broadcast whose dimensions do not ascend.
 
-    Bodies of fusions, which no pass changes, are free. So is what nothing calls: the body of a fusion that was fused into another.
+    Bodies of fusions, which no pass changes, are free. So is what nothing calls, such as the old body of a merged fusion.
     """
     for computation in module.computations:
         if computation.is_entry or (computation.callers and not computation.is_fusion):
