@@ -11,6 +11,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.reference.evaluate.devices import DeviceGrid, is_unpartitioned
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.observed import Observer
+from hlo_run.reference.numerics.precision import widen_module
 
 
 class InterpreterBackend:
@@ -21,6 +22,8 @@ class InterpreterBackend:
     def __init__(self, grid: DeviceGrid | None = None) -> None:
         self._grid = grid or DeviceGrid()
         self.in_tf32 = False  # random roundings are as large as on devices that multiply f32 in TF32
+        # The last module that was evaluated in float64, its version, and its widened copy.
+        self._widened: tuple[HloModule, int, HloModule] | None = None
         self.outfeed: list[list[Literal]] = []  # the literals that outfeeds produced in the last run, one list per device
 
     @property
@@ -46,7 +49,8 @@ class InterpreterBackend:
         module that is divided between its partitions.
         """
         grid = self._grid
-        reference = Reference(module, precision, roundings, self.in_tf32, observe)
+        widened = self._widened_module(module) if precision == "f64" else None
+        reference = Reference(module, precision, roundings, self.in_tf32, observe, widened=widened)
         of_devices = grid.split(arguments)
         if module.divided is not None:
             of_devices = split_arguments(module.divided, of_devices, grid.partitions)
@@ -57,3 +61,10 @@ class InterpreterBackend:
             results = join_results(module.divided, results, grid.partitions)
         self.outfeed = reference.outfeed
         return grid.join(results)
+
+    def _widened_module(self, module: HloModule) -> HloModule:
+        """Return the module widened to float64, made once: a run asks for several evaluations."""
+        known = self._widened
+        if known is None or known[0] is not module or known[1] != module.version:
+            known = self._widened = module, module.version, widen_module(module)
+        return known[2]

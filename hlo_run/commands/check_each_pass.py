@@ -28,8 +28,8 @@ from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
+from hlo_run.region_checks.detectability import is_seen
 from hlo_run.region_checks.row import NotJudged, RowJudge, RowReport, Snapshot
-from hlo_run.region_checks.sight import is_seen
 
 # The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60

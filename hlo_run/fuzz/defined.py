@@ -1,17 +1,13 @@
 """Find what HLO leaves open in a module: there, two correct implementations may return different values.
 
-The rules are those of XLA's operation semantics. A reduction may apply its init value any number of times, in any order, so its
-computation must be associative and commutative and the init value its identity. The same holds for scatters without the init
-value. Results of an unstable sort, of conversions of floats that the integers do not have, of integer divisions by zero and
-of random numbers are open too.
+The rules are those of XLA's operation semantics. Reductions whose order or init value matters are open. Results of an unstable
+sort, of conversions of floats that the integers do not have, of integer divisions by zero and of random numbers are open too.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
+from hlo_run.analysis.open_reduction import is_monoid, reason_of_reduction
+from hlo_run.hlo.graph import HloInstruction, HloModule
 
 _OPEN = frozenset(
     """rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert sparse-dot
@@ -33,13 +29,9 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
     opcode, shape = instruction.opcode, instruction.shape
     if opcode in _OPEN:
         return f"the values of {opcode} are open"
+    if reason := reason_of_reduction(instruction):
+        return reason
     match opcode:
-        case "reduce" | "reduce-window":
-            return _of_reduction(instruction)
-        case "scatter" | "all-reduce" | "reduce-scatter" | "all-reduce-start":
-            return "" if _monoids(instruction.to_apply) else "the order of its updates is open"
-        case "select-and-scatter":
-            return "" if _monoids(instruction.called["scatter"][0]) else "the order of its updates is open"
         case "scan":
             return _of_scan(instruction)
         case "sort":
@@ -58,68 +50,13 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
     return "an integer convolution may overflow" if opcode == "convolution" and not is_float else ""
 
 
-def _of_reduction(instruction: HloInstruction) -> str:
-    monoids = _monoids(instruction.to_apply)
-    if not monoids:
-        return "the order of the reduction is open"
-    for monoid, start in zip(monoids, instruction.operands[len(monoids) :], strict=True):
-        while start.opcode in ("convert", "broadcast", "reshape", "copy"):
-            start = start.operands[0]
-        if start.opcode != "constant" or not _is_identity(monoid, start):
-            return "the init value is not the identity"
-    return ""
-
-
 def _of_scan(instruction: HloInstruction) -> str:
     """A scan runs in order unless it says that its computation is associative."""
     if not instruction.attrs.get("is_associative", False):
         return ""
     results, parameters = set(instruction.to_apply.root.operands), set(instruction.to_apply.parameters)
-    is_monoid = len(results) == 1 and all(_is_monoid(result, parameters) for result in results)
-    return "" if is_monoid else "the order of the scan is open"
-
-
-def _monoids(computation: HloComputation) -> tuple[str, ...]:
-    """Return the opcodes of a computation of one op per result, on its two parameters; () if one is not associative."""
-    root, parameters = computation.root, computation.parameters
-    results = root.operands if root.opcode == "tuple" else (root,)
-    count = len(results)
-    if len(parameters) != 2 * count:
-        return ()
-    pairs = [{parameters[number], parameters[count + number]} for number in range(count)]
-    fits = all(_is_monoid(result, pair) for result, pair in zip(results, pairs, strict=True))
-    return tuple(result.opcode for result in results) if fits else ()
-
-
-def _is_monoid(result: HloInstruction, operands: set[HloInstruction]) -> bool:
-    """True for an associative and commutative op on these two operands."""
-    return result.opcode in ASSOCIATIVE and len(operands) == 2 and set(result.operands) == operands
-
-
-def _is_identity(monoid: str, start: HloInstruction) -> bool:
-    dtype = start.shape.dtype
-    value = np.asarray(start.attrs["literal"]).reshape(-1)[0]
-    number = complex(value) if dtype.is_complex else float(value)
-    match monoid:
-        case "add" | "or" | "xor":
-            return number == 0
-        case "multiply":
-            return number == 1
-        case "and":
-            return bool(value) if dtype.kind == "pred" else int(value) in (-1, (1 << dtype.bits) - 1)
-        case _:
-            pass
-    is_max = monoid == "maximum"
-    if dtype.kind == "pred":
-        return bool(value) != is_max
-    if dtype.is_float:
-        return number == (-np.inf if is_max else np.inf)
-    if dtype.is_complex:
-        return False
-    lowest, highest = (
-        (0, (1 << dtype.bits) - 1) if dtype.kind == "unsigned" else (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
-    )
-    return int(value) == (lowest if is_max else highest)
+    is_one = len(results) == 1 and all(is_monoid(result, parameters) for result in results)
+    return "" if is_one else "the order of the scan is open"
 
 
 def _of_sort(instruction: HloInstruction) -> str:

@@ -111,6 +111,9 @@ class Cutter:
         self._numbers: tuple[Numbers, Numbers] = (before.values(old), after.values(new))
         self._live = (needed(old), needed(new))
         self._constant: dict[HloInstruction, bool] = {}
+        # The numbers of constants; a tuple or a loop may hold one.
+        sides = zip(self._numbers, (old, new), strict=True)
+        self._constants = {n[i] for n, side in sides for i in side.post_order() if self._is_constant(i)}
         # The numbers of values that are there before and after the row, and of those that count as such by the claims.
         self._there = tuple({side[i] for i in live} for side, live in zip(self._numbers, self._live, strict=True))
         self._kept = self._there[0] & self._there[1]
@@ -122,7 +125,9 @@ class Cutter:
         if self.fits:
             self._find_claims()
         self.claims = list(self._makers)
-        self._claimed = set(self._assumed.values())
+        # Rewrites of the same row may rely on a value that is constant on both sides, so it is inside.
+        constant = {c.new for c in self.claims if {self._numbers[0][c.old], self._own[c.new]} <= self._constants}
+        self._claimed = {number for value, number in self._assumed.items() if value not in constant}
         if self._assumed:
             self._numbers = self._numbers[0], after.numbers(new, self._parameters(), self._assumed)
         self._common = self._there[0] & {self._numbers[1][i] for i in self._live[1]}
@@ -180,7 +185,8 @@ class Cutter:
         found: set[HloInstruction] = set()
         for claim in claims:
             makers = self._makers[claim]
-            is_given = self._own[claim.new] in self._kept
+            known = self._partner.get(claim.new)
+            is_given = self._own[claim.new] in self._kept or (known in self._live[0] and known is not claim.old)
             if makers and (is_given or all(self._leads_to_change(maker) for maker in makers)):
                 found.update(makers)
         return found
@@ -276,7 +282,8 @@ class Cutter:
 
     def _side(self, side: int, outputs: tuple[HloInstruction, ...], opened: Collection[int]) -> Side:
         numbers, own = self._numbers[side], (self._numbers[0], self._own)[side]
-        roots = set(outputs)
+        # A result may hold itself in a tuple, under another name.
+        roots = {numbers[output] for output in outputs}
         inputs: dict[int, list[HloInstruction]] = {}
         inside: dict[HloInstruction, None] = {}
         waiting = list(outputs)
@@ -285,11 +292,11 @@ class Cutter:
             if instruction in inside:
                 continue
             number = numbers[instruction]
-            is_equal = own[instruction] in self._kept if instruction in roots else number in self._common
+            is_equal = own[instruction] in self._kept if number in roots else number in self._common
             is_cut = is_equal and number not in opened
             # Elements are inputs, not tuples: others of their elements may be large, and are not read.
             is_cut = is_cut and not instruction.shape.is_tuple
-            is_cut = is_cut and (number in self._claimed or not self._is_constant(instruction))
+            is_cut = is_cut and (number in self._claimed - roots or number not in self._constants)
             if is_cut or instruction.opcode == "parameter":
                 if instruction not in inputs.setdefault(number, []):
                     inputs[number].append(instruction)
@@ -363,12 +370,13 @@ class Cutter:
         """True for a value that is computed from constants alone, without much work."""
         known = self._constant.get(instruction)
         if known is None:
-            known = instruction.opcode not in ("parameter", "tuple") and not instruction.called_computations
+            is_plain = instruction.opcode == "fusion" or not instruction.called_computations
+            known = instruction.opcode not in ("parameter", "tuple") and is_plain
             known = known and not has_side_effect(instruction) and instruction.shape.is_array
             if known and instruction.operands:
                 known = all(map(self._is_constant, instruction.operands))
             elif known:
-                known = instruction.opcode in ("constant", "iota")
+                known = instruction.opcode in ("constant", "iota", "fusion")
             self._constant[instruction] = known
         return known
 

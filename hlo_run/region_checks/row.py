@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
+from hlo_run.analysis.open_reduction import reason_of_reduction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Value
@@ -100,7 +101,7 @@ class RowJudge:
         if key[0] == key[1]:
             return Verdict(Kind.AGREES)
         if key not in self._judged:
-            self._judged[key] = judge(old, new, region.both("region"))
+            self._judged[key] = _judge(region, old, new)
         return self._judged[key]
 
     def numbering(self, snapshot: Snapshot) -> Numbering:
@@ -109,6 +110,16 @@ class RowJudge:
 
     def _key(self, module: HloModule) -> int:
         return Numbering(self._table, module, {}).computation(module.entry)
+
+
+def _judge(region: Region, old: HloModule, new: HloModule) -> Verdict:
+    """Compare both sides of a region. They may differ in what HLO leaves open."""
+    verdict = judge(old, new, region.both("region"))
+    if verdict.kind is not Kind.DIFFERS:
+        return verdict
+    reasons = (reason for instruction in old.instructions if (reason := reason_of_reduction(instruction)))
+    open_for = next(reasons, "")
+    return Verdict(Kind.NOT_JUDGED, open_for) if open_for else verdict
 
 
 class _Differed(Struct, frozen=True):
@@ -217,16 +228,24 @@ class _Row:
             self.report.not_judged.append(NotJudged(region, reasons))
 
     def _in_context(self, cutter: Cutter, region: Region, first: Verdict) -> Verdict:
-        """Return the verdict on a region that differs: it agrees if it does so with more of what its inputs are computed from."""
+        """Return the verdict on a region that differs: it agrees if it does so with more of what its inputs are computed from.
+
+        Sides with other inputs differ on random ones, so the first larger region with equal inputs decides.
+        """
         opened: set[int] = set()
-        grown: Region | None = region
+        grown = region
         steps = 0
-        while steps < _MORE and grown is not None and len(grown.new.inside) <= _MOST_INSTRUCTIONS:
+        while steps < _MORE and len(grown.new.inside) <= _MOST_INSTRUCTIONS:
             # An input of one side alone depends on the others: a step that opens it does not count as context.
             steps += grown.is_balanced
-            grown = cutter.grown(grown, opened)
-            if grown is not None and self._judge.verdict(grown).kind is Kind.AGREES:
-                return Verdict(Kind.AGREES)
+            larger = cutter.grown(grown, opened)
+            if larger is None:
+                break
+            grown = larger
+            verdict = self._judge.verdict(grown)
+            is_decided = grown.is_balanced and not region.is_balanced and verdict.kind is not Kind.DIFFERS
+            if is_decided or verdict.kind is Kind.AGREES:
+                return verdict
         return first
 
 

@@ -216,6 +216,94 @@ def _transposed(module: HloModule) -> None:
     remove_unused([b])
 
 
+CONSTANTS = """HloModule m
+body {
+  s = (s32[], f32[8]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  nothing = f32[] constant(0)
+  zeros = f32[8] broadcast(nothing), dimensions={}
+  ROOT t = (s32[], f32[8]) tuple(j, zeros)
+}
+condition {
+  s = (s32[], f32[8]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+ENTRY e {
+  p = f32[8] parameter(0)
+  zero = s32[] constant(0)
+  nothing = f32[] constant(0)
+  nothings = f32[8] broadcast(nothing), dimensions={}
+  init = (s32[], f32[8]) tuple(zero, nothings)
+  w = (s32[], f32[8]) while(init), condition=condition, body=body
+  x = f32[8] get-tuple-element(w), index=1
+  a = f32[8] add(p, nothings)
+  b = f32[8] multiply(a, nothings)
+  ROOT r = (f32[8], f32[8], f32[8]) tuple(x, a, b)
+}
+"""
+
+
+def _other_zeros(module: HloModule) -> None:
+    """Compute the zeros that a loop returns in another way."""
+    zeros = find(module, "zeros")
+    nothing = zeros.operands[0]
+    module.replace(zeros, Editor(zeros).broadcast(Editor(zeros).binary("subtract", nothing, nothing), (8,)))
+    remove_unused([zeros])
+
+
+def _fold(module: HloModule) -> None:
+    """Make the zeros another way, and use in the same row that they are zeros."""
+    a, nothings = find(module, "a"), find(module, "nothings")
+    module.replace(a, a.operands[0])
+    module.replace(nothings, Editor(nothings).broadcast(Editor(nothings).unary("sqrt", nothings.operands[0]), (8,)))
+    remove_unused([a, nothings])
+
+
+SQUARE = """HloModule m
+ENTRY e {
+  p = f32[4,6] parameter(0)
+  r = f32[24] reshape(p)
+  s = f32[6] slice(r), slice={[0:6]}
+  t = f32[2,3] reshape(s)
+  a = f32[2,3] abs(t)
+  ROOT m = f32[2,3] multiply(a, a)
+}
+"""
+
+
+def _square(module: HloModule) -> None:
+    """Slice before the reshape, and drop the sign of what is squared in the same row."""
+    a, t, s = find(module, "a"), find(module, "t"), find(module, "s")
+    module.replace(a, t)
+    t.operands = (Editor(s).slice(find(module, "p"), (0, 0), (1, 6)),)
+    remove_unused([a, s])
+
+
+ZERO_SIGN = """HloModule m
+ENTRY e {
+  p = f32[8] parameter(0)
+  zero = f32[] constant(0)
+  zeros = f32[8] broadcast(zero), dimensions={}
+  m = f32[8] multiply(p, zeros)
+  one = f32[] constant(1)
+  ones = f32[8] broadcast(one), dimensions={}
+  ROOT d = f32[8] divide(ones, m)
+}
+"""
+
+
+def _positive_zero(module: HloModule) -> None:
+    """Replace 1 / (p · 0) by 1 / (|p| · 0)."""
+    d, m = find(module, "d"), find(module, "m")
+    size = Editor(d).unary("abs", m.operands[0])
+    module.replace(d, Editor(d).binary("divide", d.operands[0], Editor(d).binary("multiply", size, m.operands[1])))
+    remove_unused([d])
+
+
 @pytest.mark.parametrize(
     ("text", "edit", "is_proven"),
     [
@@ -225,8 +313,12 @@ def _transposed(module: HloModule) -> None:
         (BEHIND_NAN, _through_negation, False),
         (DEAD_BRANCH, _twice, False),
         (SYMMETRIC, _transposed, False),
+        (CONSTANTS, _other_zeros, False),
+        (CONSTANTS, _fold, False),
+        (SQUARE, _square, False),
+        (ZERO_SIGN, _positive_zero, False),
     ],
-    ids=["swapped", "nothing", "loop", "context", "moved", "symmetric"],
+    ids=["swapped", "nothing", "loop", "context", "moved", "symmetric", "constant-loop", "folded", "squared", "zero-sign"],
 )
 def test_a_right_rewrite_is_silent(text: str, edit: Edit, is_proven: bool) -> None:
     report = judged(text, edit)
@@ -258,6 +350,22 @@ def test_what_cannot_be_judged_is_named_with_its_reason() -> None:
     assert not report.wrong
     assert [reason for region in report.not_judged for reason in region.reasons.values()] == ["random numbers"]
     assert report.changed == 1
+
+
+def test_what_hlo_leaves_open_is_not_wrong() -> None:
+    text = REDUCER.replace("constant(-inf)", "constant(0.5)").replace("maximum", "add")
+
+    def edit(module: HloModule) -> None:
+        """Reduce in two steps, which adds the init value twice."""
+        r = find(module, "r")
+        (parts,) = Editor(r).reduce_again(r, [Editor(r).reshape(r.operands[0], (4, 2, 3))], (2,))
+        module.replace(r, Editor(r).reduce_again(r, [parts], (1,))[0])
+        remove_unused([r])
+
+    report = judged(text, edit)
+    assert not report.wrong
+    (region,) = report.not_judged
+    assert set(region.reasons.values()) == {"the init value is not the identity"}
 
 
 def test_an_equal_region_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,8 @@ class HostBackend:
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
-        self._counted: tuple[Executable, dict[tuple[str, str], int]] | None = None  # the work of one device's run
-        self._work: Counter[tuple[str, str]] = Counter()  # of all runs
+        self._counted: tuple[Executable, list[tuple[Kernel, int]]] | None = None  # the launches of one device's run
+        self._launches: Counter[tuple[str, str]] = Counter()  # of all runs
         self._native: set[tuple[str, str]] = set()  # kernels with enough work
         self._has_code = False  # the executable carries machine code for this processor
         self._prepared: Prepared | None = None
@@ -285,13 +285,21 @@ class HostBackend:
             return
         if self._counted is None or self._counted[0] is not executable:
             launches = kernel_launches(executable)
-            kernels = [(kernel, (kernel.ptx, kernel.name)) for kernel in executable.kernels if kernel.name in launches]
-            work = {key: launches[kernel.name] * _work_of(self.graph(kernel), kernel) for kernel, key in kernels}
-            self._counted = (executable, work)
-        for key, work in self._counted[1].items():
-            self._work[key] += devices * work
-            if key not in self._native and self._work[key] >= _work_to_compile(self._graphs[key]):
+            self._counted = executable, [(k, launches[k.name]) for k in executable.kernels if k.name in launches]
+        for kernel, launches in self._counted[1]:
+            key = (kernel.ptx, kernel.name)
+            self._launches[key] += devices * launches
+            if key not in self._native and self._is_worth_compiling(kernel, self._launches[key]):
                 self._native.add(key)
+
+    def _is_worth_compiling(self, kernel: Kernel, launches: int) -> bool:
+        """Return True if native code pays for all launches. A small kernel need not be read: most branches never run."""
+        lines = kernel.ptx.count("\n")
+        most_work = launches * lines * GUESSED_TURNS * _threads(kernel)
+        if lines < LONG_CODE and most_work < min(_WORTH_COMPILING, _COMPILING) and "call" not in kernel.ptx:
+            return False
+        graph = self.graph(kernel)
+        return launches * _work_of(graph, kernel) >= _work_to_compile(graph)
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
         """Run the faulting block on the emulator, which raises a precise error. Raises a general DeviceError if it does not."""
@@ -308,7 +316,12 @@ class HostBackend:
 def _work_of(graph: KernelGraph, kernel: Kernel) -> int:
     """Return how long the emulator takes for a launch, in thread-instructions. The trip counts of loops are guessed."""
     turns = GUESSED_TURNS if has_loops(graph) else 1
-    return _instructions(graph) * turns * max(_LEAST_THREADS, prod(kernel.grid) * prod(kernel.block))
+    return _instructions(graph) * turns * _threads(kernel)
+
+
+def _threads(kernel: Kernel) -> int:
+    """Return the number of threads that take as long in the emulator as the kernel's: a few take as long as one."""
+    return max(_LEAST_THREADS, prod(kernel.grid) * prod(kernel.block))
 
 
 def _work_to_compile(graph: KernelGraph) -> int:

@@ -5,7 +5,8 @@
 
 The entry keeps its given layouts, and infeeds and outfeeds those of the text. Loops, branches and calls use the layouts that
 their computations prefer (`called_layouts.py`). Library calls and batched dots get the default layout; custom calls with
-constraints, fusions and bitcasts keep theirs; cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`).
+constraints and bitcasts keep theirs; a fusion gets those of its body; cuDNN convolutions get the layouts that cuDNN prefers
+(`convolution_layouts.py`).
 XLA's `GpuLayoutAssignment`.
 """
 
@@ -193,7 +194,8 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
             layouts.pin_use(
                 instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in _static(operand.shape)}
             )
-        for index, leaf in _static(instruction.shape):
+        made = instruction.fused_computation.root.shape if opcode == "fusion" else instruction.shape
+        for index, leaf in _static(made):
             layouts.pin_value((instruction, index), leaf.minor_to_major)
     elif opcode in _DEFAULT or opcode in COLLECTIVE:
         _pin_default(layouts, instruction)

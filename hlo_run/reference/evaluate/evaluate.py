@@ -112,7 +112,9 @@ class Reference:
         in_tf32: bool = False,
         observe: Observer | None = None,
         change: EvaluatorChange | None = None,
+        widened: HloModule | None = None,
     ) -> None:
+        """`widened` is the result of `widen_module`, if it is known."""
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
         verify_limits(module, to_evaluate=True)
@@ -120,7 +122,7 @@ class Reference:
         verify_library_calls(module)
         self._original = module
         self._is_wide = precision == "f64"
-        self._module = widen_module(module) if self._is_wide else module
+        self._module = (widened or widen_module(module)) if self._is_wide else module
         self._observe, self._change = observe, change
         if roundings is not None:
             from hlo_run.reference.evaluate.perturbed import Perturbation  # few runs need it
