@@ -1,4 +1,4 @@
-"""The interface between the runner and its observers (dumps, verbosity, stage printing, timing); passes do not see them."""
+"""The interface between the runner and its observers: dumps, verbosity, stages, times. Passes speak through `PassContext`."""
 
 from __future__ import annotations
 

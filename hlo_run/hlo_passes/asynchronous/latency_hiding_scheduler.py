@@ -63,8 +63,8 @@ class LatencyHidingScheduler(Struct, frozen=True):
         analysis = analyze_aliases(analyze_dataflow(module))
         limit = _limit_bytes(ctx, module)
         follows_memory = sum(buffer_size_bytes(buffer.values[0]) for buffer in analysis.buffers) > limit // 2
-        askers = [observer for observer in ctx.observers if observer.wants_note(LATENCY_SCHEDULE)]
-        origins = buffer_origins(analysis) if follows_memory or askers else None
+        is_traced = ctx.wants(LATENCY_SCHEDULE)
+        origins = buffer_origins(analysis) if follows_memory or is_traced else None
         states = pressure_states(origins) if origins is not None else {}
         peaks = {computation: state.peak_bytes for computation, state in states.items()}
         traces: list[ScheduleTrace] = []
@@ -74,15 +74,15 @@ class LatencyHidingScheduler(Struct, frozen=True):
                 pressure = MemoryPressure(origins, limit, peaks, states[computation].live_after)
             nodes = build_graph(schedule[computation], estimator, streams, analysis)
             order = latency_order(nodes, streams.limits, pressure, starts_early)
-            if askers and pressure is not None:
+            if is_traced and pressure is not None:
                 traces.append(schedule_trace(computation, order, nodes, pressure, estimator))
             if pressure is not None:
                 peaks[computation] = pressure.peak_bytes
             streams.forget(computation)
             schedule[computation] = order
         module.version += 1  # XLA reports a change even if the order is the same
-        for observer in askers:
-            observer.note("", LATENCY_SCHEDULE, lambda: traces_to_json(traces))
+        if is_traced:
+            ctx.note(LATENCY_SCHEDULE, lambda: traces_to_json(traces), if_wanted=True)
 
 
 def _asks_for_it(instruction: HloInstruction) -> bool:

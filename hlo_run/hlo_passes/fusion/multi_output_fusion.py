@@ -40,18 +40,16 @@ class MultiOutputFusion(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         steps: list[AnyFusionStep] = []
-        frames = FusionFrames() if any(observer.wants_note(FUSION_FRAMES) for observer in ctx.observers) else None
+        frames = FusionFrames() if ctx.wants(FUSION_FRAMES) else None
         for computation in fusible_computations(module):
-            is_watched = not all(observer.only_times for observer in ctx.observers)
-            _ComputationFusion(computation, ctx.target, ctx.fuel, steps, is_watched, frames).run()
-        for observer in ctx.observers:
-            observer.decided(self.name, steps)
-            if frames is not None:
-                observer.note("", FUSION_FRAMES, frames.to_json)
+            _ComputationFusion(computation, ctx.target, ctx.fuel, steps, ctx.records_decisions, frames).run()
+        ctx.decided(self.name, steps)
+        if frames is not None:
+            ctx.note(FUSION_FRAMES, frames.to_json)
 
 
 class _ComputationFusion:
-    """The fusion of one computation. Unless `is_watched`, a refused step may be recorded with another valid reason.
+    """The fusion of one computation. Unless `records_reasons`, a refused step may be recorded with another valid reason.
 
     `frames`, if not None, gets what each fusion is about to do and has done.
     """
@@ -62,11 +60,11 @@ class _ComputationFusion:
         target: TargetSpec,
         fuel: Fuel,
         steps: list[AnyFusionStep],
-        is_watched: bool,
+        records_reasons: bool,
         frames: FusionFrames | None,
     ) -> None:
         self._fuel = fuel
-        self._is_watched = is_watched
+        self._records_reasons = records_reasons
         self._steps = steps
         self._frames = frames
         self._graph = FusionGraph(computation)
@@ -100,7 +98,7 @@ class _ComputationFusion:
             while later < len(siblings):
                 two = siblings[later]
                 decision = self._may_join(one, two, node)
-                if decision or self._is_watched:
+                if decision or self._records_reasons:
                     if connected is None:
                         connected = self._order.connected(one, siblings[later:])
                     if two in connected:

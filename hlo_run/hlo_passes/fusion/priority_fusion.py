@@ -50,18 +50,17 @@ class PriorityFusion(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        if all(observer.only_times for observer in ctx.observers):
+        if not ctx.records_decisions:
             _fuse_all(module, ctx.target, ctx.fuel, None)
             return
         before = f"{module_to_string(module, SHORT_PARSABLE).rstrip()}\n\n"
         steps: list[FusionStep] = []
-        frames = FusionFrames() if any(observer.wants_note(FUSION_FRAMES) for observer in ctx.observers) else None
+        frames = FusionFrames() if ctx.wants(FUSION_FRAMES) else None
         _fuse_all(module, ctx.target, ctx.fuel, steps, frames)
-        for observer in ctx.observers:
-            observer.decided(self.name, steps)
-            if frames is not None:
-                observer.note("", FUSION_FRAMES, frames.to_json)
-            observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
+        ctx.decided(self.name, steps)
+        if frames is not None:
+            ctx.note(FUSION_FRAMES, frames.to_json)
+        ctx.note(PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
 
 
 def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> list[FusionStep]:

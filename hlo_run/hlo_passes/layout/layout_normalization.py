@@ -40,9 +40,8 @@ class LayoutNormalization(Struct, frozen=True):
         version, is_reported = module.version, False
         for computation in executed_computations(module):
             is_reported |= _Normalizer(module).run(computation)
-        for observer in ctx.observers:
-            if module.version != version and not is_reported and observer.wants_note(UNREPORTED):
-                observer.note("", UNREPORTED, lambda: self.name)
+        if module.version != version and not is_reported:
+            ctx.note(UNREPORTED, lambda: self.name, if_wanted=True)
 
 
 def _order(shape: Shape) -> list[int]:

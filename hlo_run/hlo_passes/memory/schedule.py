@@ -26,7 +26,7 @@ class Schedule(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        if ctx.options.xla_gpu_pgle_profile_file_or_directory_path or any(o.reads_hlo for o in ctx.observers):
+        if ctx.options.xla_gpu_pgle_profile_file_or_directory_path or ctx.shows_modules:
             _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}

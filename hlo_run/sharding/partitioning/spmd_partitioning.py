@@ -67,11 +67,11 @@ class SpmdPartitioning(Struct, frozen=True):
         """
 
         def tell(row: str, changed: bool) -> None:
-            step = Step(Level.HLO, SPMD_CLEANUP, row, lambda: module_to_string(module, dump_options(ctx.show)), changed=changed)
-            for observer in observers:
-                observer.after(step)
+            def text() -> str:
+                return module_to_string(module, dump_options(ctx.show))
 
-        observers = [observer for observer in ctx.observers if observer.wants_note(SPMD_CLEANUP)]
+            ctx.ran(SPMD_CLEANUP, lambda: Step(Level.HLO, SPMD_CLEANUP, row, text, changed=changed))
+
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
         is_divided = any(has_sharding(i) for i in module.instructions)
         if not is_divided and not is_for_partitioner(module):

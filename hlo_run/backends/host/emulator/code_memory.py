@@ -1,57 +1,44 @@
-"""Memory accesses, atomics, warp-wide instructions and barriers as numpy code: one row per opcode."""
+"""Memory accesses, atomics, warp-wide instructions and barriers as numpy code: one row per record of `specs`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from hlo_run.backends.host.emulator.code_integer import Emit
 from hlo_run.backends.host.emulator.code_move import define_integer, integer_source
 from hlo_run.backends.host.emulator.code_writer import BITS_OF_WIDTH, CodeWriter
-from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Operand, Pair, Sink, Symbol, Vector
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import Operation, row
+from hlo_run.backends.host.ptx.syntax import Address, Operand, Pair, Sink, Symbol, Vector
 
 # ---- loads and stores -----------------------------------------------------------------------------------------------
 
 
-def _space(op: Operation) -> str:
-    """Return shared, local, param or "". Global, const and generic addresses carry their region's number."""
-    if op.flags & {"shared", "shared::cta"}:
-        return "shared"
-    if op.flags & {"param", "param::entry", "param::func"}:
-        return "param"
-    return "local" if "local" in op.flags else ""
-
-
-def _item_type(type_name: str) -> str:
-    """Return the integer type that has the bits of a value of the type."""
-    return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
-
-
-def _strength(op: Operation) -> str:
+def _strength(is_ordered: bool) -> str:
     """Return the argument that marks an access as ordered with those of other threads."""
-    return ", True" if op.flags & {"relaxed", "acquire", "release", "volatile", "mmio"} else ""
+    return ", True" if is_ordered else ""
 
 
-def _load(w: CodeWriter, op: Operation) -> None:
+def _load(w: CodeWriter, op: Operation, spec: specs.Load) -> None:
     target, address = op.operands
-    if op.type == "b128":
-        raise op.unsupported()
-    if _space(op) == "param":
-        _load_parameter(w, op, target, address)
+    if spec.space == "param":
+        _load_parameter(w, target, address)
         return
-    pointer, displacement = w.pointer(address, _space(op))
-    item, size = _item_type(op.type), TYPE_BYTES[op.type]
+    pointer, displacement = w.pointer(address, spec.space)
+    size = spec.size_bytes
     elements = target.elements if isinstance(target, Vector) else (target,)
     pieces = op.instruction.used_pieces(size, len(elements))
     if pieces is None and not isinstance(target, Vector):
-        loaded = w.temporary(f"{pointer}.load({displacement}, {size}, {op.line}{_strength(op)})")
-        _define_loaded(w, target, loaded, item)
+        loaded = w.temporary(f"{pointer}.load({displacement}, {size}, {op.line}{_strength(spec.is_ordered)})")
+        _define_loaded(w, target, loaded, spec.item)
         return
     names = [w.fresh() for _ in elements]
     used = "" if pieces is None else f", {pieces}"
     w.emit(f"{', '.join(names)}, = {pointer}.load_vector({displacement}, {size}, {len(names)}, {op.line}{used})")
     for element, name in zip(elements, names, strict=True):
-        _define_loaded(w, element, name, item)
+        _define_loaded(w, element, name, spec.item)
 
 
 def _define_loaded(w: CodeWriter, target: Operand, name: str, item: str) -> None:
@@ -65,53 +52,40 @@ def _define_loaded(w: CodeWriter, target: Operand, name: str, item: str) -> None
         define_integer(w, target, typed, item)
 
 
-def _load_parameter(w: CodeWriter, op: Operation, target: Operand, address: Operand) -> None:
+def _load_parameter(w: CodeWriter, target: Operand, address: Operand) -> None:
     """Load a kernel parameter: always a whole 64-bit pointer."""
-    assert isinstance(address, Address), "memory is accessed through an address"
-    base = address.base
-    if not isinstance(base, Symbol) or base.offset + address.offset != 0 or TYPE_BYTES[op.type] != 8:
-        raise op.unsupported()
-    space, number = w.symbols.get(base.name, ("", 0))
-    if space != "param" or isinstance(target, Vector):
-        raise op.unsupported()
+    assert isinstance(address, Address), "the rules have checked the operands"
+    assert isinstance(address.base, Symbol), "the rules have checked the operands"
+    _, number = w.symbols[address.base.name]
     w.define(target, "u64", f"s.launch.parameters[{number}]")
 
 
-def _bits(w: CodeWriter, operand: Operand, type_name: str) -> str:
-    """Return a variable with the low bits of a register as an unsigned integer of the type's size."""
-    return integer_source(w, operand, f"u{8 * TYPE_BYTES[type_name]}")
+def _bits(w: CodeWriter, operand: Operand, size_bytes: int) -> str:
+    """Return a variable with the low bits of a register as an unsigned integer of a size."""
+    return integer_source(w, operand, f"u{8 * size_bytes}")
 
 
-def _store(w: CodeWriter, op: Operation) -> None:
+def _store(w: CodeWriter, op: Operation, spec: specs.Store) -> None:
     address, source = op.operands
-    if op.type == "b128" or _space(op) == "param":
-        raise op.unsupported()
-    pointer, displacement = w.pointer(address, _space(op))
+    pointer, displacement = w.pointer(address, spec.space)
     elements = source.elements if isinstance(source, Vector) else (source,)
-    names = ", ".join(_bits(w, element, op.type) for element in elements)
-    w.emit(f"{pointer}.store(({names},), {displacement}, {TYPE_BYTES[op.type]}, {op.line}{_strength(op)})")
+    names = ", ".join(_bits(w, element, spec.size_bytes) for element in elements)
+    w.emit(f"{pointer}.store(({names},), {displacement}, {spec.size_bytes}, {op.line}{_strength(spec.is_ordered)})")
 
 
-_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
-_ATOMIC_OPERATIONS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
-
-
-def _atomic(w: CodeWriter, op: Operation) -> None:
-    target, address, *sources = op.operands if op.opcode == "atom" else (Sink(), *op.operands)
-    operation = op.choice(*_ATOMIC_OPERATIONS)
-    if op.type == "f32x2" or (op.type in _HALVES and operation not in ("add", "min", "max", "exch", "cas")):
-        raise op.unsupported()
-    pointer, displacement = w.pointer(address, _space(op))
+def _update(w: CodeWriter, op: Operation, spec: specs.Update) -> None:
+    target, address, *sources = op.operands if spec.returns else (Sink(), *op.operands)
+    pointer, displacement = w.pointer(address, spec.space)
     wants_old = not isinstance(target, Sink) and w.result_is_used
     lists = [source.elements if isinstance(source, Vector) else (source,) for source in sources]
-    size = TYPE_BYTES[op.type]
+    size = spec.size_bytes
     if len(lists[0]) > 1:
         w.emit(f"{pointer}.check({displacement}, {size * len(lists[0])}, 'atomic', {op.line})")
     targets = target.elements if isinstance(target, Vector) else (target,) * len(lists[0])
     for number, element in enumerate(targets):
-        names = ", ".join(_bits(w, elements[number], op.type) for elements in lists)
+        names = ", ".join(_bits(w, elements[number], size) for elements in lists)
         place = displacement + number * size
-        call = f"atomic(s, {pointer}, {place}, {operation!r}, {op.type!r}, ({names},), {op.line}, {wants_old})"
+        call = f"atomic(s, {pointer}, {place}, {spec.operation!r}, {spec.type!r}, ({names},), {op.line}, {wants_old})"
         if wants_old:
             w.define(element, BITS_OF_WIDTH[8 * size], call)
         else:
@@ -121,103 +95,96 @@ def _atomic(w: CodeWriter, op: Operation) -> None:
 # ---- warps and barriers ---------------------------------------------------------------------------------------------
 
 
-def _shfl(w: CodeWriter, op: Operation) -> None:
-    if "sync" not in op.flags:
-        raise op.unsupported()
+def _shuffle(w: CodeWriter, op: Operation, spec: specs.Shuffle) -> None:
     target, value, distance, bounds, _ = op.operands
-    mode = op.choice("up", "down", "bfly", "idx")
     result, in_range = w.fresh(), w.fresh()
-    names = f"{w.read(value, 'u32')}, {mode!r}, {w.read(distance, 'u32')}, {w.read(bounds, 'u32')}"
+    names = f"{w.read(value, 'u32')}, {spec.mode!r}, {w.read(distance, 'u32')}, {w.read(bounds, 'u32')}"
     w.emit(f"{result}, {in_range} = shuffle(s, {names})")
+    _define_both(w, target, result, in_range)
+
+
+def _define_both(w: CodeWriter, target: Operand, word: str, flag: str) -> None:
+    """Set a register, or a register and a predicate."""
     if isinstance(target, Pair):
-        w.define(target.first, "u32", result)
-        w.define(target.second, "pred", in_range)
+        w.define(target.first, "u32", word)
+        w.define(target.second, "pred", flag)
     else:
-        w.define(target, "u32", result)
+        w.define(target, "u32", word)
 
 
-def _vote(w: CodeWriter, op: Operation) -> None:
-    if "sync" not in op.flags:
-        raise op.unsupported()
+def _vote(w: CodeWriter, op: Operation, spec: specs.Vote) -> None:
     target, predicate, members = op.operands
-    mode = op.choice("ballot", "all", "any", "uni")
-    form = "u32" if mode == "ballot" else "pred"
-    w.define(target, form, f"vote(s, {w.read(predicate, 'pred')}, {mode!r}, {w.read(members, 'u32')})")
+    form = "u32" if spec.mode == "ballot" else "pred"
+    w.define(target, form, f"vote(s, {w.read(predicate, 'pred')}, {spec.mode!r}, {w.read(members, 'u32')})")
 
 
-def _match(w: CodeWriter, op: Operation) -> None:
+def _match(w: CodeWriter, op: Operation, spec: specs.Match) -> None:
     target, value, members = op.operands
-    names = f"{w.read(value, BITS_OF_WIDTH[int(op.type[1:])])}, {w.read(members, 'u32')}"
-    if "any" in op.flags:
+    names = f"{w.read(value, BITS_OF_WIDTH[spec.bits])}, {w.read(members, 'u32')}"
+    if spec.mode == "any":
         w.define(target, "u32", f"match_any(s, {names})")
         return
     mask, same = w.fresh(), w.fresh()
     w.emit(f"{mask}, {same} = match_all(s, {names})")
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, Sink())
-    w.define(first, "u32", mask)
-    w.define(second, "pred", same)
+    _define_both(w, target, mask, same)
 
 
-def _redux(w: CodeWriter, op: Operation) -> None:
+def _reduce_warp(w: CodeWriter, op: Operation, spec: specs.ReduceWarp) -> None:
     target, value, members = op.operands
-    form = "s32" if op.type == "s32" else "u32"
-    operation = op.choice("add", "min", "max", "and", "or", "xor")
-    w.define(target, form, f"reduce_warp(s, {w.read(value, form)}, {operation!r}, {w.read(members, 'u32')})")
+    form = "s32" if spec.is_signed else "u32"
+    w.define(target, form, f"reduce_warp(s, {w.read(value, form)}, {spec.operation!r}, {w.read(members, 'u32')})")
 
 
-def _elect(w: CodeWriter, op: Operation) -> None:
+def _elect(w: CodeWriter, op: Operation, spec: specs.Elect) -> None:
+    del spec
     target, members = op.operands
-    if not isinstance(target, Pair):
-        raise op.unsupported()
     leader, chosen = w.fresh(), w.fresh()
     w.emit(f"{leader}, {chosen} = elect(s, {w.read(members, 'u32')})")
-    w.define(target.first, "u32", leader)
-    w.define(target.second, "pred", chosen)
+    _define_both(w, target, leader, chosen)
 
 
-def _activemask(w: CodeWriter, op: Operation) -> None:
+def _active_mask(w: CodeWriter, op: Operation, spec: specs.ActiveMask) -> None:
+    del spec
     w.define(op.operands[0], "u32", "active_mask(s)")
 
 
-def _bar(w: CodeWriter, op: Operation) -> None:
+def _barrier(w: CodeWriter, op: Operation, spec: specs.Barrier) -> None:
     """Notify the checks and reduce for `bar.red`. The threads have already met when the barrier's block begins."""
-    if "warp" in op.flags:
+    if spec.is_warp:
         w.emit(f"pass_warp_barrier(s, {op.line})")
         return
     operands = list(op.operands)
-    reduction = op.choice("popc", "and", "or") if "red" in op.flags else ""
-    target = operands.pop(0) if reduction else Sink()
-    predicate = operands.pop() if reduction else Sink()
+    target = operands.pop(0) if spec.reduction else Sink()
+    predicate = operands.pop() if spec.reduction else Sink()
     threads = w.read(operands[1], "u32") if len(operands) > 1 else "None"
     w.emit(f"pass_barrier(s, {threads}, {op.line})")
-    if reduction:
-        form = "u32" if reduction == "popc" else "pred"
-        w.define(target, form, f"block_reduce(s, {w.read(predicate, 'pred')}, {reduction!r})")
+    if spec.reduction:
+        form = "u32" if spec.reduction == "popc" else "pred"
+        w.define(target, form, f"block_reduce(s, {w.read(predicate, 'pred')}, {spec.reduction!r})")
 
 
-def _trap(w: CodeWriter, op: Operation) -> None:
+def _trap(w: CodeWriter, op: Operation, spec: specs.Trap) -> None:
+    del spec
     w.emit(f"s.launch.fail('the kernel executed a trap', {op.line}, s.describe(0))")
 
 
-def _nothing(w: CodeWriter, op: Operation) -> None:
-    """Emit nothing: memory is always coherent here, kernels run one after the other, and clocks do not advance."""
-    del w, op
+def _nothing(w: CodeWriter, op: Operation, spec: specs.NoEffect) -> None:
+    del w, op, spec
 
 
-EMITTERS: Mapping[str, Emit] = {
-    "ld": _load,
-    "ldu": _load,
-    "st": _store,
-    "atom": _atomic,
-    "red": _atomic,
-    "shfl": _shfl,
-    "vote": _vote,
-    "match": _match,
-    "redux": _redux,
-    "elect": _elect,
-    "activemask": _activemask,
-    "bar": _bar,
-    "barrier": _bar,
-    "trap": _trap,
-    **dict.fromkeys(("membar", "fence", "griddepcontrol", "nanosleep", "prefetch", "pmevent"), _nothing),
-}
+EMITTERS: Mapping[type[Struct], Emit] = dict(
+    (
+        row(specs.Load, _load),
+        row(specs.Store, _store),
+        row(specs.Update, _update),
+        row(specs.Shuffle, _shuffle),
+        row(specs.Vote, _vote),
+        row(specs.Match, _match),
+        row(specs.ReduceWarp, _reduce_warp),
+        row(specs.Elect, _elect),
+        row(specs.ActiveMask, _active_mask),
+        row(specs.Barrier, _barrier),
+        row(specs.Trap, _trap),
+        row(specs.NoEffect, _nothing),
+    )
+)

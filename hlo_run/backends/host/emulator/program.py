@@ -36,6 +36,7 @@ from hlo_run.backends.host.ptx.control_flow import (
 )
 from hlo_run.backends.host.ptx.instruction_set import CARRY, WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.purity import block_changes_memory, pure_functions
+from hlo_run.backends.host.ptx.specs import Barrier, Move
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -57,12 +58,13 @@ Array = NDArray[Any]
 Registers: TypeAlias = "list[Array | None]"
 BlockFunction: TypeAlias = Callable[[Lanes, Registers], "Array | None"]
 
-_EMITTERS: Mapping[str, code_integer.Emit] = {
+EMITTERS: Mapping[type[Struct], code_integer.Emit] = {
     **code_integer.EMITTERS,
     **code_float.EMITTERS,
     **code_move.EMITTERS,
     **code_memory.EMITTERS,
 }
+"""The emulator's instruction table: the record of what an instruction does to the function that writes its code."""
 
 
 class Meeting(Struct, frozen=True):
@@ -153,7 +155,8 @@ class _Compiler:
         self._slots = {name: number for number, name in enumerate(sorted(names))}
         self._registers = {**graph.registers, CARRY: "pred"}
         self._variables = numbered_variables(graph)
-        self._symbols = self._symbol_addresses()
+        globals_ = {variable.name: number << NUMBER_SHIFT for number, variable in self._variables.items()}
+        self._symbols = graph.addresses(range(len(graph.entry.parameters)), globals_)
         self._fixed = self._fixed_registers()
         self._pure = pure_functions(graph)
 
@@ -187,21 +190,6 @@ class _Compiler:
         names = (name for name in self._graph.blocks[entry].live_in if name not in self._fixed and name not in inputs)
         return tuple((self._slots[name], NUMPY_OF_FORM[bits_form(self._registers[name])]) for name in names)
 
-    def _symbol_addresses(self) -> dict[str, tuple[str, int]]:
-        """Return (space, address) of every variable and parameter."""
-        graph = self._graph
-        symbols: dict[str, tuple[str, int]] = {}
-        for index, parameter in enumerate(graph.entry.parameters):
-            symbols[parameter.name] = ("param", index)
-            if parameter.size_bytes != 8:
-                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is not a 64-bit pointer")
-        for number, variable in self._variables.items():
-            symbols[variable.name] = ("global", number << NUMBER_SHIFT)
-        for space, storage in (("shared", graph.shared), ("local", graph.local)):
-            for name, offset in storage.offsets.items():
-                symbols[name] = (space, offset)
-        return symbols
-
     def _fixed_registers(self) -> dict[str, Value]:
         """Return the registers whose only definition is an immediate: constants of the whole kernel."""
         definitions: dict[str, list[Operation]] = {}
@@ -212,12 +200,12 @@ class _Compiler:
         writer = CodeWriter(self._constants, self._registers, self._slots, {}, self._symbols)
         fixed: dict[str, Value] = {}
         for name, operations in definitions.items():
-            operation = operations[0]
-            if len(operations) > 1 or operation.opcode != "mov" or not isinstance(operation.operands[0], Register):
+            operation, spec = operations[0], operations[0].spec
+            if len(operations) > 1 or not isinstance(spec, Move) or not isinstance(operation.operands[0], Register):
                 continue
-            if type(operation.operands[1]).__name__ in ("Integer", "Float", "Symbol"):
+            if isinstance(operation.operands[1], Integer | Float | Symbol):
                 try:
-                    fixed[name] = code_move.immediate_value(writer, operation, operation.operands[1])
+                    fixed[name] = code_move.immediate_value(writer, spec, operation.operands[1])
                 except WRONG_OPERANDS as error:
                     raise operation.unsupported() from error
         return fixed
@@ -229,12 +217,9 @@ class _Compiler:
                 continue
             if operation.opcode == "mov" and set(operation.writes()) & self._fixed.keys():
                 continue
-            emit = _EMITTERS.get(operation.opcode)
-            if emit is None:
-                raise operation.unsupported()
             writer.result_is_used = is_used
             try:
-                emit(writer, operation)
+                EMITTERS[type(operation.spec)](writer, operation)
             except WRONG_OPERANDS as error:
                 raise operation.unsupported() from error
         result = None
@@ -252,8 +237,7 @@ class _Compiler:
         operation = block.meeting
         if operation is None:
             return None
-        is_warp = operation.opcode not in ("bar", "barrier") or "warp" in operation.flags
-        if not is_warp:
+        if isinstance(operation.spec, Barrier) and not operation.spec.is_warp:
             return Meeting("block", 0, False, operation.line)
         members = operation.operands[-1]
         match members:

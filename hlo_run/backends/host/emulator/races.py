@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes, distinct
 from hlo_run.backends.host.emulator.origins import origin
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
-from hlo_run.backends.host.ptx.syntax import TYPE_BYTES
+from hlo_run.backends.host.ptx.specs import Load, Store, Update
 from hlo_run.target import WARP_THREADS
 
 Line = NDArray[Any]
@@ -24,7 +24,6 @@ Line = NDArray[Any]
 _NOBODY = -1
 # The other threads of the recorded access: none, some of the same warp, of the same block, of other blocks.
 _ALONE, _WARP, _BLOCK, _GRID = range(4)
-_OPCODES = frozenset(("ld", "ldu", "st", "atom", "red"))
 
 
 def unit_bytes(graph: KernelGraph) -> dict[str, int]:
@@ -32,12 +31,11 @@ def unit_bytes(graph: KernelGraph) -> dict[str, int]:
     sizes = {"shared": 16, "global": 16}
     for block in graph.blocks:
         for operation in block.operations:
-            if operation.opcode not in _OPCODES:
+            spec = operation.spec
+            if not isinstance(spec, Load | Store | Update):
                 continue
-            flags = operation.flags
-            named = "shared" if flags & {"shared", "shared::cta"} else "global" if "global" in flags else ""
-            for space in [named] if named else sizes:
-                sizes[space] = min(sizes[space], TYPE_BYTES[operation.type])
+            for space in [spec.space] if spec.space in sizes else sizes:
+                sizes[space] = min(sizes[space], spec.size_bytes)
     return sizes
 
 

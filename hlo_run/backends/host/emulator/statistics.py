@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hlo_run.backends.host.emulator.lanes import Access, Lanes, changes, distinct
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Invoke, Jump, Return, Switch
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import Load, Store, Update
 from hlo_run.target import WARP_THREADS
 
 Offsets = NDArray[np.int64]
@@ -197,11 +198,8 @@ def _instructions(block: Block) -> Counter[str]:
 def _kind(operation: Operation) -> str:
     opcode = operation.opcode
     if what := _MEMORY.get(opcode):
-        flags = operation.flags
-        if flags & {"param", "param::entry", "param::func"}:
-            return "parameter"
-        space = "shared" if flags & {"shared", "shared::cta"} else "local" if "local" in flags else "global"
-        return f"{space} {what}"
+        space = operation.spec.space if isinstance(operation.spec, Load | Store | Update) else ""
+        return "parameter" if space == "param" else f"{space if space in ('shared', 'local') else 'global'} {what}"
     if kind := _KINDS.get(opcode):
         return kind
     return next((_FLOATS[name] for name in operation.types if name in _FLOATS), "integer")

@@ -16,6 +16,20 @@ from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SH
 from hlo_run.backends.host.jit.affine_sum import Affine, Interval, constant, fits, fits_type, monotonic
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import (
+    Compare,
+    ConvertAddress,
+    ConvertInteger,
+    ExtractBits,
+    Load,
+    Logic,
+    Move,
+    Product,
+    Shift,
+    Sum,
+    Unary,
+    is_integer,
+)
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -36,6 +50,7 @@ _PURE_OPCODES = frozenset(
     "mov add sub mul mad shl shr and or xor not cvt cvta setp selp min max neg abs bfe bfi prmt popc clz brev sad".split()
 )
 _MAX_CHAIN = 40
+_HIGH_PRODUCT = Product("u32", "hi", adds=False, saturates=False, carry_in=False, carry_out=False)
 # Special registers that are constant while a thread runs.
 _CONSTANT_SPECIAL_REGISTERS = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
 
@@ -117,11 +132,11 @@ class PureValues:
                 assert_never(source)
 
     def _is_simple(self, operation: Operation) -> bool:
-        if operation.opcode == "ld":
-            return bool(operation.flags & {"param", "param::entry"}) and isinstance(operation.operands[0], Register)
+        if isinstance(operation.spec, Load):
+            return operation.spec.space == "param" and isinstance(operation.operands[0], Register)
         if operation.opcode not in _PURE_OPCODES or "cc" in operation.flags or operation.instruction.guard:
             return False
-        integers = all(name == "pred" or (name[0] in "sub" and name[1:].isdigit()) for name in operation.types)
+        integers = all(name == "pred" or is_integer(name) for name in operation.types)
         return integers and isinstance(operation.operands[0], Register)
 
     # ---- values -------------------------------------------------------------------------------------------------
@@ -257,49 +272,49 @@ class PureValues:
 
     def _compute(self, operation: Operation) -> Affine | None:
         """Return the value of a pure operation if it is affine. The caller checks its range."""
-        if operation.opcode == "ld":
+        spec = operation.spec
+        if isinstance(spec, Load):
             address = operation.operands[1]
             assert isinstance(address, Address), "a load has an address"
             return self.affine_of(address.base) if address.offset == 0 and isinstance(address.base, Symbol) else None
-        if "pred" in operation.types or operation.opcode == "setp":
+        if "pred" in operation.types or isinstance(spec, Compare):
             return None
         sources = [self.affine_of(operand) for operand in operation.operands[1:]]
-        match operation.opcode:
-            case "mov":
+        match spec:
+            case Move():
                 return sources[0]
-            case "cvta":
-                return self._address_space(operation, sources[0])
-            case "cvt":
-                return self._converted(operation, sources[0])
-            case "add" | "sub":
+            case ConvertAddress():
+                return self._address_space(spec, sources[0])
+            case ConvertInteger():
+                return self._converted(spec, sources[0], self._width_of_target(operation))
+            case Sum():
                 a, b = sources
-                return self.combine(a, b, 1 if operation.opcode == "add" else -1) if a and b and not operation.flags else None
-            case "mul" | "mad":
-                return self._product(operation, sources)
-            case "shl":
+                is_plain = not (spec.saturates or spec.carry_in or spec.carry_out)
+                return self.combine(a, b, -1 if spec.subtracts else 1) if a and b and is_plain else None
+            case Product():
+                return self._product(spec, sources)
+            case Shift(is_left=True):
                 a, b = sources
                 return self._scaled(a, 1 << b.constant) if a and b and not b.terms and 0 <= b.constant < 64 else None
-            case "shr":
-                return self._shifted(operation, *sources)
-            case "and" | "or" | "xor":
-                return self._logic(operation, *sources)
-            case "bfe":
-                return self._field(operation, sources)
+            case Shift():
+                return self._shifted(spec, *sources)
+            case Logic():
+                return self._logic(spec, *sources)
+            case ExtractBits():
+                return self._field(spec, sources)
             case _:
                 return None
 
-    def _address_space(self, operation: Operation, a: Affine | None) -> Affine | None:
-        space = operation.choice("global", "shared", "local", "const")
-        if a is None or space in ("global", "const"):
+    def _address_space(self, spec: ConvertAddress, a: Affine | None) -> Affine | None:
+        if a is None or spec.space in ("global", "const"):
             return a
-        number = SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
-        return self.combine(a, constant(number << NUMBER_SHIFT), -1 if "to" in operation.flags else 1)
+        number = SHARED_NUMBER if spec.space == "shared" else LOCAL_NUMBER
+        return self.combine(a, constant(number << NUMBER_SHIFT), -1 if spec.is_inward else 1)
 
-    def _converted(self, operation: Operation, a: Affine | None) -> Affine | None:
-        if a is None or operation.flags:
+    def _converted(self, spec: ConvertInteger, a: Affine | None, width: int) -> Affine | None:
+        if a is None or spec.saturates:
             return None
-        to, source = operation.types
-        fits = fits_type(a, source) and (fits_type(a, to) or int(to[1:]) >= self._width_of_target(operation))
+        fits = fits_type(a, spec.origin) and (fits_type(a, spec.to) or int(spec.to[1:]) >= width)
         return a if fits else None
 
     def _width_of_target(self, operation: Operation) -> int:
@@ -307,11 +322,11 @@ class PureValues:
         assert isinstance(target, Register), "pure operations set registers"
         return self._width(target.name)
 
-    def _product(self, operation: Operation, sources: list[Affine | None]) -> Affine | None:
+    def _product(self, spec: Product, sources: list[Affine | None]) -> Affine | None:
         a, b, *rest = sources
-        if not a or not b or "hi" in operation.flags or operation.flags & {"sat"}:
+        if not a or not b or spec.part == "hi" or spec.saturates:
             return None
-        if "wide" in operation.flags and not (fits_type(a, operation.type) and fits_type(b, operation.type)):
+        if spec.part == "wide" and not (fits_type(a, spec.type) and fits_type(b, spec.type)):
             return None
         if b.terms:
             a, b = b, a
@@ -330,8 +345,8 @@ class PureValues:
         rest = self.make(low, a.constant % unit)
         return (self.make(high, a.constant - a.constant % unit), rest) if rest.low >= 0 and rest.high < unit else None
 
-    def _shifted(self, operation: Operation, a: Affine | None, b: Affine | None) -> Affine | None:
-        if not a or not b or b.terms or not 0 <= b.constant < 64 or not fits_type(a, operation.type):
+    def _shifted(self, spec: Shift, a: Affine | None, b: Affine | None) -> Affine | None:
+        if not a or not b or b.terms or not 0 <= b.constant < 64 or not fits_type(a, spec.type):
             return None
         parts = self._parts(a, b.constant)
         if parts is None:
@@ -339,10 +354,10 @@ class PureValues:
         unit = 1 << b.constant
         return self.make({symbol: c // unit for symbol, c in parts[0].terms}, parts[0].constant // unit)
 
-    def _logic(self, operation: Operation, a: Affine | None, b: Affine | None) -> Affine | None:
+    def _logic(self, spec: Logic, a: Affine | None, b: Affine | None) -> Affine | None:
         if not a or not b:
             return None
-        if operation.opcode != "and":
+        if spec.operation != "and":
             for upper, lower in ((a, b), (b, a)):
                 if lower.low >= 0 and upper.low >= 0 and upper.multiple_of(1 << lower.high.bit_length()):
                     return self.combine(upper, lower, 1)
@@ -351,20 +366,20 @@ class PureValues:
             a, b = b, a
         if b.terms:
             return None
-        mask = b.constant & ((1 << int(operation.type[1:])) - 1)
+        mask = b.constant & ((1 << int(spec.type[1:])) - 1)
         ones = mask.bit_length()
         if mask == (1 << ones) - 1:
             parts = self._parts(a, ones)
             return parts[1] if parts else None
         zeros = (mask & -mask).bit_length() - 1
-        if mask == (1 << int(operation.type[1:])) - (1 << zeros):
+        if mask == (1 << int(spec.type[1:])) - (1 << zeros):
             parts = self._parts(a, zeros)
             return parts[0] if parts and a.low >= 0 else None
         return None
 
-    def _field(self, operation: Operation, sources: list[Affine | None]) -> Affine | None:
+    def _field(self, spec: ExtractBits, sources: list[Affine | None]) -> Affine | None:
         a, start, count = sources
-        if not a or not start or not count or start.terms or count.terms or operation.type[0] != "u" or a.low < 0:
+        if not a or not start or not count or start.terms or count.terms or spec.type[0] != "u" or a.low < 0:
             return None
         shifted = self._parts(a, start.constant) if 0 <= start.constant < 64 else None
         if shifted is None or not 0 < count.constant < 64:
@@ -407,7 +422,7 @@ class PureValues:
     def _reciprocal(self, operation: Operation) -> tuple[Affine, int, int] | None:
         """Return (x, f, s) if the operation computes x * f >> s in unsigned 32-bit arithmetic."""
         shift = 32
-        if operation.opcode == "shr" and operation.type in ("u32", "b32"):
+        if operation.spec in (Shift("u32", is_left=False), Shift("b32", is_left=False)):
             source, count = operation.operands[1], self.affine_of(operation.operands[2])
             if not isinstance(source, Register) or not count or count.terms or not 0 <= count.constant < 32:
                 return None
@@ -415,7 +430,7 @@ class PureValues:
             if inner is None or not self.is_pure(source.name):
                 return None
             operation = inner
-        if operation.opcode != "mul" or "hi" not in operation.flags or operation.type != "u32":
+        if operation.spec != _HIGH_PRODUCT:
             return None
         x, factor = (self.affine_of(operand) for operand in operation.operands[1:])
         if not x or not factor or factor.terms or not fits_type(x, "u32"):
@@ -427,15 +442,16 @@ class PureValues:
     def _interval(self, operation: Operation, width: int) -> Interval:
         """Return bounds of the register's bits as an unsigned number."""
         everything = (0, (1 << width) - 1)
-        if operation.opcode in ("ld", "setp") or "pred" in operation.types:
+        spec = operation.spec
+        if isinstance(spec, Load | Compare) or "pred" in operation.types:
             return everything
         sources = [self.affine_of(operand) for operand in operation.operands[1:]]
-        if operation.opcode == "and":
+        if isinstance(spec, Logic) and spec.operation == "and":
             highs = [source.high for source in sources if source and source.low >= 0]
             return (0, min(highs)) if highs else everything
-        if operation.opcode == "bfe" and operation.type[0] == "u" and sources[2] and not sources[2].terms:
+        if isinstance(spec, ExtractBits) and spec.type[0] == "u" and sources[2] and not sources[2].terms:
             return 0, (1 << min(width, sources[2].constant & 255)) - 1
-        if operation.opcode in ("popc", "clz"):
+        if isinstance(spec, Unary) and spec.operation in ("popc", "clz"):
             return 0, 64
         # The other operations are monotonic if neither operand can be negative.
         known = [source for source in sources[:2] if source and source.low >= 0 and fits_type(source, operation.type)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.phases import Phase
@@ -25,7 +27,7 @@ from hlo_run.backends.host.ptx.instruction_set import WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.purity import changes_memory
 from hlo_run.backends.host.ptx.syntax import Register
 
-Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
+Emitters: TypeAlias = "Mapping[type[Struct], Callable[[Body, Operation], None]]"
 CANCELLED = 0x7FFFFFFF
 """The fault of a thread that was cancelled."""
 PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
@@ -244,11 +246,8 @@ class Body(Registers):
             self.b.do(f"store {width} {self.form(value, width)}, ptr %{place_of(name)}")
 
     def _emit(self, operation: Operation) -> None:
-        emit = self._emitters.get(operation.opcode)
-        if emit is None:
-            raise operation.unsupported()
         try:
-            emit(self, operation)
+            self._emitters[type(operation.spec)](self, operation)
             if self._has_record and changes_memory(operation):
                 self._kept_results.forget()
         except WRONG_OPERANDS as error:

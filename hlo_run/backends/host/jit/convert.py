@@ -5,41 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from hlo_run.backends.host.jit import rounding
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
 from hlo_run.backends.host.jit.floating import REAL, flush, relu, saturate
 from hlo_run.backends.host.jit.forms import NAN32
-from hlo_run.backends.host.jit.integer import Emit, is_integer_type
+from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.move import define_integer, integer_source
-from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import Operation, row
 from hlo_run.backends.host.ptx.syntax import Operand, Register
 
-_HALVES = ("f16", "bf16")
 _ROUND = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
-def _cvt(e: Body, op: Operation) -> None:
-    target, *sources = op.operands
-    to, source = op.types
-    if "x2" in to or "x2" in source or to == "tf32":
-        _packed(e, op, target, sources)
-    elif is_integer_type(to) and is_integer_type(source):
-        _integers(e, op, target, sources[0])
-    elif is_integer_type(to):
-        _to_integer(e, op, target, sources[0])
-    elif is_integer_type(source):
-        _from_integer(e, op, target, sources[0])
-    else:
-        _floats(e, op, target, sources[0])
-
-
-def _integers(e: Body, op: Operation, target: Operand, source: Operand) -> None:
-    to, origin = op.types
+def _convert_integer(e: Body, op: Operation, spec: specs.ConvertInteger) -> None:
+    target, source = op.operands
+    to, origin = spec.to, spec.origin
     b = e.b
     value = integer_source(e, source, origin)
     have, want = f"i{origin[1:]}", f"i{to[1:]}"
-    if "sat" in op.flags:
+    if spec.saturates:
         low, high = _limits(to)
         own_low, own_high = _limits(origin)
         sign = "s" if origin[0] == "s" else "u"
@@ -57,20 +45,18 @@ def _literal(value: int, bits: int) -> str:
     return str(value - (1 << bits) if value >> (bits - 1) and value > 0 else value)
 
 
-def _wide(e: Body, op: Operation, source: Operand, type_name: str) -> str:
+def _wide(e: Body, source: Operand, type_name: str, flushes: bool) -> str:
     value = e.read(source, type_name)
-    return flush(e, "f32", value) if "ftz" in op.flags and type_name == "f32" else value
+    return flush(e, "f32", value) if flushes and type_name == "f32" else value
 
 
-def _to_integer(e: Body, op: Operation, target: Operand, source: Operand) -> None:
+def _float_to_integer(e: Body, op: Operation, spec: specs.FloatToInteger) -> None:
     """Convert with clamping. NaN becomes 0; for f64 operands and 64-bit results it becomes the sign bit alone."""
-    to, origin = op.types
-    mode = op.choice(*_ROUND)
-    if not mode:
-        raise op.unsupported()
+    target, source = op.operands
+    to, origin = spec.to, spec.origin
     b, real, form = e.b, REAL[origin], f"i{to[1:]}"
-    value = _wide(e, op, source, origin)
-    whole = b.math(_ROUND[mode], real, value)
+    value = _wide(e, source, origin, spec.flushes)
+    whole = b.math(_ROUND[spec.rounding], real, value)
     kind = "fptosi" if to[0] == "s" else "fptoui"
     suffix = "f32" if real == "float" else "f64"
     result = b.intrinsic(f"{kind}.sat.{form}.{suffix}", form, (real, whole))
@@ -80,11 +66,9 @@ def _to_integer(e: Body, op: Operation, target: Operand, source: Operand) -> Non
     define_integer(e, target, result, to)
 
 
-def _from_integer(e: Body, op: Operation, target: Operand, source: Operand) -> None:
-    to, origin = op.types
-    mode = op.choice("rn", "rz", "rm", "rp")
-    if not mode:
-        raise op.unsupported()
+def _integer_to_float(e: Body, op: Operation, spec: specs.IntegerToFloat) -> None:
+    target, source = op.operands
+    to, origin, mode = spec.to, spec.origin, spec.rounding
     b, form = e.b, f"i{origin[1:]}"
     value = integer_source(e, source, origin)
     convert = "sitofp" if origin[0] == "s" else "uitofp"
@@ -100,7 +84,7 @@ def _from_integer(e: Body, op: Operation, target: Operand, source: Operand) -> N
             exact = b.cast(convert, value, form, "double")
         narrow = rounding.narrow_f64(b, exact, mode) if to == "f32" else rounding.narrow_to_half(b, exact, "double", to, mode)
         result = narrow
-    e.define(target, to, saturate(e, REAL[to], result) if "sat" in op.flags else result)
+    e.define(target, to, saturate(e, REAL[to], result) if spec.saturates else result)
 
 
 def _split(e: Body, value: str, origin: str) -> tuple[str, str]:
@@ -113,40 +97,33 @@ def _split(e: Body, value: str, origin: str) -> tuple[str, str]:
     return b.binary("fmul", "double", high, f64_constant(2.0**32)), low
 
 
-def _floats(e: Body, op: Operation, target: Operand, source: Operand) -> None:
-    to, origin = op.types
-    b = e.b
-    mode = op.choice(*_ROUND, "rn", "rz", "rm", "rp")
-    if op.flags & {"satfinite", "rna"} or ("relu" in op.flags and to not in _HALVES):
-        raise op.unsupported()
-    if to == origin and not mode and not op.flags:
-        assert isinstance(source, Register), "a conversion's operand is a register"
+def _convert_float(e: Body, op: Operation, spec: specs.ConvertFloat) -> None:
+    target, source = op.operands
+    to, origin = spec.to, spec.origin
+    if spec.is_copy and isinstance(source, Register):
         e.copy(target, e.value(source.name))
         return
-    value = _wide(e, op, source, origin)
-    if mode.endswith("i") and to == origin:
-        value = b.math(_ROUND[mode], REAL[origin], value)
-        mode = "rn"
-    result = _narrowed(e, op, to, origin, value, mode or "rn")
-    if "ftz" in op.flags and to == "f32":
+    value = _wide(e, source, origin, spec.flushes)
+    if spec.integral:
+        value = e.b.math(_ROUND[spec.integral], REAL[origin], value)
+    result = _narrowed(e, spec, value)
+    if spec.flushes and to == "f32":
         result = flush(e, "f32", result)
-    if "sat" in op.flags:
+    if spec.saturates:
         result = saturate(e, REAL[to], result)
         e.unit.add(result)
-    if "relu" in op.flags:
+    if spec.relu:
         result = relu(e, REAL[to], result)
     e.define(target, to, result, dirty=to != "f64" and result not in e.unit)
 
 
-def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: str) -> str:
-    b = e.b
-    if mode.endswith("i"):
-        raise op.unsupported()
+def _narrowed(e: Body, spec: specs.ConvertFloat, value: str) -> str:
+    b, to, origin = e.b, spec.to, spec.origin
     match to:
         case "f16" | "bf16":
-            return value if to == origin else rounding.narrow_to_half(b, value, REAL[origin], to, mode)
+            return value if to == origin else rounding.narrow_to_half(b, value, REAL[origin], to, spec.rounding)
         case "f32":
-            return rounding.narrow_f64(b, value, mode) if origin == "f64" else value
+            return rounding.narrow_f64(b, value, spec.rounding) if origin == "f64" else value
         case _:
             return value if origin == "f64" else rounding.widen(b, value)
 
@@ -154,34 +131,28 @@ def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: st
 # ---- packed ---------------------------------------------------------------------------------------------------------
 
 
-def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    """Convert to packed pairs (the first source is the upper half), to 8-bit and 4-bit floats, and to tf32."""
-    to, origin = op.types
-    mode = op.choice("rn", "rz", "rna")
-    if to == "tf32":
-        if mode != "rna" or len(op.flags) > 1:
-            raise op.unsupported()
-        _tf32(e, target, e.read(sources[0], "f32"))
-    elif to in ("f16x2", "bf16x2") and origin == "f32" and mode in ("rn", "rz") and "satfinite" not in op.flags:
-        kind = to[:-2]
-        values = [e.read(source, "f32") for source in reversed(sources)]
-        low, high = (rounding.narrow_to_half(e.b, value, "float", kind, mode) for value in values)
-        if "relu" in op.flags:
-            low, high = relu(e, "float", low), relu(e, "float", high)
-        e.define(target, to, (low, high), dirty=True)
-    elif to in _SMALL and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
-        _to_small(e, op, target, sources)
-    elif to == "f16x2" and origin in _SMALL and "relu" not in op.flags:
-        bits, upper = e.read(sources[0], "i16"), str(_SMALL[origin].bits)
-        low, high = (_from_small(e, e.b.binary("lshr", "i16", bits, shift), _SMALL[origin]) for shift in ("0", upper))
-        e.define(target, to, (low, high), dirty=True)
-    else:
-        raise op.unsupported()
+def _pack_halves(e: Body, op: Operation, spec: specs.PackHalves) -> None:
+    target, *sources = op.operands
+    values = [e.read(source, "f32") for source in reversed(sources)]
+    low, high = (rounding.narrow_to_half(e.b, value, "float", spec.to[:-2], spec.rounding) for value in values)
+    if spec.relu:
+        low, high = relu(e, "float", low), relu(e, "float", high)
+    e.define(target, spec.to, (low, high), dirty=True)
 
 
-def _tf32(e: Body, target: Operand, x: str) -> None:
+def _unpack_small(e: Body, op: Operation, spec: specs.UnpackSmall) -> None:
+    target, source = op.operands
+    small = _SMALL[spec.origin]
+    bits = e.read(source, "i16")
+    low, high = (_from_small(e, e.b.binary("lshr", "i16", bits, shift), small) for shift in ("0", str(small.bits)))
+    e.define(target, "f16x2", (low, high), dirty=True)
+
+
+def _round_to_tf32(e: Body, op: Operation, spec: specs.RoundToTf32) -> None:
     """Round to 10 fraction bits, ties away from zero."""
-    b = e.b
+    del spec
+    target, source = op.operands
+    b, x = e.b, e.read(source, "f32")
     bits = b.cast("bitcast", x, "float", "i32")
     rounded = b.binary("and", "i32", b.binary("add", "i32", bits, "4096"), "-8192")
     finite = rounding.is_finite(b, "float", x)
@@ -212,16 +183,15 @@ _SMALL = {
 }
 
 
-def _to_small(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    to, origin = op.types
-    if origin == "f32":
+def _pack_small(e: Body, op: Operation, spec: specs.PackSmall) -> None:
+    target, *sources = op.operands
+    if spec.origin == "f32":
         high, low = (e.read(source, "f32") for source in sources)
-    elif origin == "f16x2" and to != "e2m1x2":
-        low, high = e.read_pair(sources[0], "f16x2")
     else:
-        raise op.unsupported()
-    upper, lower = (_small_bits(e, value, _SMALL[to]) for value in (high, low))
-    bits = e.b.binary("or", "i32", e.b.op(f"shl i32 {upper}, {_SMALL[to].bits}"), lower)
+        low, high = e.read_pair(sources[0], "f16x2")
+    small = _SMALL[spec.to]
+    upper, lower = (_small_bits(e, value, small) for value in (high, low))
+    bits = e.b.binary("or", "i32", e.b.op(f"shl i32 {upper}, {small.bits}"), lower)
     e.define(target, "i16", e.b.resize(bits, "i32", "i16"))
 
 
@@ -269,4 +239,15 @@ def _from_small(e: Body, bits: str, small: _Small) -> str:
     return b.cast("bitcast", with_sign, "i32", "float")
 
 
-EMITTERS: Mapping[str, Emit] = {"cvt": _cvt}
+EMITTERS: Mapping[type[Struct], Emit] = dict(
+    (
+        row(specs.ConvertInteger, _convert_integer),
+        row(specs.FloatToInteger, _float_to_integer),
+        row(specs.IntegerToFloat, _integer_to_float),
+        row(specs.ConvertFloat, _convert_float),
+        row(specs.PackHalves, _pack_halves),
+        row(specs.PackSmall, _pack_small),
+        row(specs.UnpackSmall, _unpack_small),
+        row(specs.RoundToTf32, _round_to_tf32),
+    )
+)

@@ -21,6 +21,7 @@ from hlo_run.backends.host.jit.threads import write_exchange
 from hlo_run.backends.host.jit.ways import find_ways
 from hlo_run.backends.host.ptx.control_flow import Invoke, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import ActiveMask, Barrier
 from hlo_run.backends.host.ptx.syntax import Register
 from hlo_run.backends.host.ptx.unroll import unroll
 from hlo_run.target import WARP_THREADS
@@ -335,9 +336,9 @@ class _Driver:
 
 def _scope(op: Operation | None) -> int:
     """Return the threads that must be there: 0 none, 1 a warp, 2 the block."""
-    if op is None or op.opcode == "activemask":
+    if op is None or isinstance(op.spec, ActiveMask):
         return 0
-    return 2 if op.opcode in ("bar", "barrier") and "warp" not in op.flags else 1
+    return 2 if isinstance(op.spec, Barrier) and not op.spec.is_warp else 1
 
 
 def _word(b: Builder, array: str, index: str) -> str:

@@ -1,4 +1,4 @@
-"""The floating-point instructions as LLVM IR: one row per opcode.
+"""The floating-point instructions as LLVM IR: one row per record of `specs`.
 
 f32 and f64 are LLVM's float and double. f16 and bf16 are computed in f32 and rounded. Packed pairs are two of these.
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from hlo_run.backends.host.jit import rounding
 from hlo_run.backends.host.jit.approx import approximate
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
-from hlo_run.backends.host.jit.integer import INTEGER_PART, Emit, is_integer_type
-from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.jit.integer import Emit
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import Operation, row
 from hlo_run.backends.host.ptx.syntax import Float, Operand, Register
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 """The LLVM type for computing with values of a format."""
 
-_DIRECTIONS = ("rz", "rm", "rp")
 _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_APPROXIMATE = frozenset(("ex2", "lg2", "tanh", "sin", "cos", "rsqrt"))
 # A sum with an f32 constant above this exponent is 0 or normal: if it cancels, the other term has no smaller bits.
 _NOT_SMALL = 127 - 100
 _HALVES = ("f16", "bf16")
-_HALF_OPCODES = frozenset(("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh"))
 
 
 def flush(e: Body, kind: str, x: str) -> str:
@@ -48,64 +48,54 @@ def relu(e: Body, real: str, x: str) -> str:
     return e.b.select(e.b.compare("ugt", real, x, "0.0"), real, x, "0.0")
 
 
-def compute(e: Body, op: Operation, kind: str, values: list[str], constants: tuple[int, ...] = ()) -> str:
-    """Return the operation on values of one format, with all its modifiers. Raises Unsupported.
+def compute(e: Body, op: Operation, spec: specs.FloatArithmetic, values: list[str], constants: tuple[int, ...] = ()) -> str:
+    """Return the operation on values of one format, with all its modifiers.
 
     `constants` are the bits of the known operands.
     """
-    opcode = "fma" if op.opcode == "mad" else op.opcode
+    kind = spec.format
     # 2**x is 1 for subnormal x, whether flushed or not.
-    if "ftz" in op.flags and kind != "f64" and opcode != "ex2":
+    if spec.flushes and spec.operation != "ex2":
         values = [value if value in e.normal else flush(e, kind, value) for value in values]
-    result = _half(e, op, opcode, kind, values, constants) if kind in _HALVES else _single(e, op, opcode, kind, values)
-    if opcode == "add" and kind == "f32" and any(bits >> 23 & 0xFF > _NOT_SMALL for bits in constants):
+    result = _half(e, op, spec, values, constants) if kind in _HALVES else _single(e, op, spec, kind, values)
+    if spec.operation == "add" and kind == "f32" and any(bits >> 23 & 0xFF > _NOT_SMALL for bits in constants):
         e.normal.add(result)
-    if "ftz" in op.flags and kind != "f64" and result not in e.normal:
+    if spec.flushes and result not in e.normal:
         result = flush(e, kind, result)
         e.normal.add(result)
-    if "sat" in op.flags:
+    if spec.saturates:
         result = saturate(e, REAL[kind], result)
         e.unit.add(result)
-    if "relu" in op.flags:
-        if op.opcode != "fma":
-            raise op.unsupported()
-        result = relu(e, REAL[kind], result)
-    return result
+    return relu(e, REAL[kind], result) if spec.relu else result
 
 
-def _half(e: Body, op: Operation, opcode: str, kind: str, values: list[str], constants: tuple[int, ...]) -> str:
-    b = e.b
-    if op.choice(*_DIRECTIONS) or opcode not in _HALF_OPCODES:
-        raise op.unsupported()
-    if opcode == "fma":
+def _half(e: Body, op: Operation, spec: specs.FloatArithmetic, values: list[str], constants: tuple[int, ...]) -> str:
+    b, kind, operation = e.b, spec.format, spec.operation
+    if operation == "fma":
         x, y, z = (rounding.widen(b, value) for value in values)
         total = rounding.add_to_odd(b, b.binary("fmul", "double", x, y), z)
         return rounding.to_half(b, rounding.f32_to_odd(b, total), kind)
-    if opcode == "mul" and kind == "bf16":
+    if operation == "mul" and kind == "bf16":
         return rounding.multiply_bf16(b, values[0], values[1], constants)
-    result = _single(e, op, opcode, "f32", values)
-    if opcode in ("add", "sub") and kind == "bf16":
+    result = _single(e, op, spec, "f32", values)
+    if operation in ("add", "sub") and kind == "bf16":
         return rounding.to_bf16(b, result, of_bf16=True)
-    return result if opcode in ("min", "max", "neg", "abs") else rounding.to_half(b, result, kind)
+    return result if operation in ("min", "max", "neg", "abs") else rounding.to_half(b, result, kind)
 
 
-def _single(e: Body, op: Operation, opcode: str, kind: str, values: list[str]) -> str:
-    b, real = e.b, REAL[kind]
-    if mode := op.choice(*_DIRECTIONS):
-        return _directed(e, op, opcode, kind, mode, values)
-    if opcode == "div" and "approx" in op.flags:
-        if kind != "f32":
-            raise op.unsupported()
-        return _divide_approx(e, *values)
-    if opcode in ("rcp", "rsqrt") and kind == "f64" and "ftz" in op.flags:
-        return _upper_word_approx(e, opcode, values[0])
-    if opcode in _PLAIN:
-        return b.binary(_PLAIN[opcode], real, *values)
-    match opcode:
+def _single(e: Body, op: Operation, spec: specs.FloatArithmetic, kind: str, values: list[str]) -> str:
+    b, real, operation = e.b, REAL[kind], spec.operation
+    if spec.rounding:
+        return _directed(e, op, spec, values)
+    if spec.is_quick:
+        return _divide_approx(e, *values) if operation == "div" else _upper_word_approx(e, operation, values[0])
+    if operation in _PLAIN:
+        return b.binary(_PLAIN[operation], real, *values)
+    match operation:
         case "fma" | "sqrt":
-            return b.math(opcode, real, *values)
+            return b.math(operation, real, *values)
         case "min" | "max":
-            return b.math(opcode + "imum" + ("" if "NaN" in op.flags else "num"), real, *values)
+            return b.math(operation + "imum" + ("" if spec.keeps_nan else "num"), real, *values)
         case "neg":
             return b.op(f"fneg {real} {values[0]}")
         case "abs":
@@ -114,26 +104,23 @@ def _single(e: Body, op: Operation, opcode: str, kind: str, values: list[str]) -
             return b.binary("fdiv", real, "1.0", values[0])
         case "rsqrt" if kind == "f64":
             return b.binary("fdiv", real, "1.0", b.math("sqrt", real, values[0]))
-        case _ if opcode in _APPROXIMATE and kind == "f32":
-            return approximate(b, opcode, values[0])
         case _:
-            raise op.unsupported()
+            return approximate(b, operation, values[0])
 
 
-def _directed(e: Body, op: Operation, opcode: str, kind: str, mode: str, values: list[str]) -> str:
-    if kind == "f32" and opcode == "fma" and mode == "rm" and values[0] in e.unit and _lands_among_integers(e, op):
+def _directed(e: Body, op: Operation, spec: specs.FloatArithmetic, values: list[str]) -> str:
+    operation, kind, mode = spec.operation, spec.format, spec.rounding
+    if kind == "f32" and operation == "fma" and mode == "rm" and values[0] in e.unit and _lands_among_integers(e, op):
         result = rounding.whole_below(e.b, *values)
         e.numbers.add(result)
         return result
-    if opcode == "sub":
-        opcode, values = "add", [values[0], e.b.op(f"fneg {REAL[kind]} {values[1]}")]
-    if opcode not in ("add", "mul", "fma", "div", "rcp", "sqrt"):
-        raise op.unsupported()
+    if operation == "sub":
+        operation, values = "add", [values[0], e.b.op(f"fneg {REAL[kind]} {values[1]}")]
     if kind == "f32":
-        return rounding.directed_f32(e.b, opcode, mode, values)
-    if opcode == "rcp":
-        opcode, values = "div", [f64_constant(1.0), values[0]]
-    return rounding.directed_f64(e.b, opcode, mode, values)
+        return rounding.directed_f32(e.b, operation, mode, values)
+    if operation == "rcp":
+        operation, values = "div", [f64_constant(1.0), values[0]]
+    return rounding.directed_f64(e.b, operation, mode, values)
 
 
 def _lands_among_integers(e: Body, op: Operation) -> bool:
@@ -171,22 +158,22 @@ def _upper_word(e: Body, x: str) -> str:
 # ---- instructions ---------------------------------------------------------------------------------------------------
 
 
-def _emit(e: Body, op: Operation) -> None:
-    if len(op.types) == 2:
-        _mixed(e, op)
-        return
+def _float(e: Body, op: Operation, spec: specs.FloatArithmetic) -> None:
     target, *sources = op.operands
-    kind = op.type
-    if kind.endswith("x2"):
-        _pair(e, op, target, sources)
+    if spec.wide_from:
+        _mixed(e, op, spec, target, sources)
         return
+    if spec.lanes == 2:
+        _pair(e, op, spec, target, sources)
+        return
+    kind = spec.format
     values = [e.read(source, kind) for source in sources]
     dirty = kind != "f64"
-    if op.opcode in ("neg", "abs") and kind == "f32":
+    if spec.operation in ("neg", "abs") and kind == "f32":
         known = e.known(sources[0])
         dirty = known is not None and known.dirty
     constants = tuple(bits for source in sources if (bits := _constant(e, source, kind)) is not None)
-    result = compute(e, op, kind, values, constants)
+    result = compute(e, op, spec, values, constants)
     e.define(target, kind, result, dirty=dirty and result not in e.numbers)
 
 
@@ -199,42 +186,30 @@ def _constant(e: Body, operand: Operand, kind: str) -> int | None:
     return e.constant(operand)
 
 
-def _pair(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    pairs = [e.read_pair(source, op.type) for source in sources]
-    kind = op.type.removesuffix("x2")
+def _pair(e: Body, op: Operation, spec: specs.FloatArithmetic, target: Operand, sources: list[Operand]) -> None:
+    packed = f"{spec.format}x2"
+    pairs = [e.read_pair(source, packed) for source in sources]
     constants = [bits for source in sources if (bits := e.constant(source)) is not None]
     low, high = (
-        compute(e, op, kind, [pair[side] for pair in pairs], tuple(bits >> 16 * side & 0xFFFF for bits in constants))
+        compute(e, op, spec, [pair[side] for pair in pairs], tuple(bits >> 16 * side & 0xFFFF for bits in constants))
         for side in (0, 1)
     )
-    e.define(target, op.type, (low, high), dirty=True)
+    e.define(target, packed, (low, high), dirty=True)
 
 
-def _mixed(e: Body, op: Operation) -> None:
+def _mixed(e: Body, op: Operation, spec: specs.FloatArithmetic, target: Operand, sources: list[Operand]) -> None:
     """`add.f32.f16` and similar: f16 or bf16 operands, an f32 addend, an f32 result."""
-    target, *sources = op.operands
-    kind = op.types[1]
-    if op.opcode not in ("add", "sub", "fma") or op.types[0] != "f32" or kind not in _HALVES or "ftz" in op.flags:
-        raise op.unsupported()
-    values = [*(e.read(source, kind) for source in sources[:-1]), e.read(sources[-1], "f32")]
-    e.define(target, "f32", compute(e, op, "f32", values), dirty=True)
+    values = [*(e.read(source, spec.wide_from) for source in sources[:-1]), e.read(sources[-1], "f32")]
+    e.define(target, "f32", compute(e, op, spec, values), dirty=True)
 
 
-def _integer_or_float(e: Body, op: Operation) -> None:
-    """An opcode that integers and floats share."""
-    if is_integer_type(op.type) or op.type in ("s16x2", "u16x2"):
-        INTEGER_PART[op.opcode](e, op)
-    else:
-        _emit(e, op)
-
-
-def _testp(e: Body, op: Operation) -> None:
+def _test_property(e: Body, op: Operation, spec: specs.TestProperty) -> None:
     target, a = op.operands
-    b, real = e.b, REAL[op.type]
-    x = e.read(a, op.type)
+    b, real = e.b, REAL[spec.format]
+    x = e.read(a, spec.format)
     size = b.math("fabs", real, x)
-    infinity, least = "0x7FF0000000000000", f64_constant(2.0**-126 if op.type == "f32" else 2.0**-1022)
-    match op.choice("finite", "infinite", "number", "notanumber", "normal", "subnormal"):
+    infinity, least = "0x7FF0000000000000", f64_constant(2.0**-126 if spec.format == "f32" else 2.0**-1022)
+    match spec.property:
         case "finite":
             result = b.compare("olt", real, size, infinity)
         case "infinite":
@@ -250,19 +225,16 @@ def _testp(e: Body, op: Operation) -> None:
     e.define(target, "i1", result)
 
 
-def _copysign(e: Body, op: Operation) -> None:
+def _copy_sign(e: Body, op: Operation, spec: specs.CopySign) -> None:
     """Copy the sign in integer bits, as only they hold the correct sign of a NaN."""
     target, sign, magnitude = op.operands
-    form = "i32" if op.type == "f32" else "i64"
+    form = "i32" if spec.format == "f32" else "i64"
     top = 1 << (int(form[1:]) - 1)
     x = e.b.binary("and", form, e.read(sign, form), str(-top))
     y = e.b.binary("and", form, e.read(magnitude, form), str(top - 1))
     e.define(target, form, e.b.binary("or", form, x, y))
 
 
-EMITTERS: Mapping[str, Emit] = {
-    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "abs", "neg", "min", "max"), _integer_or_float),
-    **dict.fromkeys(("fma", "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh"), _emit),
-    "testp": _testp,
-    "copysign": _copysign,
-}
+EMITTERS: Mapping[type[Struct], Emit] = dict(
+    (row(specs.FloatArithmetic, _float), row(specs.TestProperty, _test_property), row(specs.CopySign, _copy_sign))
+)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from hlo_run.backends.host.jit.affine import PureValues
 from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import Compare, Load
 from hlo_run.backends.host.ptx.syntax import Operand, Register, SpecialRegister
 from hlo_run.target import WARP_THREADS
 
@@ -70,10 +71,10 @@ def _find_guard(graph: KernelGraph, values: PureValues) -> Guard | None:
     if not values.flat or values.grid[1] * values.grid[2] != 1 or any(_does_something(op) for op in first.operations):
         return None
     comparison = single_definitions(graph).get(branch.register)
-    if comparison is None or comparison.opcode != "setp" or comparison.types[0] not in ("u32", "s32"):
+    if comparison is None or not isinstance(comparison.spec, Compare) or comparison.spec.type not in ("u32", "s32"):
         return None
-    relation = comparison.choice(*_LAST)
-    if not relation or len(comparison.operands) != 3 or comparison.flags & {"and", "or", "xor"}:
+    relation = comparison.spec.relation
+    if relation not in _LAST or comparison.spec.logic:
         return None
     ends, goes_on = (branch.taken, branch.otherwise)
     if (relation in ("lt", "le")) != branch.negated:
@@ -92,7 +93,8 @@ def _last_thread(values: PureValues, sides: tuple[Operand, ...], relation: str) 
 
 
 def _does_something(operation: Operation) -> bool:
-    return operation.opcode in EFFECTS and not operation.flags & {"param", "param::entry"}
+    spec = operation.spec
+    return operation.opcode in EFFECTS and not (isinstance(spec, Load) and spec.space == "param")
 
 
 def _only_ends(block: Block) -> bool:

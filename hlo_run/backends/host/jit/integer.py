@@ -1,37 +1,26 @@
-"""The integer and bit instructions as LLVM IR: one row per opcode."""
+"""The integer and bit instructions as LLVM IR: one row per record of `specs`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from hlo_run.backends.host.jit.body import Body
-from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation, row
 from hlo_run.backends.host.ptx.syntax import Integer, Operand, Register
 
 Emit = Callable[[Body, Operation], None]
 
 
-def is_integer_type(type_name: str) -> bool:
-    """True for s16 .. u64 and b16 .. b64, not for packed pairs and floats."""
-    return type_name[0] in "sub" and type_name[1:].isdigit()
-
-
 def bits_of(type_name: str) -> str:
-    """Return the form of an integer type's bits."""
-    return f"i{type_name[1:]}"
+    """Return the form of an integer type's bits, or of a predicate."""
+    return "i1" if type_name == "pred" else f"i{type_name[1:]}"
 
 
-def _binary(operation: str) -> Emit:
-    def emit(e: Body, op: Operation) -> None:
-        target, a, b = op.operands
-        form = "i1" if op.type == "pred" else bits_of(op.type)
-        e.define(target, form, e.b.binary(operation, form, e.read(a, form), e.read(b, form)))
-
-    return emit
-
-
-def _by_sign(op: Operation, signed: str, unsigned: str) -> str:
-    return signed if op.type[0] == "s" else unsigned
+def _by_sign(type_name: str, signed: str, unsigned: str) -> str:
+    return signed if type_name[0] == "s" else unsigned
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------------
@@ -47,34 +36,30 @@ def _halves(e: Body, op: Operation, operation: Callable[[str, str], str]) -> Non
     e.define(target, "i32", e.b.binary("or", "i32", e.b.op(f"shl i32 {parts[1]}, 16"), parts[0]))
 
 
-def _add_sub(operation: str) -> Emit:
-    def emit(e: Body, op: Operation) -> None:
-        target, a, b = op.operands
-        if op.type.endswith("x2"):
-            _halves(e, op, lambda x, y: e.b.binary(operation, "i16", x, y))
-            return
-        form = bits_of(op.type)
-        x, y = e.read(a, form), e.read(b, form)
-        if "sat" in op.flags:
-            if op.type != "s32":
-                raise op.unsupported()
-            e.define(target, form, e.b.math(f"s{operation}.sat", "i32", x, y))
-        elif "cc" in op.flags or op.opcode in ("addc", "subc"):
-            _with_carry(e, op, target, operation, x, y, form)
-        else:
-            e.define(target, form, e.b.binary(operation, form, x, y))
-
-    return emit
+def _sum(e: Body, op: Operation, spec: specs.Sum) -> None:
+    target, a, b = op.operands
+    operation = "sub" if spec.subtracts else "add"
+    if spec.is_packed:
+        _halves(e, op, lambda x, y: e.b.binary(operation, "i16", x, y))
+        return
+    form = bits_of(spec.type)
+    x, y = e.read(a, form), e.read(b, form)
+    if spec.saturates:
+        e.define(target, form, e.b.math(f"s{operation}.sat", "i32", x, y))
+    elif spec.carry_in or spec.carry_out:
+        _with_carry(e, spec, target, operation, x, y, form)
+    else:
+        e.define(target, form, e.b.binary(operation, form, x, y))
 
 
-def _with_carry(e: Body, op: Operation, target: Operand, operation: str, x: str, y: str, form: str) -> None:
+def _with_carry(e: Body, spec: specs.Sum | specs.Product, target: Operand, operation: str, x: str, y: str, form: str) -> None:
     """Add or subtract with the carry flag, in a type one bit wider."""
     wide = f"i{int(form[1:]) + 1}"
     total = e.b.binary(operation, wide, e.b.resize(x, form, wide), e.b.resize(y, form, wide))
-    if op.opcode in ("addc", "subc", "madc"):
+    if spec.carry_in:
         total = e.b.binary(operation, wide, total, e.b.resize(e.read(Register(CARRY), "i1"), "i1", wide))
     e.define(target, form, e.b.resize(total, wide, form))
-    if "cc" in op.flags:
+    if spec.carry_out:
         top = e.b.binary("lshr", wide, total, form[1:])
         e.set_flag(CARRY, e.b.resize(top, wide, "i1"))
 
@@ -82,57 +67,52 @@ def _with_carry(e: Body, op: Operation, target: Operand, operation: str, x: str,
 # ---- products and quotients -----------------------------------------------------------------------------------------
 
 
-def _product(e: Body, op: Operation) -> tuple[str, str]:
-    """Return (form, value) of the product with `.lo`, `.hi` or `.wide`."""
+def _product_of(e: Body, op: Operation, spec: specs.Product) -> tuple[str, str]:
+    """Return (form, value) of the product."""
     _, a, b, *_ = op.operands
-    form = bits_of(op.type)
+    form = bits_of(spec.type)
     x, y = e.read(a, form), e.read(b, form)
-    if not op.flags & {"wide", "hi"}:
+    if spec.part == "lo":
         return form, e.b.binary("mul", form, x, y)
     wide = f"i{2 * int(form[1:])}"
-    signed = op.type[0] == "s"
+    signed = spec.type[0] == "s"
     product = e.b.binary("mul", wide, e.b.resize(x, form, wide, signed), e.b.resize(y, form, wide, signed))
-    if "wide" in op.flags:
+    if spec.part == "wide":
         return wide, product
     return form, e.b.resize(e.b.binary("lshr", wide, product, form[1:]), wide, form)
 
 
-def _mul(e: Body, op: Operation) -> None:
-    form, product = _product(e, op)
-    e.define(op.operands[0], form, product)
-
-
-def _mad(e: Body, op: Operation) -> None:
-    target, _, _, addend = op.operands
-    form, product = _product(e, op)
-    if "sat" in op.flags:
-        if op.type != "s32" or "hi" not in op.flags:
-            raise op.unsupported()
-        e.define(target, form, e.b.math("sadd.sat", "i32", product, e.read(addend, form)))
-    elif "cc" in op.flags or op.opcode == "madc":
-        _with_carry(e, op, target, "add", product, e.read(addend, form), form)
+def _product(e: Body, op: Operation, spec: specs.Product) -> None:
+    target, _, _, *rest = op.operands
+    form, product = _product_of(e, op, spec)
+    if not spec.adds:
+        e.define(target, form, product)
+    elif spec.saturates:
+        e.define(target, form, e.b.math("sadd.sat", "i32", product, e.read(rest[0], form)))
+    elif spec.carry_in or spec.carry_out:
+        _with_carry(e, spec, target, "add", product, e.read(rest[0], form), form)
     else:
-        e.define(target, form, e.b.binary("add", form, product, e.read(addend, form)))
+        e.define(target, form, e.b.binary("add", form, product, e.read(rest[0], form)))
 
 
-def _sad(e: Body, op: Operation) -> None:
+def _difference(e: Body, op: Operation, spec: specs.Difference) -> None:
     target, a, b, c = op.operands
-    form, b_ = bits_of(op.type), e.b
+    form, b_ = bits_of(spec.type), e.b
     x, y = e.read(a, form), e.read(b, form)
-    less = b_.compare(_by_sign(op, "slt", "ult"), form, x, y)
+    less = b_.compare(_by_sign(spec.type, "slt", "ult"), form, x, y)
     difference = b_.select(less, form, b_.binary("sub", form, y, x), b_.binary("sub", form, x, y))
     e.define(target, form, b_.binary("add", form, difference, e.read(c, form)))
 
 
-def _divide(e: Body, op: Operation) -> None:
+def _quotient(e: Body, op: Operation, spec: specs.Quotient) -> None:
     """Divide. Division by zero gives all bits set, and the dividend as remainder, as on the hardware."""
     target, a, b = op.operands
-    form, b_ = bits_of(op.type), e.b
+    form, b_ = bits_of(spec.type), e.b
     x, y = e.read(a, form), e.read(b, form)
     is_zero = b_.compare("eq", form, y, "0")
     safe = b_.select(is_zero, form, "1", y)
-    is_div = op.opcode == "div"
-    if op.type[0] == "u":
+    is_div = not spec.is_remainder
+    if spec.type[0] == "u":
         result = b_.binary("udiv" if is_div else "urem", form, x, safe)
     else:
         # The smallest number divided by -1 overflows, which LLVM leaves undefined.
@@ -142,18 +122,14 @@ def _divide(e: Body, op: Operation) -> None:
     e.define(target, form, b_.select(is_zero, form, "-1" if is_div else x, result))
 
 
-def _dot_bytes(e: Body, op: Operation) -> None:
-    """`dp4a` and `dp2a`: sum the products of bytes with bytes or 16-bit halves."""
+def _dot_bytes(e: Body, op: Operation, spec: specs.DotBytes) -> None:
+    """Sum the products of bytes with bytes or 16-bit halves."""
     target, a, b, c = op.operands
     total = e.read(c, "i32")
-    if len(op.types) != 2:
-        raise op.unsupported()
     x, y = e.read(a, "i32"), e.read(b, "i32")
-    count, width = (4, 8) if op.opcode == "dp4a" else (2, 16)
-    start = 2 if "hi" in op.flags else 0
-    for number in range(count):
-        p = _lane_of(e, x, number, width, op.types[0][0] == "s")
-        q = _lane_of(e, y, start + number, 8, op.types[1][0] == "s")
+    for number in range(32 // spec.width):
+        p = _lane_of(e, x, number, spec.width, spec.signed[0])
+        q = _lane_of(e, y, spec.start + number, 8, spec.signed[1])
         total = e.b.binary("add", "i32", total, e.b.binary("mul", "i32", p, q))
     e.define(target, "i32", total)
 
@@ -166,54 +142,45 @@ def _lane_of(e: Body, word: str, number: int, width: int, signed: bool) -> str:
 # ---- order ----------------------------------------------------------------------------------------------------------
 
 
-def _min_max(e: Body, op: Operation) -> None:
+def _extreme(e: Body, op: Operation, spec: specs.Extreme) -> None:
     target, a, b = op.operands
-    name = _by_sign(op, "s", "u") + op.opcode
-    if op.type.endswith("x2"):
-        if "relu" in op.flags:
-            raise op.unsupported()
+    name = _by_sign(spec.type, "s", "u") + spec.operation
+    if spec.is_packed:
         _halves(e, op, lambda x, y: e.b.math(name, "i16", x, y))
         return
-    form = bits_of(op.type)
+    form = bits_of(spec.type)
     result = e.b.math(name, form, e.read(a, form), e.read(b, form))
-    e.define(target, form, e.b.math("smax", form, result, "0") if "relu" in op.flags else result)
-
-
-def _abs(e: Body, op: Operation) -> None:
-    target, a = op.operands
-    form = bits_of(op.type)
-    e.define(target, form, e.b.intrinsic(f"abs.{form}", form, (form, e.read(a, form)), ("i1", "false")))
-
-
-def _neg(e: Body, op: Operation) -> None:
-    target, a = op.operands
-    form = bits_of(op.type)
-    e.define(target, form, e.b.binary("sub", form, "0", e.read(a, form)))
+    e.define(target, form, e.b.math("smax", form, result, "0") if spec.relu else result)
 
 
 # ---- bits -----------------------------------------------------------------------------------------------------------
 
 
-def _not(e: Body, op: Operation) -> None:
+def _unary(e: Body, op: Operation, spec: specs.Unary) -> None:
     target, a = op.operands
-    form = "i1" if op.type == "pred" else bits_of(op.type)
-    e.define(target, form, e.b.binary("xor", form, e.read(a, form), "-1"))
+    form, b = bits_of(spec.type), e.b
+    value = e.read(a, form)
+    match spec.operation:
+        case "abs":
+            e.define(target, form, b.intrinsic(f"abs.{form}", form, (form, value), ("i1", "false")))
+        case "neg":
+            e.define(target, form, b.binary("sub", form, "0", value))
+        case "not":
+            e.define(target, form, b.binary("xor", form, value, "-1"))
+        case "cnot":
+            e.define(target, form, b.resize(b.compare("eq", form, value, "0"), "i1", form))
+        case "brev":
+            e.define(target, form, b.math("bitreverse", form, value))
+        case "popc":
+            e.define(target, "i32", b.resize(b.math("ctpop", form, value), form, "i32"))
+        case _:
+            e.define(target, "i32", b.resize(leading_zeros(e, form, value), form, "i32"))
 
 
-def _cnot(e: Body, op: Operation) -> None:
-    target, a = op.operands
-    form = bits_of(op.type)
-    e.define(target, form, e.b.resize(e.b.compare("eq", form, e.read(a, form), "0"), "i1", form))
-
-
-def _count(name: str) -> Emit:
-    def emit(e: Body, op: Operation) -> None:
-        target, a = op.operands
-        form = bits_of(op.type)
-        counted = leading_zeros(e, form, e.read(a, form)) if name == "ctlz" else e.b.math(name, form, e.read(a, form))
-        e.define(target, "i32", e.b.resize(counted, form, "i32"))
-
-    return emit
+def _logic(e: Body, op: Operation, spec: specs.Logic) -> None:
+    target, a, b = op.operands
+    form = bits_of(spec.type)
+    e.define(target, form, e.b.binary(spec.operation, form, e.read(a, form), e.read(b, form)))
 
 
 def leading_zeros(e: Body, form: str, value: str) -> str:
@@ -221,20 +188,14 @@ def leading_zeros(e: Body, form: str, value: str) -> str:
     return e.b.intrinsic(f"ctlz.{form}", form, (form, value), ("i1", "false"))
 
 
-def _brev(e: Body, op: Operation) -> None:
+def _find_highest(e: Body, op: Operation, spec: specs.FindHighest) -> None:
     target, a = op.operands
-    form = bits_of(op.type)
-    e.define(target, form, e.b.math("bitreverse", form, e.read(a, form)))
-
-
-def _bfind(e: Body, op: Operation) -> None:
-    target, a = op.operands
-    form, b = bits_of(op.type), e.b
+    form, b = bits_of(spec.type), e.b
     value = e.read(a, form)
-    if op.type[0] == "s":
+    if spec.type[0] == "s":
         value = b.select(b.compare("slt", form, value, "0"), form, b.binary("xor", form, value, "-1"), value)
     zeros = leading_zeros(e, form, value)
-    place = zeros if "shiftamt" in op.flags else b.binary("sub", form, str(int(form[1:]) - 1), zeros)
+    place = zeros if spec.as_shift else b.binary("sub", form, str(int(form[1:]) - 1), zeros)
     found = b.resize(place, form, "i32")
     e.define(target, "i32", b.select(b.compare("eq", form, value, "0"), "i32", "-1", found))
 
@@ -251,10 +212,10 @@ def shift(e: Body, operation: str, form: str, value: str, amount: str) -> str:
     return b.select(inside, form, b.binary(operation, form, value, b.resize(masked, "i32", form)), "0")
 
 
-def _shift(e: Body, op: Operation) -> None:
+def _shift(e: Body, op: Operation, spec: specs.Shift) -> None:
     target, a, amount = op.operands
-    form = bits_of(op.type)
-    operation = "shl" if op.opcode == "shl" else _by_sign(op, "ashr", "lshr")
+    form = bits_of(spec.type)
+    operation = "shl" if spec.is_left else _by_sign(spec.type, "ashr", "lshr")
     value, distance = e.read(a, form), e.constant(amount)
     if distance is None:
         e.define(target, form, shift(e, operation, form, value, e.read(amount, "i32")))
@@ -267,16 +228,16 @@ def _shift(e: Body, op: Operation) -> None:
         e.define(target, form, e.b.binary(operation, form, value, str(min(distance, width - 1))))
 
 
-def _funnel(e: Body, op: Operation) -> None:
+def _funnel_shift(e: Body, op: Operation, spec: specs.FunnelShift) -> None:
     target, low, high, amount = op.operands
     b = e.b
     distance = e.read(amount, "i32")
-    distance = b.binary("and", "i32", distance, "31") if "wrap" in op.flags else b.math("umin", "i32", distance, "32")
+    distance = b.binary("and", "i32", distance, "31") if spec.wraps else b.math("umin", "i32", distance, "32")
     upper = b.op(f"shl i64 {b.resize(e.read(high, 'i32'), 'i32', 'i64')}, 32")
     both = b.binary("or", "i64", upper, b.resize(e.read(low, "i32"), "i32", "i64"))
     wide = b.resize(distance, "i32", "i64")
-    shifted = b.binary("shl" if "l" in op.flags else "lshr", "i64", both, wide)
-    if "l" in op.flags:
+    shifted = b.binary("shl" if spec.is_left else "lshr", "i64", both, wide)
+    if spec.is_left:
         shifted = b.binary("lshr", "i64", shifted, "32")
     e.define(target, "i32", b.resize(shifted, "i64", "i32"))
 
@@ -286,14 +247,14 @@ def _ones(e: Body, form: str, count: str) -> str:
     return e.b.binary("xor", form, shift(e, "shl", form, "-1", count), "-1")
 
 
-def _bfe(e: Body, op: Operation) -> None:
+def _extract_bits(e: Body, op: Operation, spec: specs.ExtractBits) -> None:
     target, a, start, count = op.operands
-    form, b = bits_of(op.type), e.b
+    form, b = bits_of(spec.type), e.b
     width = int(form[1:])
     value = e.read(a, form)
     begin, length = (b.binary("and", "i32", e.read(source, "i32"), "255") for source in (start, count))
     field = b.binary("and", form, shift(e, "lshr", form, value, begin), _ones(e, form, length))
-    if op.type[0] == "s":
+    if spec.type[0] == "s":
         # Bits above the field, and field bits from above the word, are copies of the field's topmost bit in the word.
         last = b.math("umin", "i32", b.binary("add", "i32", b.binary("add", "i32", begin, length), "-1"), str(width - 1))
         sign = b.resize(shift(e, "lshr", form, value, last), form, "i1")
@@ -305,9 +266,9 @@ def _bfe(e: Body, op: Operation) -> None:
     e.define(target, form, field)
 
 
-def _bfi(e: Body, op: Operation) -> None:
+def _insert_bits(e: Body, op: Operation, spec: specs.InsertBits) -> None:
     target, a, b_, start, count = op.operands
-    form, b = bits_of(op.type), e.b
+    form, b = bits_of(spec.type), e.b
     begin, length = (b.binary("and", "i32", e.read(source, "i32"), "255") for source in (start, count))
     mask = shift(e, "shl", form, _ones(e, form, length), begin)
     taken = b.binary("and", form, shift(e, "shl", form, e.read(a, form), begin), mask)
@@ -326,15 +287,15 @@ _SELECTORS: Mapping[str, tuple[int, ...]] = {
 """The selectors of the named modes of `prmt`, by the two lowest bits of the operand."""
 
 
-def _prmt(e: Body, op: Operation) -> None:
+def _permute_bytes(e: Body, op: Operation, spec: specs.PermuteBytes) -> None:
     target, a, b_, selector = op.operands
     b = e.b
     upper = b.op(f"shl i64 {b.resize(e.read(b_, 'i32'), 'i32', 'i64')}, 32")
     both = b.binary("or", "i64", upper, b.resize(e.read(a, "i32"), "i32", "i64"))
     chosen = e.read(selector, "i32")
-    if mode := op.choice(*_SELECTORS):
+    if spec.mode:
         low = b.binary("and", "i32", chosen, "3")
-        table = _SELECTORS[mode]
+        table = _SELECTORS[spec.mode]
         chosen = str(table[3])
         for number in (2, 1, 0):
             chosen = b.select(b.compare("eq", "i32", low, str(number)), "i32", str(table[number]), chosen)
@@ -350,10 +311,10 @@ def _prmt(e: Body, op: Operation) -> None:
     e.define(target, "i32", result)
 
 
-def _lop3(e: Body, op: Operation) -> None:
+def _lookup3(e: Body, op: Operation, spec: specs.Lookup3) -> None:
+    del spec
     target, a, b_, c, table = op.operands
-    if not isinstance(table, Integer):
-        raise op.unsupported()
+    assert isinstance(table, Integer), "the rules have checked the operands"
     b = e.b
     words = [e.read(operand, "i32") for operand in (a, b_, c)]
     opposite = [b.binary("xor", "i32", word, "-1") for word in words]
@@ -365,40 +326,22 @@ def _lop3(e: Body, op: Operation) -> None:
     e.define(target, "i32", result)
 
 
-EMITTERS: Mapping[str, Emit] = {
-    "addc": _add_sub("add"),
-    "subc": _add_sub("sub"),
-    "madc": _mad,
-    "sad": _sad,
-    "rem": _divide,
-    "dp4a": _dot_bytes,
-    "dp2a": _dot_bytes,
-    "popc": _count("ctpop"),
-    "clz": _count("ctlz"),
-    "bfind": _bfind,
-    "brev": _brev,
-    "bfe": _bfe,
-    "bfi": _bfi,
-    "prmt": _prmt,
-    "and": _binary("and"),
-    "or": _binary("or"),
-    "xor": _binary("xor"),
-    "not": _not,
-    "cnot": _cnot,
-    "lop3": _lop3,
-    "shf": _funnel,
-    "shl": _shift,
-    "shr": _shift,
-}
-# Opcodes shared with floats: `floating` chooses by the type.
-INTEGER_PART: Mapping[str, Emit] = {
-    "add": _add_sub("add"),
-    "sub": _add_sub("sub"),
-    "mul": _mul,
-    "mad": _mad,
-    "div": _divide,
-    "abs": _abs,
-    "neg": _neg,
-    "min": _min_max,
-    "max": _min_max,
-}
+EMITTERS: Mapping[type[Struct], Emit] = dict(
+    (
+        row(specs.Sum, _sum),
+        row(specs.Product, _product),
+        row(specs.Quotient, _quotient),
+        row(specs.Difference, _difference),
+        row(specs.Extreme, _extreme),
+        row(specs.Unary, _unary),
+        row(specs.Logic, _logic),
+        row(specs.Shift, _shift),
+        row(specs.FunnelShift, _funnel_shift),
+        row(specs.DotBytes, _dot_bytes),
+        row(specs.FindHighest, _find_highest),
+        row(specs.ExtractBits, _extract_bits),
+        row(specs.InsertBits, _insert_bits),
+        row(specs.PermuteBytes, _permute_bytes),
+        row(specs.Lookup3, _lookup3),
+    )
+)

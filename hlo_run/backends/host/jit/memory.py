@@ -14,8 +14,10 @@ from hlo_run.backends.host.jit.forms import Value
 from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.move import define_integer, integer_source
 from hlo_run.backends.host.jit.plan import MIXED, ROW_WORDS, TABLE, RegionSpec
-from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Float, Integer, Operand, Register, Sink, Symbol, Vector
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import Operation, row
+from hlo_run.backends.host.ptx.specs import is_integer
+from hlo_run.backends.host.ptx.syntax import Address, Float, Integer, Operand, Register, Sink, Symbol, Vector
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _GROUP = "!llvm.access.group !1"
@@ -38,15 +40,6 @@ class AccessAddress(Struct, frozen=True):
     safe: int | None = None
     affine: Affine | None = None
     stays: bool = False
-
-
-def space_of(op: Operation) -> str:
-    """Return shared, local, param or "". Global, const and generic addresses carry their region's number."""
-    if op.flags & {"shared", "shared::cta"}:
-        return "shared"
-    if op.flags & {"param", "param::entry", "param::func"}:
-        return "param"
-    return "local" if "local" in op.flags else ""
 
 
 # ---- addresses ------------------------------------------------------------------------------------------------------
@@ -216,34 +209,25 @@ def guarded(
 # ---- loads and stores -----------------------------------------------------------------------------------------------
 
 
-def _item_type(type_name: str) -> str:
-    """Return the integer type that has the bits of a value of the type."""
-    return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
-
-
-def _load(e: Body, op: Operation) -> None:
+def _load(e: Body, op: Operation, spec: specs.Load) -> None:
     target, address = op.operands
-    if op.type == "b128":
-        raise op.unsupported()
-    space = space_of(op)
-    if space == "param":
-        _load_parameter(e, op, target, address)
+    if spec.space == "param":
+        _load_parameter(e, target, address)
         return
     elements = target.elements if isinstance(target, Vector) else (target,)
-    item, size = _item_type(op.type), TYPE_BYTES[op.type]
+    size = spec.size_bytes
     pieces = op.instruction.used_pieces(size, len(elements))
-    is_constant = "nc" in op.flags
     if pieces is None:
-        place = locate(e, address, space, size * len(elements), "load")
-        e.note_load("constant" if is_constant else place.space)
+        place = locate(e, address, spec.space, size * len(elements), "load")
+        e.note_load("constant" if spec.is_constant else place.space)
         if place.condition:
             e.note_places(place.affine, size, len(elements))
         names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements), place.stays), is_load=True)
     else:
-        names = [_load_used(e, op, address, space, (number, size), used) for number, used in enumerate(pieces)]
+        names = [_load_used(e, op, address, spec.space, (number, size), used) for number, used in enumerate(pieces)]
     for element, name in zip(elements, names, strict=True):
         if not isinstance(element, Sink):
-            define_integer(e, element, name, item)
+            define_integer(e, element, name, spec.item)
 
 
 def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[str, str]]]:
@@ -281,33 +265,27 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, item: tuple
     return whole
 
 
-def _load_parameter(e: Body, op: Operation, target: Operand, address: Operand) -> None:
+def _load_parameter(e: Body, target: Operand, address: Operand) -> None:
     """Load a kernel parameter: always a whole 64-bit pointer."""
-    assert isinstance(address, Address), "memory is accessed through an address"
-    base = address.base
-    if not isinstance(base, Symbol) or base.offset + address.offset != 0 or TYPE_BYTES[op.type] != 8:
-        raise op.unsupported()
-    space, value = e.plan.addresses.get(base.name, ("", 0))
-    if space != "param" or isinstance(target, Vector):
-        raise op.unsupported()
+    assert isinstance(address, Address), "the rules have checked the operands"
+    assert isinstance(address.base, Symbol), "the rules have checked the operands"
+    _, value = e.plan.addresses[address.base.name]
     e.define(target, "i64", str(value))
 
 
-def _bits(e: Body, operand: Operand, type_name: str) -> str:
+def _bits(e: Body, operand: Operand, type_name: str, size_bytes: int) -> str:
     """Return the low bits of a register as an integer of the type's size."""
     if isinstance(operand, Float) and type_name in ("f32", "f64"):
         return e.form(Value({type_name: e.read(operand, type_name)}), f"i{type_name[1:]}")
-    return integer_source(e, operand, f"u{8 * TYPE_BYTES[type_name]}")
+    return integer_source(e, operand, f"u{8 * size_bytes}")
 
 
-def _store(e: Body, op: Operation) -> None:
+def _store(e: Body, op: Operation, spec: specs.Store) -> None:
     address, source = op.operands
-    if op.type == "b128" or space_of(op) == "param":
-        raise op.unsupported()
     elements = source.elements if isinstance(source, Vector) else (source,)
-    size = TYPE_BYTES[op.type]
-    names = [_bits(e, element, op.type) for element in elements]
-    place = locate(e, address, space_of(op), size * len(names), "store")
+    size = spec.size_bytes
+    names = [_bits(e, element, spec.type, size) for element in elements]
+    place = locate(e, address, spec.space, size * len(names), "store")
     e.note_store(place.space)
 
     def stores(pointer: str) -> list[tuple[str, str]]:
@@ -321,7 +299,6 @@ def _store(e: Body, op: Operation) -> None:
 
 # ---- atomics --------------------------------------------------------------------------------------------------------
 
-_ATOMIC_OPERATIONS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
 _READ_MODIFY_WRITE = {
     "add": "add",
     "and": "and",
@@ -333,15 +310,12 @@ _READ_MODIFY_WRITE = {
 }
 
 
-def _atomic(e: Body, op: Operation) -> None:
-    target, address, *sources = op.operands if op.opcode == "atom" else (Sink(), *op.operands)
-    operation = op.choice(*_ATOMIC_OPERATIONS)
-    if op.type == "f32x2" or (op.type in _HALF_TYPES and operation not in ("add", "min", "max", "cas", "exch")):
-        raise op.unsupported()
-    size = TYPE_BYTES[op.type]
+def _update(e: Body, op: Operation, spec: specs.Update) -> None:
+    target, address, *sources = op.operands if spec.returns else (Sink(), *op.operands)
+    size = spec.size_bytes
     lists = [source.elements if isinstance(source, Vector) else (source,) for source in sources]
-    values = [[_bits(e, element, op.type) for element in elements] for elements in lists]
-    place = locate(e, address, space_of(op), size * len(values[0]), "atomic")
+    values = [[_bits(e, element, spec.type, size) for element in elements] for elements in lists]
+    place = locate(e, address, spec.space, size * len(values[0]), "atomic")
     e.note_store(place.space)
     e.is_parallel = False
     # Shared memory belongs to one block, and one worker runs the block.
@@ -352,7 +326,7 @@ def _atomic(e: Body, op: Operation) -> None:
         for number in range(len(values[0])):
             item = e.b.pointer(pointer, str(number * size)) if number else pointer
             own = [value[number] for value in values]
-            old = _plain(e, op, operation, item, own) if is_shared else _locked(e, op, operation, item, own)
+            old = _plain(e, spec, item, own) if is_shared else _locked(e, spec, item, own)
             results.append((f"i{8 * size}", old))
         return results
 
@@ -363,28 +337,27 @@ def _atomic(e: Body, op: Operation) -> None:
             define_integer(e, element, old, f"u{8 * size}")
 
 
-def _plain(e: Body, op: Operation, operation: str, pointer: str, values: list[str]) -> str:
+def _plain(e: Body, spec: specs.Update, pointer: str, values: list[str]) -> str:
     """Update an item that no other thread accesses at the same time. Return its old value."""
-    form = f"i{8 * TYPE_BYTES[op.type]}"
+    form = f"i{8 * spec.size_bytes}"
     old = e.b.op(f"load {form}, ptr {pointer}")
-    e.b.do(f"store {form} {_updated(e, op, operation, form, old, values)}, ptr {pointer}")
+    e.b.do(f"store {form} {_updated(e, spec, form, old, values)}, ptr {pointer}")
     return old
 
 
-def _locked(e: Body, op: Operation, operation: str, pointer: str, values: list[str]) -> str:
-    b = e.b
-    form = f"i{8 * TYPE_BYTES[op.type]}"
+def _locked(e: Body, spec: specs.Update, pointer: str, values: list[str]) -> str:
+    b, operation = e.b, spec.operation
+    form = f"i{8 * spec.size_bytes}"
     if operation == "cas":
         pair = b.op(f"cmpxchg ptr {pointer}, {form} {values[0]}, {form} {values[1]} seq_cst seq_cst")
         return b.op(f"extractvalue {{ {form}, i1 }} {pair}, 0")
-    is_integer = op.type[0] in "bsu" and op.type[1:].isdigit()
-    name = _READ_MODIFY_WRITE.get(operation) or ("" if op.type[0] == "f" else ("" if op.type[0] == "s" else "u") + operation)
-    if is_integer or operation == "exch":
+    if is_integer(spec.type) or operation == "exch":
+        name = _READ_MODIFY_WRITE.get(operation) or ("" if spec.type[0] == "s" else "u") + operation
         return b.op(f"atomicrmw {name} ptr {pointer}, {form} {values[0]} seq_cst")
-    return _compare_and_swap_loop(e, op, operation, pointer, form, values)
+    return _compare_and_swap_loop(e, spec, pointer, form, values)
 
 
-def _compare_and_swap_loop(e: Body, op: Operation, operation: str, pointer: str, form: str, values: list[str]) -> str:
+def _compare_and_swap_loop(e: Body, spec: specs.Update, pointer: str, form: str, values: list[str]) -> str:
     b = e.b
     first = b.op(f"load atomic {form}, ptr {pointer} seq_cst, align {int(form[1:]) // 8}")
     before = b.place()
@@ -394,7 +367,7 @@ def _compare_and_swap_loop(e: Body, op: Operation, operation: str, pointer: str,
     old, seen = f"%{b.fresh()}", f"%{b.fresh()}"
     last = b.fresh("last")
     b.do(f"{old} = phi {form} [ {first}, %{before} ], [ {seen}, %{last} ]")
-    new = _updated(e, op, operation, form, old, values)
+    new = _updated(e, spec, form, old, values)
     b.jump(last)
     b.label(last)
     pair = b.op(f"cmpxchg ptr {pointer}, {form} {old}, {form} {new} seq_cst seq_cst")
@@ -405,8 +378,8 @@ def _compare_and_swap_loop(e: Body, op: Operation, operation: str, pointer: str,
     return old
 
 
-def _updated(e: Body, op: Operation, operation: str, form: str, old: str, values: list[str]) -> str:
-    b, value = e.b, values[-1]
+def _updated(e: Body, spec: specs.Update, form: str, old: str, values: list[str]) -> str:
+    b, operation, value = e.b, spec.operation, values[-1]
     match operation:
         case "exch":
             return value
@@ -421,16 +394,11 @@ def _updated(e: Body, op: Operation, operation: str, form: str, old: str, values
             return b.binary(operation, form, old, value)
         case _:
             pass
-    if op.type[0] in "bsu" and op.type[1:].isdigit():
-        return b.binary("add", form, old, value) if operation == "add" else b.math(_signed_name(op, operation), form, old, value)
-    return _float_update(e, op.type, operation, form, old, value)
-
-
-def _signed_name(op: Operation, operation: str) -> str:
-    return ("s" if op.type[0] == "s" else "u") + operation
-
-
-_HALF_TYPES = ("f16", "f16x2", "bf16", "bf16x2")
+    if not is_integer(spec.type):
+        return _float_update(e, spec.type, operation, form, old, value)
+    if operation == "add":
+        return b.binary("add", form, old, value)
+    return b.math(("s" if spec.type[0] == "s" else "u") + operation, form, old, value)
 
 
 def _float_update(e: Body, type_name: str, operation: str, form: str, old: str, value: str) -> str:
@@ -455,4 +423,4 @@ def _float_update(e: Body, type_name: str, operation: str, form: str, old: str, 
     return e.form(Value({type_name: (low, high)}, dirty=True), form)
 
 
-EMITTERS: Mapping[str, Emit] = {"ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic}
+EMITTERS: Mapping[type[Struct], Emit] = dict((row(specs.Load, _load), row(specs.Store, _store), row(specs.Update, _update)))

@@ -14,6 +14,7 @@ from hlo_run.backends.host.jit.phases import cut_phases
 from hlo_run.backends.host.ptx.control_flow import FunctionBlocks, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
 from hlo_run.backends.host.ptx.purity import pure_functions
+from hlo_run.backends.host.ptx.specs import ConvertAddress, FloatArithmetic, Load, Move
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -28,7 +29,6 @@ from hlo_run.backends.host.ptx.syntax import (
     Symbol,
     Vector,
 )
-from hlo_run.errors import Unsupported
 from hlo_run.target import WARP_THREADS
 
 # The pointers of a worker's state, by index.
@@ -41,8 +41,6 @@ ROW_WORDS = 6
 """Words per row of the table of regions: base, low, high, low and high for word accesses, writable."""
 
 _MOVES_POINTERS = frozenset(("mov", "cvta", "add", "sub", "and", "or", "mad", "selp", "min", "max"))
-# Operations of f32 whose result may be any NaN. Their results need not be canonical between blocks.
-_MAKES_F32 = frozenset("add sub mul fma mad div rcp sqrt rsqrt sin cos lg2 ex2 tanh min max".split())
 
 
 class RegionSpec(Struct, frozen=True):
@@ -104,7 +102,9 @@ class Plan:
         self.threads = shape.threads
         self.registers: Mapping[str, str] = {**graph.registers, CARRY: "pred"}
         self.phases = cut_phases(graph)
-        self.addresses = self._addresses()
+        names = enumerate(variable.name for variable in graph.variables.values())
+        variables = {name: (VARIABLE_NUMBER + number) << NUMBER_SHIFT for number, name in names}
+        self.addresses = graph.addresses(shape.parameters, variables)
         self.pure, self.guard = choose_loops(graph, self._pure_values)
         self.local_stride = -(-graph.local.size_bytes // 16) * 16
         self.regions = {region.number: region for region in shape.regions}
@@ -164,21 +164,6 @@ class Plan:
     def _copies(self, number: int, index: int, size: int, stride: int) -> RegionSpec:
         return RegionSpec(number, index, 0, size, 0, -(-size // 4) * 4, True, stride)
 
-    def _addresses(self) -> dict[str, tuple[str, int]]:
-        """Return (space, address) of every variable and parameter."""
-        graph = self.graph
-        addresses: dict[str, tuple[str, int]] = {}
-        for parameter, address in zip(graph.entry.parameters, self.shape.parameters, strict=True):
-            addresses[parameter.name] = ("param", address)
-            if parameter.size_bytes != 8:
-                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is not a 64-bit pointer")
-        for number, variable in enumerate(graph.variables.values()):
-            addresses[variable.name] = ("global", (VARIABLE_NUMBER + number) << NUMBER_SHIFT)
-        for space, storage in (("shared", graph.shared), ("local", graph.local)):
-            for name, offset in storage.offsets.items():
-                addresses[name] = (space, offset)
-        return addresses
-
     def _place_slots(self) -> tuple[dict[str, int], int]:
         """Give every register that is live across a meeting, and every meeting's results, an array over the block's threads."""
         padded = -(-self.threads // WARP_THREADS) * WARP_THREADS
@@ -214,7 +199,8 @@ def _exchanged(graph: KernelGraph) -> frozenset[str]:
 
 
 def _is_constant(operation: Operation) -> bool:
-    return operation.opcode == "mov" and operation.type != "pred" and isinstance(operation.operands[1], Integer)
+    spec = operation.spec
+    return isinstance(spec, Move) and spec.type != "pred" and isinstance(operation.operands[1], Integer)
 
 
 def _dirty_registers(graph: KernelGraph) -> frozenset[str]:
@@ -228,7 +214,11 @@ def _dirty_registers(graph: KernelGraph) -> frozenset[str]:
 
 
 def _sets_f32(operation: Operation) -> bool:
-    return operation.opcode in _MAKES_F32 and operation.types[0] == "f32" and isinstance(operation.operands[0], Register)
+    """True for operations of f32 whose result may be any NaN: it need not be canonical between blocks."""
+    spec = operation.spec
+    if not isinstance(spec, FloatArithmetic) or spec.operation in ("neg", "abs"):
+        return False
+    return spec.format == "f32" and spec.lanes == 1 and isinstance(operation.operands[0], Register)
 
 
 # ---- the region of a pointer ----------------------------------------------------------------------------------------
@@ -259,7 +249,7 @@ def _provenance(graph: KernelGraph, addresses: Mapping[str, tuple[str, int]]) ->
 
 
 def _sources(operation: Operation) -> tuple[Operand, ...]:
-    if operation.opcode == "ld" and operation.flags & {"param", "param::entry"}:
+    if isinstance(operation.spec, Load) and operation.spec.space == "param":
         return operation.operands[1:]
     return operation.operands[1:] if operation.opcode in _MOVES_POINTERS else ()
 
@@ -290,10 +280,9 @@ def _number(source: Operand, found: Mapping[str, int], addresses: Mapping[str, t
 
 
 def _with_space(operation: Operation, numbers: set[int]) -> int | None:
-    if operation.opcode == "cvta":
-        space = operation.choice("shared", "local")
-        if space:
-            return None if "to" in operation.flags else SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
+    spec = operation.spec
+    if isinstance(spec, ConvertAddress) and spec.space in ("shared", "local"):
+        return None if spec.is_inward else SHARED_NUMBER if spec.space == "shared" else LOCAL_NUMBER
     if not numbers:
         return None
     return numbers.pop() if len(numbers) == 1 else MIXED

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from msgspec import Struct
+
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import PLACES, SLOTS, Plan, result_slot
-from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx import specs
+from hlo_run.backends.host.ptx.instruction_set import Operation, row
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -40,8 +43,8 @@ def _take(e: Body, target: Operand, part: int, width: int) -> None:
         e.define(target, f"i{width}", e.load_slot(result_slot(e.phase.number, part), e.thread(), width))
 
 
-def _pair_result(e: Body, op: Operation) -> None:
-    target = op.operands[0]
+def _take_both(e: Body, target: Operand) -> None:
+    """Set a register, or a register and a predicate."""
     if isinstance(target, Pair):
         _take(e, target.first, 0, 32)
         _take(e, target.second, 1, 1)
@@ -49,66 +52,57 @@ def _pair_result(e: Body, op: Operation) -> None:
         _take(e, target, 0, 32)
 
 
-def _shfl(e: Body, op: Operation) -> None:
-    if "sync" not in op.flags:
-        raise op.unsupported()
-    _pair_result(e, op)
+def _word_and_flag(e: Body, op: Operation, spec: specs.Shuffle | specs.Match | specs.Elect) -> None:
+    del spec
+    _take_both(e, op.operands[0])
 
 
-def _vote(e: Body, op: Operation) -> None:
-    if "sync" not in op.flags:
-        raise op.unsupported()
-    if "ballot" in op.flags:
-        _take(e, op.operands[0], 0, 32)
-    else:
-        _take(e, op.operands[0], 1, 1)
-
-
-def _word(e: Body, op: Operation) -> None:
+def _word(e: Body, op: Operation, spec: specs.ReduceWarp | specs.ActiveMask) -> None:
+    del spec
     _take(e, op.operands[0], 0, 32)
 
 
-def _elect(e: Body, op: Operation) -> None:
-    if not isinstance(op.operands[0], Pair):
-        raise op.unsupported()
-    _pair_result(e, op)
+def _word_or_flag(e: Body, target: Operand, is_word: bool) -> None:
+    _take(e, target, *((0, 32) if is_word else (1, 1)))
 
 
-def _bar(e: Body, op: Operation) -> None:
-    if "warp" in op.flags:
+def _vote(e: Body, op: Operation, spec: specs.Vote) -> None:
+    _word_or_flag(e, op.operands[0], spec.mode == "ballot")
+
+
+def _barrier(e: Body, op: Operation, spec: specs.Barrier) -> None:
+    if spec.is_warp:
         return
-    operands = list(op.operands)
-    reduction = op.choice("popc", "and", "or") if "red" in op.flags else ""
-    target = operands.pop(0) if reduction else Sink()
-    if reduction:
-        operands.pop()
+    operands = op.operands[1:-1] if spec.reduction else op.operands
     if len(operands) > 1 and e.constant(operands[1]) != e.plan.threads:
         raise op.unsupported()
-    if reduction:
-        _take(e, target, 0 if reduction == "popc" else 1, 32 if reduction == "popc" else 1)
+    if spec.reduction:
+        _word_or_flag(e, op.operands[0], spec.reduction == "popc")
 
 
-def _trap(e: Body, op: Operation) -> None:
+def _trap(e: Body, op: Operation, spec: specs.Trap) -> None:
+    del spec
     e.fault(op.line)
 
 
-def _nothing(e: Body, op: Operation) -> None:
-    """Emit nothing: kernels run one after the other, writes are visible behind the next meeting, and clocks do not advance."""
-    del e, op
+def _nothing(e: Body, op: Operation, spec: specs.NoEffect) -> None:
+    """Emit nothing: writes are visible behind the next meeting."""
+    del e, op, spec
 
 
-EMITTERS: Mapping[str, Emit] = {
-    "shfl": _shfl,
-    "vote": _vote,
-    "match": _pair_result,
-    "redux": _word,
-    "elect": _elect,
-    "activemask": _word,
-    "bar": _bar,
-    "barrier": _bar,
-    "trap": _trap,
-    **dict.fromkeys(("membar", "fence", "griddepcontrol", "nanosleep", "prefetch", "pmevent"), _nothing),
-}
+EMITTERS: Mapping[type[Struct], Emit] = dict(
+    (
+        row(specs.Shuffle, _word_and_flag),
+        row(specs.Vote, _vote),
+        row(specs.Match, _word_and_flag),
+        row(specs.ReduceWarp, _word),
+        row(specs.Elect, _word_and_flag),
+        row(specs.ActiveMask, _word),
+        row(specs.Barrier, _barrier),
+        row(specs.Trap, _trap),
+        row(specs.NoEffect, _nothing),
+    )
+)
 
 
 # ---- between phases -------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ EMITTERS: Mapping[str, Emit] = {
 def write_exchange(plan: Plan, module: ModuleText, phase: Phase) -> bool:
     """Add the function `@exchangeN` of a phase to the module if the phase needs one. Return whether it does."""
     op = phase.meeting
-    if op is None or (op.opcode in ("bar", "barrier") and "red" not in op.flags):
+    if op is None or (isinstance(op.spec, specs.Barrier) and not op.spec.reduction):
         return False
     _Exchange(plan, module, phase, op).write()
     return True
@@ -137,15 +131,20 @@ class _Exchange:
         b = self.b
         b.label("start")
         self._slots, self._places = (b.op(f"load ptr, ptr {b.pointer('%st', str(8 * index))}") for index in (SLOTS, PLACES))
-        fixed = self._fixed_shuffle() if self._op.opcode == "shfl" else None
-        if fixed is not None:
-            self._permute(*fixed)
-        elif self._op.opcode in ("bar", "barrier"):
-            self._reduce_block()
-        else:
-            with b.loop(str(self._plan.threads), "t") as thread:
-                self._shuffle(thread.index) if self._op.opcode == "shfl" else self._fold(thread.index)
-                thread.metadata = self._module.parallel_loop() if self._op.opcode == "shfl" else ""
+        spec = self._op.spec
+        fixed = self._fixed_shuffle() if isinstance(spec, specs.Shuffle) else None
+        match spec:
+            case specs.Shuffle(mode) if fixed is not None:
+                self._permute(mode, *fixed)
+            case specs.Shuffle(mode):
+                with b.loop(str(self._plan.threads), "t") as thread:
+                    self._shuffle(mode, thread.index)
+                    thread.metadata = self._module.parallel_loop()
+            case specs.Barrier():
+                self._reduce_block(spec)
+            case _:
+                with b.loop(str(self._plan.threads), "t") as thread:
+                    self._fold(thread.index)
         b.do("ret void")
         head = f"define internal void @exchange{self._phase.number}(ptr %st) noinline #0 {{"
         self._module.functions.append("\n".join([head, *b.lines, "}"]))
@@ -211,10 +210,9 @@ class _Exchange:
         known = [affine.constant for affine in constants if affine is not None and not affine.terms]
         return (known[0], known[1]) if len(known) == 2 else None
 
-    def _permute(self, distance: int, bounds: int) -> None:
+    def _permute(self, mode: str, distance: int, bounds: int) -> None:
         """Shuffle all lanes of a warp at once."""
         b, op = self.b, self._op
-        mode = op.choice("up", "down", "bfly", "idx")
         sources = [_source_lane(mode, lane, distance & 31, bounds) for lane in range(WARP_THREADS)]
         mask = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
         flags = ", ".join(f"i8 {int(source is not None)}" for source in sources)
@@ -230,7 +228,7 @@ class _Exchange:
                 place = self._slot(result_slot(self._phase.number, 1), first, 1)
                 b.do(f"store <32 x i8> <{flags}>, ptr {place}, align 1")
 
-    def _shuffle(self, thread: str) -> None:
+    def _shuffle(self, mode: str, thread: str) -> None:
         b, op = self.b, self._op
         _, value, distance_operand, bounds_operand, _ = op.operands
         lane = b.binary("and", "i32", thread, "31")
@@ -240,7 +238,6 @@ class _Exchange:
         clamp = b.binary("and", "i32", bounds, "31")
         beyond = b.binary("and", "i32", clamp, b.binary("xor", "i32", segment, "31"))
         highest = b.binary("or", "i32", b.binary("and", "i32", lane, segment), beyond)
-        mode = op.choice("up", "down", "bfly", "idx")
         if mode == "idx":
             inner = b.binary("and", "i32", distance, b.binary("xor", "i32", segment, "31"))
             source = b.binary("or", "i32", b.binary("and", "i32", lane, segment), inner)
@@ -263,51 +260,55 @@ class _Exchange:
         lane = b.binary("and", "i32", thread, "31")
         first = b.binary("sub", "i32", thread, lane)
         active, chosen, total = (b.op("alloca i32") for _ in range(3))
-        width = int(op.type[1:]) if op.opcode in ("match", "redux") else 1
-        own = self._operand(op.operands[1], thread, width) if op.opcode == "match" else "0"
+        own = self._operand(op.operands[1], thread, op.spec.bits) if isinstance(op.spec, specs.Match) else "0"
         for place, value in ((active, "0"), (chosen, "0"), (total, self._identity())):
             b.do(f"store i32 {value}, ptr {place}")
         with b.loop(str(WARP_THREADS), "l") as other:
-            self._look(b.binary("add", "i32", first, other.index), other.index, (active, chosen, total), own, width)
+            self._look(b.binary("add", "i32", first, other.index), other.index, (active, chosen, total), own)
         present, hits = b.op(f"load i32, ptr {active}"), b.op(f"load i32, ptr {chosen}")
         bit = b.binary("shl", "i32", "1", lane)
         takes_part = b.compare("ne", "i32", b.binary("and", "i32", present, bit), "0")
         self._conclude(thread, lane, takes_part, present, hits, b.op(f"load i32, ptr {total}"))
 
     def _identity(self) -> str:
-        operation = self._op.choice("add", "min", "max", "and", "or", "xor") if self._op.opcode == "redux" else ""
-        signed = self._op.opcode == "redux" and self._op.type == "s32"
-        return {"min": str(2**31 - 1) if signed else "-1", "max": str(-(2**31)) if signed else "0", "and": "-1"}.get(
-            operation, "0"
-        )
+        match self._op.spec:
+            case specs.ReduceWarp("min", is_signed):
+                return str(2**31 - 1) if is_signed else "-1"
+            case specs.ReduceWarp("max", is_signed=True):
+                return str(-(2**31))
+            case specs.ReduceWarp("and"):
+                return "-1"
+            case _:
+                return "0"
 
-    def _look(self, other: str, lane: str, places: tuple[str, str, str], own: str, width: int) -> None:
+    def _look(self, other: str, lane: str, places: tuple[str, str, str], own: str) -> None:
         """Include one lane, if it waits here and its own mask makes it a member."""
-        b, op = self.b, self._op
+        b, op, spec = self.b, self._op, self._op.spec
         active, chosen, total = places
         is_thread = b.compare("ult", "i32", other, str(self._plan.threads))
         near = b.select(is_thread, "i32", other, "0")
         bit = b.binary("shl", "i32", "1", lane)
         here = b.binary("and", "i1", is_thread, self._is_here(near))
-        if op.opcode != "activemask":
+        if not isinstance(spec, specs.ActiveMask):
             members = self._operand(op.operands[-1], near, 32)
             here = b.binary("and", "i1", here, b.compare("ne", "i32", b.binary("and", "i32", members, bit), "0"))
         self._add_bit(active, here, bit)
-        if op.opcode == "vote":
-            self._add_bit(chosen, b.binary("and", "i1", here, self._operand(op.operands[1], near, 1)), bit)
-        elif op.opcode == "match":
-            same = b.compare("eq", f"i{width}", self._operand(op.operands[1], near, width), own)
-            self._add_bit(chosen, b.binary("and", "i1", here, same), bit)
-        elif op.opcode == "redux":
-            operation = op.choice("add", "min", "max", "and", "or", "xor")
-            value = b.select(here, "i32", self._operand(op.operands[1], near, 32), self._identity())
-            old = b.op(f"load i32, ptr {total}")
-            sign = "s" if op.type == "s32" else "u"
-            if operation in ("min", "max"):
-                combined = b.math(sign + operation, "i32", old, value)
-            else:
-                combined = b.binary(operation, "i32", old, value)
-            b.do(f"store i32 {combined}, ptr {total}")
+        match spec:
+            case specs.Vote():
+                self._add_bit(chosen, b.binary("and", "i1", here, self._operand(op.operands[1], near, 1)), bit)
+            case specs.Match(_, bits):
+                same = b.compare("eq", f"i{bits}", self._operand(op.operands[1], near, bits), own)
+                self._add_bit(chosen, b.binary("and", "i1", here, same), bit)
+            case specs.ReduceWarp(operation, is_signed):
+                value = b.select(here, "i32", self._operand(op.operands[1], near, 32), self._identity())
+                old = b.op(f"load i32, ptr {total}")
+                if operation in ("min", "max"):
+                    combined = b.math(("s" if is_signed else "u") + operation, "i32", old, value)
+                else:
+                    combined = b.binary(operation, "i32", old, value)
+                b.do(f"store i32 {combined}, ptr {total}")
+            case _:
+                pass
 
     def _add_bit(self, place: str, condition: str, bit: str) -> None:
         old = self.b.op(f"load i32, ptr {place}")
@@ -315,22 +316,22 @@ class _Exchange:
         self.b.do(f"store i32 {new}, ptr {place}")
 
     def _conclude(self, thread: str, lane: str, takes_part: str, present: str, hits: str, total: str) -> None:
-        b, op = self.b, self._op
+        b = self.b
         everybody = b.compare("eq", "i32", hits, present)
         nobody = b.compare("eq", "i32", hits, "0")
         word, flag = "0", "false"
-        match op.opcode:
-            case "activemask":
+        match self._op.spec:
+            case specs.ActiveMask():
                 word = present
-            case "vote":
+            case specs.Vote(mode):
                 word = hits
                 some = b.binary("xor", "i1", nobody, "true")
                 flags = {"any": some, "all": everybody, "uni": b.binary("or", "i1", everybody, nobody), "ballot": some}
-                flag = flags[op.choice("any", "all", "uni", "ballot")]
-            case "match":
-                word = hits if "any" in op.flags else b.select(everybody, "i32", present, "0")
+                flag = flags[mode]
+            case specs.Match(mode):
+                word = hits if mode == "any" else b.select(everybody, "i32", present, "0")
                 flag = everybody
-            case "redux":
+            case specs.ReduceWarp():
                 word = total
             case _:
                 word = b.intrinsic("cttz.i32", "i32", ("i32", present), ("i1", "false"))
@@ -338,7 +339,7 @@ class _Exchange:
         self._result(thread, 0, 32, b.select(takes_part, "i32", word, "0"))
         self._result(thread, 1, 1, b.binary("and", "i1", takes_part, flag))
 
-    def _reduce_block(self) -> None:
+    def _reduce_block(self, spec: specs.Barrier) -> None:
         """`bar.red`: reduce over all threads of the block that wait here."""
         b, op = self.b, self._op
         count, hits = b.op("alloca i32"), b.op("alloca i32")
@@ -351,8 +352,7 @@ class _Exchange:
                 new = b.binary("add", "i32", b.op(f"load i32, ptr {place}"), b.resize(condition, "i1", "i32"))
                 b.do(f"store i32 {new}, ptr {place}")
         total, found = b.op(f"load i32, ptr {count}"), b.op(f"load i32, ptr {hits}")
-        is_and = "and" in op.flags
-        flag = b.compare("eq", "i32", found, total) if is_and else b.compare("ne", "i32", found, "0")
+        flag = b.compare("eq", "i32", found, total) if spec.reduction == "and" else b.compare("ne", "i32", found, "0")
         with b.loop(str(self._plan.threads), "u") as thread:
             self._result(thread.index, 0, 32, found)
             self._result(thread.index, 1, 1, flag)

@@ -19,6 +19,7 @@ from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import Plan
 from hlo_run.backends.host.ptx.control_flow import Branch
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import Compare
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -158,10 +159,10 @@ def _as(value: Numbers, kind: str) -> Numbers:
 
 
 def _compared(operation: Operation, sources: list[Numbers]) -> Numbers | None:
-    relation = operation.choice(*_COMPARE)
-    if not relation or len(sources) != 2 or operation.flags & {"and", "or", "xor"}:
+    spec = operation.spec
+    if not isinstance(spec, Compare) or spec.logic:
         return None
-    return _COMPARE[relation](*sources).astype(np.int64)
+    return _COMPARE[spec.relation](*sources).astype(np.int64)
 
 
 def _shifted(operation: Operation, sources: list[Numbers]) -> Numbers | None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hlo_run.backends.host.ptx.call_plan import CallPlan, plan_calls
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.operands import OperandRules
+from hlo_run.backends.host.ptx.specs import Load, Move, Store
 from hlo_run.backends.host.ptx.syntax import (
     TYPE_BYTES,
     Address,
@@ -85,6 +86,9 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
     if entry is None or entry.body is None or not entry.is_entry:
         known = ", ".join(name for name, function in module.functions.items() if function.is_entry)
         raise DeviceError(f"the PTX has no kernel '{entry_name}'", notes=(f"its kernels: {known or 'none'}",))
+    for parameter in entry.parameters:
+        if parameter.size_bytes != 8:
+            raise Unsupported(f"parameter '{parameter.name}' of kernel '{entry.name}' is not a 64-bit pointer")
     flat = FlatFunction(entry)
     for variable in module.variables.values():
         flat.variables[variable.name] = variable
@@ -122,6 +126,7 @@ class _Inliner:
         self._flat = flat
         self._plan = plan
         self._items = flat.items
+        self._parameters = frozenset(parameter.name for parameter in flat.entry.parameters)
         self._waiting: list[Function] = []
         self._calls = 0
         self._stored: set[str] = set()
@@ -189,9 +194,31 @@ class _Inliner:
             return
         operands = tuple(self._rename(operand, frame) for operand in instruction.operands)
         self._append(replace(instruction, operands=operands, guard=self._guard(instruction.guard, frame)))
+        self._check_entry_parameters(self._items[-1])
 
     def _append(self, instruction: Instruction) -> None:
         self._items.append(decode(instruction))
+
+    def _check_entry_parameters(self, item: Item) -> None:
+        """Raise Unsupported for an access to the kernel's parameters other than the load of a whole pointer."""
+        if not isinstance(item, Operation):
+            return
+        match item.spec:
+            case Load(space="param", size_bytes=size):
+                target, address = item.operands
+                assert isinstance(address, Address), "the rules have checked the operands"
+                base = address.base
+                is_start = isinstance(base, Symbol) and base.offset + address.offset == 0 and base.name in self._parameters
+                if not is_start or size != 8 or isinstance(target, Vector):
+                    raise item.unsupported()
+            case Store(space="param"):
+                raise item.unsupported()
+            case Move():
+                source = item.operands[1]
+                if isinstance(source, Symbol) and source.name not in self._flat.variables:
+                    raise item.unsupported()
+            case _:
+                pass
 
     def _guard(self, guard: Guard | None, frame: _Frame) -> Guard | None:
         return guard and Guard(Register(frame.prefix + guard.register.name), guard.negated)

@@ -148,6 +148,15 @@ class KernelGraph(Struct):
     shared: Storage = field(default_factory=lambda: Storage({}, 0))
     local: Storage = field(default_factory=lambda: Storage({}, 0))
 
+    def addresses(self, parameters: Iterable[int], variables: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+        """Return (space, address) of every variable and parameter, given those of the parameters and of global variables."""
+        named = zip((parameter.name for parameter in self.entry.parameters), parameters, strict=True)
+        found = {name: ("param", address) for name, address in named}
+        found.update((name, ("global", address)) for name, address in variables.items())
+        for space, storage in (("shared", self.shared), ("local", self.local)):
+            found.update((name, (space, offset)) for name, offset in storage.offsets.items())
+        return found
+
 
 def build_graph(module: Module, entry_name: str) -> KernelGraph:
     """Return the graph of the kernel `entry_name`.

@@ -1,15 +1,19 @@
 """The table of supported PTX instructions: one row per opcode with its modifiers and types.
 
 `decode` turns an instruction into an `Operation`, or raises Unsupported with its name. Both engines of the Host platform use this
-table, so an unsupported instruction is rejected in one place.
+table and the records of `spec_table`, so an unsupported instruction is rejected in one place.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar, assert_never
 
 from msgspec import Struct
 
+from hlo_run.backends.host.ptx.spec_table import ATOMIC_OPERATIONS, COMPARISONS, PROPERTIES, READERS
+from hlo_run.backends.host.ptx.specs import Spec
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -43,7 +47,8 @@ _CACHE = (
     "ca cg cs lu cv wb wt nc L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate "
     "L2::evict_last L2::evict_normal L2::evict_first L2::64B L2::128B L2::256B"
 )
-_COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
+_COMPARISONS = " ".join(COMPARISONS)
+_ATOMIC = " ".join(ATOMIC_OPERATIONS)
 
 
 class Spelling(Struct, frozen=True):
@@ -104,7 +109,7 @@ SPELLINGS: dict[str, Spelling] = {
     "lg2": _row("approx ftz", "f32"),
     "ex2": _row("approx ftz", f"f32 {_HALVES}"),
     "tanh": _row("approx", f"f32 {_HALVES}"),
-    "testp": _row("finite infinite number notanumber normal subnormal", "f32 f64"),
+    "testp": _row(" ".join(PROPERTIES), "f32 f64"),
     "copysign": _row("", "f32 f64"),
     # comparison and selection
     "setp": _row(f"{_COMPARISONS} ftz and or xor", f"{_BITS} {_INTEGERS} {_FLOATS} pred"),
@@ -125,7 +130,7 @@ SPELLINGS: dict[str, Spelling] = {
     "ldu": _row("global v2 v4", _ALL),
     "st": _row(f"{_SPACES} {_ORDER} {_CACHE} v2 v4 v8", f"{_ALL} b128", has_result=False),
     "atom": _row(
-        f"global shared shared::cta {_ORDER} noftz add inc dec min max and or xor exch cas v2 v4 v8",
+        f"global shared shared::cta {_ORDER} noftz {_ATOMIC} v2 v4 v8",
         f"{_BITS} {_INTEGERS} {_FLOATS}",
     ),
     "red": _row(
@@ -166,11 +171,12 @@ WRONG_OPERANDS = (AssertionError, AttributeError, LookupError, TypeError, ValueE
 
 
 class Operation(Struct, frozen=True):
-    """A decoded instruction: opcode, modifiers other than types, and types in order."""
+    """A decoded instruction: opcode, modifiers other than types, types in order, and the record of what it does."""
 
     opcode: str
     flags: frozenset[str]
     types: tuple[str, ...]
+    spec: Spec
     instruction: Instruction
 
     @property
@@ -221,21 +227,42 @@ class Operation(Struct, frozen=True):
 
 
 def decode(instruction: Instruction) -> Operation:
-    """Return the decoded instruction. Raises Unsupported if its opcode, a modifier or a type is not in the table."""
-    spelling = SPELLINGS.get(instruction.opcode)
-    if spelling is None:
+    """Return the decoded instruction. Raises Unsupported if its opcode, modifiers and types are not in the tables."""
+    read = _read(instruction.opcode, instruction.modifiers)
+    if read is None:
         raise _unsupported(instruction)
-    flags: list[str] = []
-    types: list[str] = []
-    for modifier in instruction.modifiers:
-        if modifier in _TYPE_NAMES:
-            types.append(modifier)
-        else:
-            flags.append(modifier)
+    return Operation(instruction.opcode, *read, instruction)
+
+
+W = TypeVar("W")
+S = TypeVar("S", bound=Spec)
+
+
+def row(kind: type[S], write: Callable[[W, Operation, S], None]) -> tuple[type[Struct], Callable[[W, Operation], None]]:
+    """Return a row of an engine's table: the record's type, and the function that writes the code of such an operation."""
+
+    def write_operation(writer: W, operation: Operation) -> None:
+        spec = operation.spec
+        assert isinstance(spec, kind), "the table is indexed by the record's type"
+        write(writer, operation, spec)
+
+    return kind, write_operation
+
+
+# A kernel has far fewer spellings than instructions.
+@lru_cache(maxsize=4096)
+def _read(opcode: str, modifiers: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...], Spec] | None:
+    """Return the flags, the types and the record of a spelling; None if it is not known."""
+    spelling = SPELLINGS.get(opcode)
+    if spelling is None:
+        return None
+    types = tuple(modifier for modifier in modifiers if modifier in _TYPE_NAMES)
+    flags = frozenset(modifier for modifier in modifiers if modifier not in _TYPE_NAMES)
     least, most = spelling.type_count
     if not (spelling.flags.issuperset(flags) and spelling.types.issuperset(types) and least <= len(types) <= most):
-        raise _unsupported(instruction)
-    return Operation(instruction.opcode, frozenset(flags), tuple(types), instruction)
+        return None
+    spec = READERS[opcode](opcode, flags, types)
+    return None if spec is None else (flags, types, spec)
 
 
 def _unsupported(instruction: Instruction) -> Unsupported:

@@ -49,13 +49,10 @@ _PATTERNS: Mapping[str, str] = {
         "uiiin": "lop3",
         "dai": "shl shr redux",
         "pa": "testp",
-        "taa": "setp",
-        "dbb": "set",
         "daaq": "selp",
         "daab": "slct",
         "pl": "isspacep",
         "saiii": "shfl",
-        "sai": "match",
         "u": "activemask",
         "i": "nanosleep",
         "x": "bra",
@@ -63,24 +60,6 @@ _PATTERNS: Mapping[str, str] = {
         "": "ret exit trap",
     }.items()
     for opcode in opcodes.split()
-}
-_COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
-_ATOMIC = "add inc dec min max and or xor exch cas"
-# The modifiers of which an instruction needs one.
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    opcode: tuple(names.split())
-    for opcode, names in {
-        "setp": _COMPARISONS,
-        "set": _COMPARISONS,
-        "testp": "finite infinite number notanumber normal subnormal",
-        "shfl": "up down bfly idx",
-        "vote": "all any uni ballot",
-        "match": "any all",
-        "redux": "add min max and or xor",
-        "atom": _ATOMIC,
-        "red": _ATOMIC,
-        "isspacep": "global shared local const",
-    }.items()
 }
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WORD, _LONG, _PREDICATE = 32, 64, 1
@@ -113,20 +92,15 @@ class OperandRules(Struct, frozen=True):
     kernel: str
 
     def check(self, op: Operation) -> None:
-        """Raise ParseError for operands that the instruction cannot have, Unsupported for a modifier that it lacks."""
+        """Raise ParseError for operands that the instruction cannot have, Unsupported for some that Host does not know."""
         guard = op.instruction.guard
         if guard is not None and self._bits(guard.register) != _PREDICATE:
             raise self._error(op, f"the guard '{guard.register.name}' is not a predicate")
-        if op.opcode in _NEEDED and not op.choice(*_NEEDED[op.opcode]):
-            raise op.unsupported()
         special = _SPECIAL.get(op.opcode)
         if special is not None:
             special(self, op)
         elif op.opcode in _PATTERNS:
-            pattern = _PATTERNS[op.opcode]
-            if op.opcode in ("setp", "set") and op.choice("and", "or", "xor"):
-                pattern += "q"
-            self.match(op, pattern)
+            self.match(op, _PATTERNS[op.opcode])
 
     def match(self, op: Operation, pattern: str) -> None:
         """Check all operands by the letters of a pattern."""
@@ -290,12 +264,28 @@ def _convert(rules: OperandRules, op: Operation) -> None:
         rules.source(op, source, type_bits(origin), origin, wider=origin[0] in "su")
 
 
+def _compare(rules: OperandRules, op: Operation) -> None:
+    third = "q" if op.choice("and", "or", "xor") else ""
+    rules.match(op, ("taa" if op.opcode == "setp" else "dbb") + third)
+    # Packed values give a predicate each.
+    if op.opcode == "setp" and op.type.endswith("x2") and not isinstance(op.operands[0], Pair):
+        raise op.unsupported()
+
+
 def _vote(rules: OperandRules, op: Operation) -> None:
     rules.match(op, "uqi" if "ballot" in op.flags else "pqi")
 
 
+def _match(rules: OperandRules, op: Operation) -> None:
+    rules.match(op, "sai")
+    if "any" in op.flags and isinstance(op.operands[0], Pair):
+        raise op.unsupported()
+
+
 def _elect(rules: OperandRules, op: Operation) -> None:
     rules.match(op, "si")
+    if not isinstance(op.operands[0], Pair):
+        raise op.unsupported()
 
 
 def _barrier(rules: OperandRules, op: Operation) -> None:
@@ -304,8 +294,6 @@ def _barrier(rules: OperandRules, op: Operation) -> None:
     elif "red" in op.flags:
         rules.count(op, 3, 4)
         rules.match(op, ("u" if "popc" in op.flags else "p") + "i" * (len(op.operands) - 2) + "q")
-        if not op.choice("popc", "and", "or"):
-            raise op.unsupported()
     else:
         rules.count(op, 0, 1, 2)
         rules.match(op, "i" * len(op.operands))
@@ -317,7 +305,9 @@ _SPECIAL: Mapping[str, Callable[[OperandRules, Operation], None]] = {
     **dict.fromkeys(("atom", "red"), _atomic),
     "mov": _move,
     "cvt": _convert,
+    **dict.fromkeys(("setp", "set"), _compare),
     "vote": _vote,
+    "match": _match,
     "elect": _elect,
     **dict.fromkeys(("bar", "barrier"), _barrier),
 }

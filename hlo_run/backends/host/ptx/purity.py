@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from hlo_run.backends.host.ptx.control_flow import Block, Invoke, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.specs import Store, Trap, Update
 from hlo_run.backends.host.ptx.syntax import Operand, Symbol
 
-_WRITES = frozenset(("st", "atom", "red"))
 _ORDERED = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
 
@@ -36,7 +36,7 @@ def pure_functions(graph: KernelGraph) -> frozenset[str]:
 
 def changes_memory(operation: Operation) -> bool:
     """True if an operation may change what pure functions read. Local memory belongs to one function."""
-    return operation.opcode in _WRITES and "local" not in operation.flags
+    return isinstance(operation.spec, Store | Update) and operation.spec.space != "local"
 
 
 def block_changes_memory(block: Block) -> bool:
@@ -45,7 +45,8 @@ def block_changes_memory(block: Block) -> bool:
 
 
 def _is_impure(operation: Operation) -> bool:
-    return changes_memory(operation) or operation.opcode == "trap" or not operation.flags.isdisjoint(_ORDERED)
+    is_ordered = not operation.flags.isdisjoint(_ORDERED)
+    return changes_memory(operation) or isinstance(operation.spec, Trap) or is_ordered
 
 
 def _passes_local_memory(graph: KernelGraph) -> bool:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
+from hlo_run.backends.host.ptx.specs import Compare, is_integer
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -44,10 +45,6 @@ _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "le": int.__le__,
     "gt": int.__gt__,
     "ge": int.__ge__,
-    "lo": int.__lt__,
-    "ls": int.__le__,
-    "hi": int.__gt__,
-    "hs": int.__ge__,
 }
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {"add": int.__add__, "sub": int.__sub__}
 
@@ -140,16 +137,15 @@ def _result(operation: Operation, known: Mapping[str, int]) -> int | None:
         return None
     sources = [_constant(source, known) for source in operation.operands[1:]]
     kind = operation.types[0]
-    if None in sources or not (kind == "pred" or (kind[0] in "sub" and kind[1:].isdigit())):
+    if None in sources or not (kind == "pred" or is_integer(kind)):
         return None
     values = [_read_as(source, kind) for source in sources if source is not None]
     if opcode == "mov":
         return values[0]
     if len(values) != 2 or operation.flags & {"sat", "cc", "and", "or", "xor"}:
         return None
-    if opcode == "setp":
-        relation = operation.choice(*_RELATIONS)
-        return int(_RELATIONS[relation](*values)) if relation else None
+    if isinstance(operation.spec, Compare):
+        return int(_RELATIONS[operation.spec.relation](*values))
     return _ARITHMETIC[opcode](*values)
 
 
