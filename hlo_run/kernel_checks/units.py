@@ -34,7 +34,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.kernel_checks.written_arrays import overlap, written_leaves
+from hlo_run.kernel_checks.written_arrays import overlap, spec_at, written_leaves
 from hlo_run.reference.evaluate.perturbed import term_count
 
 _DYNAMIC_SLICES = "kDynamicSliceFusion"
@@ -66,6 +66,13 @@ class Unit(Struct, frozen=True, eq=False):
     def name(self) -> str:
         """The name of the instruction."""
         return self.instruction.name
+
+    @property
+    def overwritten(self) -> list[BufferSlice]:
+        """The memory of the results, where no operand lies: the thunks write it whole, whatever was there before."""
+        read = [piece for tree in self.operands for piece in tree_slices(tree)]
+        results = [piece for path, _ in self.leaves for piece in tree_slices(spec_at(self.result, path))]
+        return [piece for piece in results if not any(overlap(piece, other) for other in read)]
 
     @property
     def shows_alone(self) -> bool:

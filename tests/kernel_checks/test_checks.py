@@ -124,8 +124,12 @@ def judged(
     checks_all: bool = False,
     engine: str = "auto",
     make_backend: Callable[[], Backend] | None = None,
+    reads_stale_memory: bool = False,
 ) -> dict[str, Outcome]:
-    """Compile, change the kernels, run with checks, and return the outcomes. A run without checks gives the same result."""
+    """Compile, change the kernels, run with checks, and return the outcomes.
+
+    A run without checks gives the same result, unless a kernel reads what it has not written: checks poison that.
+    """
     module = parse(text)
     made = compile_module(PassContext(preset("h100"), CompileOptions()), module)
     executable: Executable = replace(made, kernels=tuple(map(plant, made.kernels)))
@@ -135,7 +139,8 @@ def judged(
     backend.watch_next_run(checks)
     watched = backend.run(executable, arguments)
     exact = ErrorSpec(abs=0.0, rel=0.0)
-    assert compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
+    is_same = compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
+    assert is_same is not reads_stale_memory
     return {unit.name: outcome for unit, outcome in checks.outcomes.items()}
 
 
@@ -226,6 +231,45 @@ def test_a_fault_where_the_run_never_comes(text: str, arguments: list[Literal], 
     outcome = judged(text, arguments, plant)["first"]
     assert outcome.verdict == "differs"
     assert outcome.place.startswith("on operands of its own")
+
+
+STALE = LOOP.replace(
+    """g {
+  i = s32""",
+    """t {
+  row = f32[1,8] parameter(0)
+  i = s32[] parameter(1)
+  number = f32[] convert(i)
+  zero = f32[] constant(0)
+  nothing = f32[] multiply(number, zero)
+  nothings = f32[1,8] broadcast(nothing), dimensions={}
+  ROOT twice = f32[1,8] add(row, nothings)
+}
+g {
+  i = s32""",
+).replace(
+    "updated = f32[6,8] fusion(x, row, i)",
+    """same = f32[1,8] fusion(row, i), kind=kLoop, calls=t
+  updated = f32[6,8] fusion(x, same, i)""",
+)
+
+
+def test_a_kernel_that_leaves_the_result_of_an_earlier_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is right by luck, as its operands are the same again."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        late = r"\1setp.gt.s32 %late, \3, 0;\n @%late ret;\n"
+        ptx = re.sub(r"(\.reg \.b32[^;]*;\n)", r"\1.reg .pred %late;\n", kernel.ptx, count=1)
+        ptx = re.sub(r"(cvt\.rn\.f32\.s32\s+(%r\d+), (%r\d+);\n)", late, ptx)
+        return replace(kernel, ptx=ptx) if "@%late" in ptx else kernel
+
+    monkeypatch.setattr(kernel_checks, "_ASIDE_ELEMENTS", 0)
+    monkeypatch.setattr(kernel_checks, "_EARLY", (1, 2, 3))
+    arguments = [np.array(0, np.int32), np.ones((6, 8), np.float32), NUMBERS[:8].reshape(1, 8)]
+    assert {outcome.verdict for outcome in judged(STALE, arguments).values()} == {"agrees"}
+    outcomes = judged(STALE, arguments, plant, reads_stale_memory=True)
+    assert [name for name, outcome in outcomes.items() if outcome.differs] == ["same"]
+    assert outcomes["same"].place.startswith("iteration")
 
 
 @pytest.mark.parametrize("engine", ["emulator", "jit"])

@@ -62,7 +62,7 @@ def judge_alone(
         return compare(expected, actual, shape, structs.replace(spec, abs=min(spec.abs, flushed), rel=0.0))
     comparison = compare(expected, actual, shape, spec)
     samples = RoundingSamples(evaluated, lambda: evaluated(next(numbers)))
-    judged = comparison.judged(samples)
+    judged = comparison.judged(samples, is_alone=True)
     return judged if judged.problem else structs.replace(judged, leaves=judge_decisions(judged.leaves, samples))
 
 
