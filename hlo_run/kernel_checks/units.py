@@ -14,14 +14,15 @@ from hlo_run.artifact import (
     BufferSlice,
     CollectiveThunk,
     CommandBufferThunk,
+    CopyThunk,
     CustomCallThunk,
     Executable,
     KernelThunk,
     LibraryWork,
+    MemsetThunk,
     RngSeedThunk,
     RngStateThunk,
     SequentialThunk,
-    SliceCopyThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -77,9 +78,7 @@ class Unit(Struct, frozen=True, eq=False):
     @property
     def shows_alone(self) -> bool:
         """True if the thunks depend on their operands only, so that they can run on other ones, on memory of their own."""
-        return all(isinstance(thunk, KernelThunk) or _is_product(thunk) for thunk in self.thunks) and not any(
-            isinstance(thunk, SliceCopyThunk) for thunk in self.thunks
-        )
+        return all(isinstance(thunk, KernelThunk | CopyThunk | MemsetThunk) or _is_product(thunk) for thunk in self.thunks)
 
 
 def find_units(module: HloModule, executable: Executable) -> list[Unit]:

@@ -108,8 +108,8 @@ def _of_many_sizes(values: Array, dtype: DType, engine: RandomEngine) -> Array:
     powers: Array = np.minimum(steps, 0)
     for axis, size in enumerate(values.shape):
         if size > 2:
-            ends = np.arange(size) % (size - 1) == 0
-            powers = powers + np.expand_dims(ends, tuple(other for other in range(values.ndim) if other != axis))
+            is_end = np.isin(np.arange(size), (0, size - 1))
+            powers = powers + is_end.reshape(size, *(1,) * (values.ndim - axis - 1))
     return narrow(widen(values, dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), dtype)
 
 

@@ -269,7 +269,7 @@ def _counts_rows(piece: HloInstruction) -> bool:
         if piece.shape.element_count != piece.operands[0].shape.element_count:
             return False
         piece = piece.operands[0]
-    return piece.opcode == "iota" and piece.shape.dims[piece.attrs["iota_dimension"]] == piece.shape.element_count
+    return piece.opcode == "iota" and max(piece.shape.dims) == piece.shape.element_count
 
 
 def _computed(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges) -> Iterator[_Place]:
