@@ -141,6 +141,7 @@ def judged(
     exact = ErrorSpec(abs=0.0, rel=0.0)
     is_same = compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
     assert is_same is not reads_stale_memory
+    checks.finish()
     return {unit.name: outcome for unit, outcome in checks.outcomes.items()}
 
 
@@ -319,6 +320,49 @@ def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch
     assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
     loop = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
     assert {outcome.verdict for outcome in judged(LOOP, loop, make_backend=CudaBackend).values()} == {"agrees"}
+
+
+def test_a_kernel_that_the_run_does_not_reach_is_judged_on_operands_of_its_own() -> None:
+    """The loop ends at once, so nothing in its body runs."""
+    arguments = [np.array(9, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
+    assert {outcome.verdict for outcome in judged(LOOP, arguments).values()} == {"agrees"}
+    outcome = judged(LOOP, arguments, subtracting)["updated"]
+    assert (outcome.verdict, outcome.runs) == ("differs", 1)
+    assert outcome.place.startswith("on operands of its own")
+
+
+SHIFTED = """HloModule m, is_scheduled=true
+larger { a = f32[] parameter(0) b = f32[] parameter(1) ROOT m = f32[] maximum(a, b) }
+f {
+  x = f32[40,3] parameter(0)
+  low = f32[] constant(-inf)
+  most = f32[40] reduce(x, low), dimensions={1}, to_apply=larger
+  wide = f32[40,3] broadcast(most), dimensions={0}
+  less = f32[40,3] subtract(x, wide)
+  e = f32[40,3] exponential(less)
+  again = f32[40,3] exponential(wide)
+  ROOT p = f32[40,3] multiply(e, again)
+}
+ENTRY e {
+  x = f32[40,3] parameter(0)
+  ROOT first = f32[40,3] fusion(x), kind=kLoop, calls=f
+}
+"""
+
+
+def test_a_wrong_maximum_that_cancels_in_exponentials() -> None:
+    """Rounding alone tells the results apart, unless exponentials overflow."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        ptx = re.sub(r"max\.NaN\.f32", "min.NaN.f32", kernel.ptx)
+        assert ptx != kernel.ptx, kernel.ptx
+        return replace(kernel, ptx=ptx)
+
+    arguments = [np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)]
+    assert judged(SHIFTED, arguments)["first"].verdict == "agrees"
+    outcome = judged(SHIFTED, arguments, plant)["first"]
+    assert outcome.verdict == "differs"
+    assert "[-300, 300)" in outcome.place
 
 
 def test_the_line_when_no_kernel_was_checked() -> None:

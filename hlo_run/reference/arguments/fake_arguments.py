@@ -94,23 +94,23 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
         choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
         values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
         if draw.unusual and values.size > 1 and (shape.dtype.is_float or shape.dtype.is_complex) and constraints.identity is None:
-            values = _of_many_sizes(values, shape.dtype, engine)
+            values = _of_many_sizes(values, shape, engine)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
 
 
-def _of_many_sizes(values: Array, dtype: DType, engine: RandomEngine) -> Array:
+def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine) -> Array:
     """Return the numbers times powers of two: half of them smaller ones, those at the ends of each dimension larger ones."""
-    if dtype.bits < 16:
+    if shape.dtype.bits < 16:
         return values
-    steps = engine.integers(DTYPES["s32"], -_SMALLER, _SMALLER, values.size).reshape(values.shape)
+    steps = engine.integers(DTYPES["s32"], -_SMALLER, _SMALLER, values.size).reshape(shape.dims)
     powers: Array = np.minimum(steps, 0)
-    for axis, size in enumerate(values.shape):
+    for axis, size in enumerate(shape.dims):
         if size > 2:
             is_end = np.isin(np.arange(size), (0, size - 1))
-            powers = powers + is_end.reshape(size, *(1,) * (values.ndim - axis - 1))
-    return narrow(widen(values, dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), dtype)
+            powers = powers + is_end.reshape(size, *(1,) * (shape.rank - axis - 1))
+    return narrow(widen(values, shape.dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), shape.dtype)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
