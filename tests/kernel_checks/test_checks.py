@@ -365,6 +365,41 @@ def test_a_wrong_maximum_that_cancels_in_exponentials() -> None:
     assert "[-300, 300)" in outcome.place
 
 
+CANCELLED = """HloModule m, is_scheduled=true
+plus { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+f {
+  x = f32[8,64] parameter(0)
+  means = f32[8] parameter(1)
+  zero = f32[] constant(0)
+  wide = f32[8,64] broadcast(means), dimensions={0}
+  less = f32[8,64] subtract(x, wide)
+  ROOT s = f32[8] reduce(less, zero), dimensions={1}, to_apply=plus
+}
+ENTRY e {
+  x = f32[8,64] parameter(0)
+  means = f32[8] parameter(1)
+  ROOT first = f32[8] fusion(x, means), kind=kLoop, calls=f
+}
+"""
+
+
+def test_a_kernel_whose_sums_cancel_in_the_run_is_judged_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The differences from a mean add up to nothing but rounding, so zeros are as good as the right sums."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        ptx = re.sub(r"(st\.global\S*\s+\[\S+\], )%\w+;", r"\g<1>0;", kernel.ptx)
+        assert ptx != kernel.ptx, kernel.ptx
+        return replace(kernel, ptx=ptx)
+
+    monkeypatch.setattr(kernel_checks, "_ASIDE_ELEMENTS", 0)
+    numbers = np.random.default_rng(3).normal(size=(8, 64)).astype(np.float32)
+    arguments = [numbers, numbers.mean(1)]
+    assert judged(CANCELLED, arguments)["first"].verdict == "agrees"
+    outcome = judged(CANCELLED, arguments, plant)["first"]
+    assert outcome.verdict == "differs"
+    assert outcome.place.startswith("on operands of its own")
+
+
 def test_the_line_when_no_kernel_was_checked() -> None:
     outcome = next(iter(judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS]).values()))
     assert summary([Outcome(outcome.unit)]) == "no kernel was checked alone: 1 not reached by the run"
