@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _TARGET = Path(__file__).parent.parent / "tests" / "data" / "fresh_programs"
-_FAMILIES = ("vision", "sequences", "generative", "numeric")
+_FAMILIES = ("vision", "sequences", "generative", "numeric", "sciences")
 
 
 def main() -> int:

@@ -22,8 +22,11 @@ class RunWatch(Protocol):
         """Return the number of the first iteration of a loop, from `iteration` on, that is watched; it may never come."""
         ...
 
-    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> None:
-        """Take note that a thunk runs next, in these iterations of the loops around it, innermost last."""
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
+        """Take note that a thunk runs next, in these iterations of the loops around it, innermost last.
+
+        Return slices that the run poisons first: a right thunk writes them whole and reads nothing from them.
+        """
         ...
 
     def after(self, thunk: Thunk, read: Read) -> None:

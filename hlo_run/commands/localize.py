@@ -75,6 +75,7 @@ def find(task: Task, module: HloModule) -> Localized:
     backend.watch_next_run(checks)
     try:
         actual = backend.run(executable, values, MODULE_SEED, feeds)
+        checks.finish()
         run = verdicts.of_module(module, values, expected, actual, feeds)
     except DeviceError as error:
         console.err(f"the run fails: {error.message}")

@@ -175,6 +175,8 @@ class Execution:
         is_checked = bool(reference) and iteration == 1 and options.output_mode != NOT_RETURNED
         checks = runner.checked() if is_checked and runner.checked is not None else None
         actual = self._repeated(runner, arguments, seed, feeds, checks)
+        if checks is not None:
+            checks.finish()
         done.kernels = list(checks.outcomes.values()) if checks is not None else []
         if options.output_mode == NOT_RETURNED:
             console.err("The result stays on the device and is not compared")

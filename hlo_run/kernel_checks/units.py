@@ -14,14 +14,15 @@ from hlo_run.artifact import (
     BufferSlice,
     CollectiveThunk,
     CommandBufferThunk,
+    CopyThunk,
     CustomCallThunk,
     Executable,
     KernelThunk,
     LibraryWork,
+    MemsetThunk,
     RngSeedThunk,
     RngStateThunk,
     SequentialThunk,
-    SliceCopyThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -34,7 +35,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.kernel_checks.written_arrays import overlap, written_leaves
+from hlo_run.kernel_checks.written_arrays import overlap, spec_at, written_leaves
 from hlo_run.reference.evaluate.perturbed import term_count
 
 _DYNAMIC_SLICES = "kDynamicSliceFusion"
@@ -68,11 +69,16 @@ class Unit(Struct, frozen=True, eq=False):
         return self.instruction.name
 
     @property
+    def overwritten(self) -> list[BufferSlice]:
+        """The memory of the results, where no operand lies: the thunks write it whole, whatever was there before."""
+        read = [piece for tree in self.operands for piece in tree_slices(tree)]
+        results = [piece for path, _ in self.leaves for piece in tree_slices(spec_at(self.result, path))]
+        return [piece for piece in results if not any(overlap(piece, other) for other in read)]
+
+    @property
     def shows_alone(self) -> bool:
         """True if the thunks depend on their operands only, so that they can run on other ones, on memory of their own."""
-        return all(isinstance(thunk, KernelThunk) or _is_product(thunk) for thunk in self.thunks) and not any(
-            isinstance(thunk, SliceCopyThunk) for thunk in self.thunks
-        )
+        return all(isinstance(thunk, KernelThunk | CopyThunk | MemsetThunk) or _is_product(thunk) for thunk in self.thunks)
 
 
 def find_units(module: HloModule, executable: Executable) -> list[Unit]:

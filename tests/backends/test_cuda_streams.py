@@ -108,7 +108,7 @@ def test_collectives_run_beside_the_main_stream(monkeypatch: pytest.MonkeyPatch)
     first.run.run()
     first.driver.work()
     assert first.driver.memory[first.memory.address(WORK.slice)] == 7, "work between start and done does not wait"
-    assert first.floats(3) == [pytest.approx(np.frombuffer(b"\xa5" * 4, np.float32)[0])], "work after the done waits"
+    assert np.isnan(first.floats(3)).all(), "work after the done waits"
     second.run.run()
     for process in (second, first, second):
         process.driver.work()

@@ -124,8 +124,12 @@ def judged(
     checks_all: bool = False,
     engine: str = "auto",
     make_backend: Callable[[], Backend] | None = None,
+    reads_stale_memory: bool = False,
 ) -> dict[str, Outcome]:
-    """Compile, change the kernels, run with checks, and return the outcomes. A run without checks gives the same result."""
+    """Compile, change the kernels, run with checks, and return the outcomes.
+
+    A run without checks gives the same result, unless a kernel reads what it has not written: checks poison that.
+    """
     module = parse(text)
     made = compile_module(PassContext(preset("h100"), CompileOptions()), module)
     executable: Executable = replace(made, kernels=tuple(map(plant, made.kernels)))
@@ -135,7 +139,9 @@ def judged(
     backend.watch_next_run(checks)
     watched = backend.run(executable, arguments)
     exact = ErrorSpec(abs=0.0, rel=0.0)
-    assert compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
+    is_same = compare(backend.run(executable, arguments), watched, module.entry.root.shape, exact).ok
+    assert is_same is not reads_stale_memory
+    checks.finish()
     return {unit.name: outcome for unit, outcome in checks.outcomes.items()}
 
 
@@ -228,6 +234,45 @@ def test_a_fault_where_the_run_never_comes(text: str, arguments: list[Literal], 
     assert outcome.place.startswith("on operands of its own")
 
 
+STALE = LOOP.replace(
+    """g {
+  i = s32""",
+    """t {
+  row = f32[1,8] parameter(0)
+  i = s32[] parameter(1)
+  number = f32[] convert(i)
+  zero = f32[] constant(0)
+  nothing = f32[] multiply(number, zero)
+  nothings = f32[1,8] broadcast(nothing), dimensions={}
+  ROOT twice = f32[1,8] add(row, nothings)
+}
+g {
+  i = s32""",
+).replace(
+    "updated = f32[6,8] fusion(x, row, i)",
+    """same = f32[1,8] fusion(row, i), kind=kLoop, calls=t
+  updated = f32[6,8] fusion(x, same, i)""",
+)
+
+
+def test_a_kernel_that_leaves_the_result_of_an_earlier_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is right by luck, as its operands are the same again."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        late = r"\1setp.gt.s32 %late, \3, 0;\n @%late ret;\n"
+        ptx = re.sub(r"(\.reg \.b32[^;]*;\n)", r"\1.reg .pred %late;\n", kernel.ptx, count=1)
+        ptx = re.sub(r"(cvt\.rn\.f32\.s32\s+(%r\d+), (%r\d+);\n)", late, ptx)
+        return replace(kernel, ptx=ptx) if "@%late" in ptx else kernel
+
+    monkeypatch.setattr(kernel_checks, "_ASIDE_ELEMENTS", 0)
+    monkeypatch.setattr(kernel_checks, "_EARLY", (1, 2, 3))
+    arguments = [np.array(0, np.int32), np.ones((6, 8), np.float32), NUMBERS[:8].reshape(1, 8)]
+    assert {outcome.verdict for outcome in judged(STALE, arguments).values()} == {"agrees"}
+    outcomes = judged(STALE, arguments, plant, reads_stale_memory=True)
+    assert [name for name, outcome in outcomes.items() if outcome.differs] == ["same"]
+    assert outcomes["same"].place.startswith("iteration")
+
+
 @pytest.mark.parametrize("engine", ["emulator", "jit"])
 @pytest.mark.parametrize("config", ["", ', backend_config={"known_trip_count":{"n":"5"}}'])
 def test_a_fault_in_a_kernel_that_updates_its_operand_in_a_loop(engine: str, config: str) -> None:
@@ -275,6 +320,84 @@ def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch
     assert [(name, outcome.verdict) for name, outcome in outcomes.items()] == [("first", "differs"), ("second", "agrees")]
     loop = [np.array(0, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
     assert {outcome.verdict for outcome in judged(LOOP, loop, make_backend=CudaBackend).values()} == {"agrees"}
+
+
+def test_a_kernel_that_the_run_does_not_reach_is_judged_on_operands_of_its_own() -> None:
+    """The loop ends at once, so nothing in its body runs."""
+    arguments = [np.array(9, np.int32), np.zeros((6, 8), np.float32), np.ones((1, 8), np.float32)]
+    assert {outcome.verdict for outcome in judged(LOOP, arguments).values()} == {"agrees"}
+    outcome = judged(LOOP, arguments, subtracting)["updated"]
+    assert (outcome.verdict, outcome.runs) == ("differs", 1)
+    assert outcome.place.startswith("on operands of its own")
+
+
+SHIFTED = """HloModule m, is_scheduled=true
+larger { a = f32[] parameter(0) b = f32[] parameter(1) ROOT m = f32[] maximum(a, b) }
+f {
+  x = f32[40,3] parameter(0)
+  low = f32[] constant(-inf)
+  most = f32[40] reduce(x, low), dimensions={1}, to_apply=larger
+  wide = f32[40,3] broadcast(most), dimensions={0}
+  less = f32[40,3] subtract(x, wide)
+  e = f32[40,3] exponential(less)
+  again = f32[40,3] exponential(wide)
+  ROOT p = f32[40,3] multiply(e, again)
+}
+ENTRY e {
+  x = f32[40,3] parameter(0)
+  ROOT first = f32[40,3] fusion(x), kind=kLoop, calls=f
+}
+"""
+
+
+def test_a_wrong_maximum_that_cancels_in_exponentials() -> None:
+    """Rounding alone tells the results apart, unless exponentials overflow."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        ptx = re.sub(r"max\.NaN\.f32", "min.NaN.f32", kernel.ptx)
+        assert ptx != kernel.ptx, kernel.ptx
+        return replace(kernel, ptx=ptx)
+
+    arguments = [np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)]
+    assert judged(SHIFTED, arguments)["first"].verdict == "agrees"
+    outcome = judged(SHIFTED, arguments, plant)["first"]
+    assert outcome.verdict == "differs"
+    assert "[-300, 300)" in outcome.place
+
+
+CANCELLED = """HloModule m, is_scheduled=true
+plus { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+f {
+  x = f32[8,64] parameter(0)
+  means = f32[8] parameter(1)
+  zero = f32[] constant(0)
+  wide = f32[8,64] broadcast(means), dimensions={0}
+  less = f32[8,64] subtract(x, wide)
+  ROOT s = f32[8] reduce(less, zero), dimensions={1}, to_apply=plus
+}
+ENTRY e {
+  x = f32[8,64] parameter(0)
+  means = f32[8] parameter(1)
+  ROOT first = f32[8] fusion(x, means), kind=kLoop, calls=f
+}
+"""
+
+
+def test_a_kernel_whose_sums_cancel_in_the_run_is_judged_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The differences from a mean add up to nothing but rounding, so zeros are as good as the right sums."""
+
+    def plant(kernel: Kernel) -> Kernel:
+        ptx = re.sub(r"(st\.global\S*\s+\[\S+\], )%\w+;", r"\g<1>0;", kernel.ptx)
+        assert ptx != kernel.ptx, kernel.ptx
+        return replace(kernel, ptx=ptx)
+
+    monkeypatch.setattr(kernel_checks, "_ASIDE_ELEMENTS", 0)
+    numbers = np.random.default_rng(3).normal(size=(8, 64)).astype(np.float32)
+    arguments = [numbers, numbers.mean(1)]
+    assert judged(CANCELLED, arguments)["first"].verdict == "agrees"
+    outcome = judged(CANCELLED, arguments, plant)["first"]
+    assert outcome.verdict == "differs"
+    assert outcome.place.startswith("on operands of its own")
 
 
 def test_the_line_when_no_kernel_was_checked() -> None:

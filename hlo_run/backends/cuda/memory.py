@@ -15,7 +15,7 @@ from hlo_run.backends.memory import planned_bytes
 from hlo_run.errors import DeviceError
 
 # Uninitialised memory holds this byte, so that a kernel that skips an element fails its test.
-_POISON = 0xA5
+_POISON = 0xFF  # a NaN in every floating-point format, the integer -1
 
 
 class DeviceMemory:
@@ -79,6 +79,10 @@ class DeviceMemory:
             self._scratch = self._driver.mem_alloc(size_bytes)
             self._scratch_bytes = size_bytes
         return int(self._scratch)
+
+    def poison(self, place: BufferSlice) -> None:
+        """Fill a slice with a value that no right kernel leaves there, on the stream."""
+        self.fill(self.address(place), _POISON, place.size_bytes)
 
     def copy(self, target: int, source: int, size_bytes: int) -> None:
         """Copy from device to device, on the stream."""

@@ -104,7 +104,8 @@ class CudaRun:
         for thunk in thunks:
             if self._watch is not None:
                 self._memory.settle()
-                self._watch.before(thunk, self._read, self._iterations)
+                for piece in self._watch.before(thunk, self._read, self._iterations):
+                    self._memory.poison(piece)
             begin = time.perf_counter()
             self._thunk(thunk)
             if self._watch is not None:

@@ -140,7 +140,8 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> Generator[Wait]:
     for step in steps:
         machine.check_time(step.thunk.name)
         if watch is not None:
-            watch.before(step.thunk, machine.read, machine.iterations)
+            for piece in watch.before(step.thunk, machine.read, machine.iterations):
+                machine.poison(piece)
         begin = time.perf_counter()
         if isinstance(step, WaitingStep):
             yield from step.work()

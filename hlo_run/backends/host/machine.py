@@ -219,6 +219,11 @@ class Machine:
         """Return the bytes of a slice as a view."""
         return self.memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
 
+    def poison(self, piece: BufferSlice) -> None:
+        """Fill a slice with a value that no right kernel leaves there."""
+        target = self.read(piece)
+        target[:] = poisoned(target.size)
+
     def read_result(self, piece: BufferSlice) -> Bytes:
         """Return the bytes of a part of the result. The caller may keep them."""
         data = self.read(piece)

@@ -17,7 +17,6 @@ from hlo_run.backends.host.control_steps import (
     every_step,
     make_steps,
 )
-from hlo_run.backends.host.emulator.memory import poisoned
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.literals import Bytes, Literal, dynamic_to_bytes, to_bytes
@@ -80,8 +79,7 @@ class Stepper:
 
     def poison(self, piece: BufferSlice) -> None:
         """Fill a slice with a value that no right kernel leaves there."""
-        target = self._machine.read(piece)
-        target[:] = poisoned(target.size)
+        self._machine.poison(piece)
 
     def is_true(self, piece: BufferSlice) -> bool:
         """Return the value of a loop's predicate."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +14,6 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.arguments.choices import NO_CHOICE, Choice, Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
-from hlo_run.reference.arguments.meanings import Meaning
 from hlo_run.reference.arguments.recipes import Recipe
 from hlo_run.reference.arguments.value_ranges import Interval
 from hlo_run.reference.complex_functions import make_complex
@@ -22,6 +22,9 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 
 # One in so many integers is one of those that make sense now and then.
 RARITY = 8
+# Unusual integers, of all bits, are as rare. Unusual floats are smaller by up to so many powers of two.
+_SMALLER = 10
+_MOST_LARGER = 2
 
 
 class Draw(Struct, frozen=True):
@@ -31,7 +34,9 @@ class Draw(Struct, frozen=True):
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
     `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
-    index that a use constrains the largest one in bounds, except those of scatters.
+    index that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
+    numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
+    end, or of all bits.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -39,6 +44,7 @@ class Draw(Struct, frozen=True):
     integers: tuple[int, int] | None = None
     last_indices: bool = False
     xla: bool = False
+    unusual: bool = False
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -87,9 +93,24 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
         constraints = constraints_of(parameter, path)
         choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
         values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
+        if draw.unusual and values.size > 1 and (shape.dtype.is_float or shape.dtype.is_complex) and constraints.identity is None:
+            values = _of_many_sizes(values, shape, engine)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
+
+
+def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine) -> Array:
+    """Return the numbers times powers of two: half of them smaller ones, those at the ends of each dimension larger ones."""
+    if shape.dtype.bits < 16:
+        return values
+    steps = engine.integers(DTYPES["s32"], -_SMALLER, _SMALLER, values.size).reshape(shape.dims)
+    powers: Array = np.minimum(steps, 0)
+    for axis, size in enumerate(shape.dims):
+        if size > 2:
+            is_end = np.isin(np.arange(size), (0, size - 1))
+            powers = powers + is_end.reshape(size, *(1,) * (shape.rank - axis - 1))
+    return narrow(widen(values, shape.dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), shape.dtype)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
@@ -170,8 +191,13 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
         values = narrow(engine.permutation(high - low + 1)[:count] + low, dtype)
     else:
         values = engine.integers(dtype, low, high, count)
-    if meaning is not None and count > 1 and (meaning.rare is not None or meaning.special):
-        values = _with_rare(values, dtype, meaning, engine)
+    if meaning is not None and draw.unusual:
+        kinds = [kind for kind in (meaning.rare, *meaning.special, meaning.stray) if kind is not None]
+        values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
+    elif meaning is not None and count > 1:
+        values = _with_rare(values, dtype, (meaning.rare, *meaning.special), RARITY, engine)
+    elif draw.unusual and count > 1 and constraints == Constraints():
+        values = _with_rare(values, dtype, [(lowest, highest)], RARITY, engine)
     is_sorted = constraints.sorted_ or (meaning is not None and meaning.is_sorted)
     return _sorted(values, dtype) if is_sorted else values
 
@@ -181,14 +207,17 @@ def _common(usual: Interval, limits: Interval) -> Interval:
     return (low, high) if low <= high else limits
 
 
-def _with_rare(values: Array, dtype: DType, meaning: Meaning, engine: RandomEngine) -> Array:
-    """Return the integers with some of those in their place that make sense now and then."""
+def _with_rare(values: Array, dtype: DType, kinds: Sequence[Interval | int | None], rarity: int, engine: RandomEngine) -> Array:
+    """Return the integers with some in their place that make sense now and then: one in `rarity` of each interval or number."""
+    if not any(kind is not None for kind in kinds):
+        return values
     count = values.size
-    choice = engine.integers(DTYPES["u32"], 0, RARITY - 1, count)
-    if meaning.rare is not None:
-        values = np.where(choice == 0, engine.integers(dtype, *meaning.rare, count), values)
-    for number, special in enumerate(meaning.special, 1):
-        values = np.where(choice == number, np.full(count, special).astype(dtype.numpy), values)
+    choice = engine.integers(DTYPES["u32"], 0, rarity - 1, count)
+    for number, kind in enumerate(kinds):
+        if kind is not None:
+            is_range = isinstance(kind, tuple)
+            others = engine.integers(dtype, *kind, count) if is_range else np.full(count, kind).astype(dtype.numpy)
+            values = np.where(choice == number, others, values)
     return values
 
 

@@ -31,6 +31,8 @@ _MOST_PLACES = 2000
 _LARGEST_BOUND = 1 << 24
 # Steps that a program has counted, such as those of an optimiser: it computes powers with them.
 _LARGEST_COUNT = 100
+# Indices that are so far out of bounds.
+_STRAYS = 2
 # Ops whose result has the elements of their first operand.
 _MOVERS = MOVES_ELEMENTS | frozenset(
     """broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window all-gather all-to-all collective-permute
@@ -51,13 +53,15 @@ ALL_BITS = "of all bits"
 class Meaning(Struct, frozen=True):
     """Which integers make sense: those in the closed interval `usual`, and a few in `rare` and of `special`.
 
-    `what` is a word for them. `is_sorted` means ascending order; `is_distinct` means that no two are equal;
-    `is_scattered` that they say where a scatter writes.
+    For those in `stray` the result is known, too: ops clamp indices that are out of bounds, or write nothing there. `what` is a
+    word for them. `is_sorted` means ascending order; `is_distinct` means that no two are equal; `is_scattered` that they say
+    where a scatter writes.
     """
 
     what: str
     usual: Interval
     rare: Interval | None = None
+    stray: Interval | None = None
     special: tuple[int, ...] = ()
     is_sorted: bool = False
     is_distinct: bool = False
@@ -78,13 +82,15 @@ class Meaning(Struct, frozen=True):
 class _Place(Struct, frozen=True):
     """A value that holds the argument's numbers after `steps`, the last one last.
 
-    `part` is (dimension, first element, size) of the piece that they are of a concatenation. `handled`: the program has
+    `part` is (dimension, first element, size) of the piece that they are of a concatenation, and `is_ordered` that an iota before
+    them orders its rows, whatever they are. `handled`: the program has
     brought numbers from this interval, which may be open above, into another one.
     """
 
     position: Position
     steps: tuple[Step, ...] = ()
     part: tuple[int, int, int] | None = None
+    is_ordered: bool = False
     handled: Handled | None = None
 
     def at(self, position: Position, *steps: Step) -> _Place:
@@ -93,7 +99,7 @@ class _Place(Struct, frozen=True):
 
     def moved(self, position: Position) -> _Place:
         """Return a place with elements in another order."""
-        return replace(self, position=position, part=None)
+        return replace(self, position=position, part=None, is_ordered=False)
 
 
 class _Evidence(Struct):
@@ -110,6 +116,8 @@ class _Evidence(Struct):
     is_plain: bool = False
     # A number of its own is converted to a float.
     is_counted: bool = False
+    # The program promises that the numbers are in bounds.
+    is_promised: bool = False
 
 
 def meaning_of(parameter: HloInstruction, path: tuple[int, ...], ranges: ValueRanges) -> Meaning | None:
@@ -138,7 +146,18 @@ def _judged(evidence: _Evidence, of_type: Interval) -> Meaning | None:
     rare = _beyond(usual, evidence.handled, of_type) if is_free and evidence.handled else None
     special = [c for c in evidence.equal_to if not usual[0] <= c <= usual[1] and of_type[0] <= c <= of_type[1]]
     distinct = tuple(dict.fromkeys(special))
-    return Meaning(what, usual, rare, distinct[:2], evidence.is_sorted, evidence.is_distinct, evidence.is_scattered)
+    stray = _strays(usual, evidence, of_type)
+    return Meaning(what, usual, rare, stray, distinct[:2], evidence.is_sorted, evidence.is_distinct, evidence.is_scattered)
+
+
+def _strays(usual: Interval, evidence: _Evidence, of_type: Interval) -> Interval | None:
+    """Return indices in bounds and beyond, also of those that the program itself brings into bounds."""
+    words = {word for word, _ in evidence.intervals}
+    is_in_order = evidence.is_distinct or (evidence.is_sorted and bool(evidence.handled))
+    if not words & {"indices", "starts"} or words & {"sizes", "branches"} or is_in_order or evidence.is_promised:
+        return None
+    low = min([usual[0], *(low for low, _ in evidence.handled)])
+    return max(of_type[0], low - _STRAYS), min(of_type[1], usual[1] + _STRAYS)
 
 
 def _between_bounds(evidence: _Evidence, of_type: Interval) -> Meaning | None:
@@ -200,7 +219,8 @@ def _next(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges)
         case "concatenate":
             dim: int = user.dimensions[0]
             first = sum(operand.shape.dims[dim] for operand in user.operands[:number])
-            yield replace(place, position=result, part=(dim, first, user.operands[number].shape.dims[dim]))
+            part = dim, first, user.operands[number].shape.dims[dim]
+            yield replace(place, position=result, part=part, is_ordered=any(map(_counts_rows, user.operands[:number])))
         case "select" if number:
             handled = place.handled
             if number == 2 and not place.steps and _is_wrapped(user.operands[1], place.position[0], ranges):
@@ -241,6 +261,15 @@ def _reshaped(part: tuple[int, int, int] | None, reshape: HloInstruction) -> tup
     if part is None or part[0] != before.rank - 1 or not after.rank or before.dims[-1] != after.dims[-1]:
         return None
     return (after.rank - 1, *part[1:])
+
+
+def _counts_rows(piece: HloInstruction) -> bool:
+    """True if a piece of a concatenation is the number of each row: an iota, in another shape perhaps."""
+    while piece.opcode in ("reshape", "bitcast", "copy", "convert", "broadcast"):
+        if piece.shape.element_count != piece.operands[0].shape.element_count:
+            return False
+        piece = piece.operands[0]
+    return piece.opcode == "iota" and max(piece.shape.dims) == piece.shape.element_count
 
 
 def _computed(user: HloInstruction, number: int, place: _Place, ranges: ValueRanges) -> Iterator[_Place]:
@@ -352,12 +381,14 @@ def _look(user: HloInstruction, place: _Place, ranges: ValueRanges, evidence: _E
                     _bound(other[0], place, evidence.bounds)
             case "scatter" if number == len(user.operands) // 2:
                 evidence.is_scattered = True
-                evidence.is_sorted = evidence.is_sorted or user.indices_are_sorted
-                evidence.is_distinct = evidence.is_distinct or user.unique_indices
+                evidence.is_sorted = evidence.is_sorted or (user.indices_are_sorted and not place.is_ordered)
+                evidence.is_distinct = evidence.is_distinct or (user.unique_indices and not place.is_ordered)
             case "convert" if user.shape.dtype.is_float and user.shape.rank == 0:
                 evidence.is_counted = True
             case "gather" if number == 1:
-                evidence.is_sorted = evidence.is_sorted or user.indices_are_sorted
+                evidence.is_sorted = evidence.is_sorted or (user.indices_are_sorted and not place.is_ordered)
+            case "custom-call" if "AssumeGatherIndicesInBound" in user.custom_call_target:
+                evidence.is_promised = True
             case _:
                 pass
 

@@ -57,11 +57,11 @@ class Comparison(Struct, frozen=True):
         """Return how many elements differ, and in which arrays: `8 of 480 elements in 2 of 12 arrays: {0}, {7}`."""
         return self.problem or report.counts(self.leaves)
 
-    def judged(self, samples: RoundingSamples) -> Comparison:
+    def judged(self, samples: RoundingSamples, is_alone: bool = False) -> Comparison:
         """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
         if self.problem:
             return self
-        return replace(self, leaves=judge(self.leaves, self.spec, samples), fixed_bounds=False)
+        return replace(self, leaves=judge(self.leaves, self.spec, samples, is_alone), fixed_bounds=False)
 
     def sights(self) -> list[Sight]:
         """Return what the comparison of each leaf sees."""

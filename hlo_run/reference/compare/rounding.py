@@ -27,6 +27,7 @@ _CANCELLED_ROUNDINGS = 4.0
 _MOST_CANCELLED = 2.0**-10
 # A relative error of so many roundings is a reason for doubt: 6e-5 in f32, 1e-13 in f64.
 _DOUBTED_ROUNDINGS = 2.0**10
+_DOUBTED_ROUNDINGS_ALONE = 2.0**6
 # Two evaluations may be so many times the scale of one sample apart to need no more samples.
 _CLOSE = 2.0
 # So many samples decide; if elements are still wrong, more tell whether the first missed something by chance.
@@ -68,14 +69,18 @@ def largest_number(leaf: LeafComparison) -> float:
     return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
 
 
-def judge(leaves: Sequence[LeafComparison], spec: ErrorSpec, samples: RoundingSamples) -> tuple[LeafComparison, ...]:
+def judge(
+    leaves: Sequence[LeafComparison], spec: ErrorSpec, samples: RoundingSamples, is_alone: bool = False
+) -> tuple[LeafComparison, ...]:
     """Return the comparisons of the leaves with the verdicts on elements in doubt; nothing is evaluated if none is.
+
+    `is_alone`: the module is one kernel, of which smaller errors are a reason for doubt.
 
     What is two roundings from the expected value is right, and one sample may settle the rest if that is close. Else the
     exact result and more samples decide.
     """
     with quiet():
-        doubts = [_doubts(leaf, spec) for leaf in leaves]
+        doubts = [_doubts(leaf, spec, is_alone) for leaf in leaves]
         if not any(found.size for pair in doubts for found in pair):
             return tuple(leaves)
         benches = [_bench(leaf, doubt, None) for leaf, doubt in zip(leaves, doubts, strict=True)]
@@ -130,16 +135,17 @@ def _is_settled(judged: Sequence[LeafComparison], benches: Sequence[_Bench | Non
 _NONE: Array = np.zeros(0, np.int64)
 
 
-def _doubts(leaf: LeafComparison, spec: ErrorSpec) -> tuple[Array, Array]:
+def _doubts(leaf: LeafComparison, spec: ErrorSpec, is_alone: bool) -> tuple[Array, Array]:
     """Return the places of the elements beyond the bounds, and of those within."""
     if leaf.problem or not leaf.is_near or leaf.worst_rel is None:
         return _NONE, _NONE
     # Two roundings of the result, one on each side, are no reason for doubt.
     least = 2 * rounding(leaf.shape.dtype) if leaf.shape.dtype.bits >= 16 else 0.0
-    least = max(least, min(spec.rel, _DOUBTED_ROUNDINGS * rounding(leaf.shape.dtype)))
+    roundings = _DOUBTED_ROUNDINGS_ALONE if is_alone else _DOUBTED_ROUNDINGS
+    least = max(least, min(spec.rel, roundings * rounding(leaf.shape.dtype)))
     if not leaf.worst_rel.error > least and not leaf.mismatches:
         return _NONE, _NONE
-    floor = cancellation_floor(leaf)
+    floor = 0.0 if is_alone else cancellation_floor(leaf)
     beyond, within = [_NONE], [_NONE]
     for start, want, got in steps(as_array(leaf.expected), as_array(leaf.actual)):
         errors = element_errors(want, got, leaf.shape.dtype, spec)

@@ -62,13 +62,13 @@ def judge_alone(
         return compare(expected, actual, shape, structs.replace(spec, abs=min(spec.abs, flushed), rel=0.0))
     comparison = compare(expected, actual, shape, spec)
     samples = RoundingSamples(evaluated, lambda: evaluated(next(numbers)))
-    judged = comparison.judged(samples)
+    judged = comparison.judged(samples, is_alone=True)
     return judged if judged.problem else structs.replace(judged, leaves=judge_decisions(judged.leaves, samples))
 
 
 def _rounds_nothing(instruction: HloInstruction) -> bool:
-    """True for an op that moves or compares elements, or converts floats to a wider type."""
-    if instruction.opcode == "parameter":
+    """True for an op that moves or compares elements, or whose rounding of a number has one right result."""
+    if instruction.opcode in ("parameter", "reduce-precision"):
         return True
     if instruction.opcode == "convert":
         source, target = instruction.operands[0].shape.dtype, instruction.shape.dtype

@@ -47,6 +47,7 @@ _APPROXIMATED = _EXACT_IF_REAL | frozenset(
 # Ops that passes replace by several in the same type, each with its rounding.
 _EXPANDED = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
+_PRODUCT_CALLS = ("__cublas$", "__cudnn$conv")
 _SUMS = frozenset(
     """dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce reduce-scatter
     custom-call cholesky triangular-solve""".split()
@@ -109,6 +110,10 @@ def term_count(instruction: HloInstruction) -> int:
             return 1 + max(operands, default=1) // max(1, results)
         case "scan":
             return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
+        case "custom-call" if instruction.custom_call_target.startswith(_PRODUCT_CALLS) and len(operands) > 1:
+            # A product of [m,k] and [k,n] has m·k·k·n / m·n = k² terms, a convolution as many with its window.
+            window = math.prod(dim.size for dim in instruction.attrs["window"].dims) if "window" in instruction.attrs else 1
+            return max(1, round(math.sqrt(operands[0] * operands[1] / max(1, results) * window)))
         case "fft" | "custom-call" | "cholesky" | "triangular-solve":
             return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
         case _:

@@ -34,7 +34,7 @@ WRAPPED = f"""
 
 
 def test_an_index_may_count_from_the_end() -> None:
-    assert _meaning(WRAPPED) == Meaning("indices", (0, 9), rare=(-10, -1))
+    assert _meaning(WRAPPED) == Meaning("indices", (0, 9), rare=(-10, -1), stray=(-12, 11))
 
 
 def test_an_index_that_also_goes_plain_is_not_negative() -> None:
@@ -97,7 +97,7 @@ rows {
   t = f32[7,300] parameter(1)
   column = s32[5,1,1] bitcast(i)
   ROOT f = f32[5] fusion(column, t), kind=kLoop, calls=rows"""
-    assert _meaning(body, computations) == Meaning("indices", (0, 299))
+    assert _meaning(body, computations) == Meaning("indices", (0, 299), stray=(-2, 301))
 
 
 def test_what_a_clamp_brings_into_bounds_is_drawn_too() -> None:
@@ -111,7 +111,7 @@ def test_what_a_clamp_brings_into_bounds_is_drawn_too() -> None:
   inside = s32[6] clamp(zeros, i, nines)
   column = s32[6,1] reshape(inside)
   ROOT g = f32[6,4] """ + GATHER.format("column")
-    assert _meaning(body) == Meaning("indices", (0, 9), rare=(-2, 11))
+    assert _meaning(body) == Meaning("indices", (0, 9), rare=(-2, 11), stray=(-4, 11))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,42 @@ def test_a_comparison_with_an_iota(compare: str, expected: Meaning | None) -> No
     assert _meaning(body) == expected
 
 
+ROWS = """
+  i = s32[6] parameter(0)
+  t = f32[6,4] parameter(1)
+  column = s32[6,1] reshape(i)
+  numbers = s32[6] iota(), iota_dimension=0
+  rows = s32[6,1] reshape(numbers)
+  pairs = s32[6,2] concatenate({}), dimensions={{1}}
+  ROOT g = f32[6] gather(t, pairs), offset_dims={{}}, collapsed_slice_dims={{0,1}}, start_index_map={{0,1}}, index_vector_dim=1,
+    slice_sizes={{1,1}}, indices_are_sorted=true"""
+
+
+def test_numbers_need_no_order_behind_the_number_of_their_row() -> None:
+    assert _meaning(ROWS.format("rows, column")) == Meaning("indices", (0, 3), stray=(-2, 5))
+    meaning = _meaning(ROWS.format("column, rows"))
+    assert meaning is not None
+    assert meaning.is_sorted
+
+
+def test_unusual_integers_are_out_of_bounds_and_from_the_end() -> None:
+    module = hlo_run.parse(f"HloModule m\nENTRY e {{\n{WRAPPED}\n}}")
+    drawn = [make_fake_arguments(module, seed, draw=Draw(unusual=True))[0] for seed in range(20)]
+    found = {int(number) for values in drawn for number in np.asarray(values)}
+    assert min(found) < -10
+    assert max(found) > 9
+    assert found > set(range(-10, 10)), "also all that are handled"
+
+
+def test_unusual_floats_have_many_sizes_and_are_large_at_the_ends() -> None:
+    module = hlo_run.parse("HloModule m\nENTRY e { ROOT x = f32[5,64] parameter(0) }")
+    (values,) = make_fake_arguments(module, 3, draw=Draw(floats=(1.0, 2.0), unusual=True))
+    sizes = np.asarray(values)
+    assert sizes[:, 1:-1].min() < 2.0**-8
+    assert sizes.max() >= 4.0
+    assert sizes.max() in sizes[:, [0, -1]]
+
+
 def test_sums_products_and_quotients_with_constants_are_undone() -> None:
     body = """
   i = s32[6] parameter(0)
@@ -143,8 +179,8 @@ def test_sums_products_and_quotients_with_constants_are_undone() -> None:
   more = s32[6] add(doubled, twos)
   column = s32[6,1] reshape(more)
   ROOT g = f32[6,4] """ + GATHER.format("column")
-    assert _meaning(body) == Meaning("indices", (-1, 3))
-    assert _meaning(body.replace("multiply", "divide")) == Meaning("indices", (-5, 15))
+    assert _meaning(body) == Meaning("indices", (-1, 3), stray=(-3, 5))
+    assert _meaning(body.replace("multiply", "divide")) == Meaning("indices", (-5, 15), stray=(-7, 17))
 
 
 LOOP = """
@@ -180,7 +216,7 @@ def test_tokens_are_followed_into_a_loop() -> None:
   s = (s32[], s32[8], f32[10,4], f32[4]) tuple(zero, tokens, t, h)
   w = (s32[], s32[8], f32[10,4], f32[4]) while(s), condition=condition, body=body
   ROOT r = f32[4] get-tuple-element(w), index=3"""
-    assert _meaning(body, LOOP) == Meaning("indices", (0, 9))
+    assert _meaning(body, LOOP) == Meaning("indices", (0, 9), stray=(-2, 11))
 
 
 def test_segments_follow_the_scatter_that_they_go_to_through_a_call() -> None:
@@ -199,7 +235,7 @@ sums {
     meaning = _meaning(
         "i = s64[12] parameter(0)\n  x = f32[12] parameter(1)\n  ROOT c = f32[5] call(i, x), to_apply=sums", computations
     )
-    assert meaning == Meaning("indices", (0, 4), is_sorted=True, is_scattered=True)
+    assert meaning == Meaning("indices", (0, 4), stray=(-2, 6), is_sorted=True, is_scattered=True)
 
 
 def test_a_number_of_steps_is_a_small_count() -> None:

@@ -11,10 +11,12 @@ import pytest
 import hlo_run
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.ops.parse import parse
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec
 from hlo_run.reference.evaluate import alone
 from hlo_run.reference.evaluate.alone import judge_alone
 from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.evaluate.perturbed import term_count
 
 SPEC = ErrorSpec(1e-3, 1e-3)
 FUSION = """HloModule f
@@ -94,3 +96,58 @@ def test_the_size_of_a_complex_number_is_rounded(opcode: str) -> None:
     right: Any = Reference(module).run([[p]])[0]
     assert judge_alone(module, [p], right, right * np.float32(1 + 2.0**-22), SPEC).ok
     assert judge_alone(module, [p], right, right * np.float32(1.01), SPEC).mismatches == 64
+
+
+def test_a_number_of_fewer_digits_has_one_right_value() -> None:
+    """What is stored with two digits of mantissa is off by less than its rounding, but wrong."""
+    text = "ENTRY e { x = f32[8] parameter(0) ROOT r = f32[8] reduce-precision(x), exponent_bits=5, mantissa_bits=2 }"
+    module = hlo_run.parse(f"HloModule m\n{text}")
+    operands: list[Any] = [np.linspace(0.3, 2, 8, dtype=np.float32)]
+    expected: Any = Reference(module).run([operands])[0]
+    assert judge_alone(module, operands, expected, expected, SPEC).ok
+    assert not judge_alone(module, operands, expected, (expected * 1.01).astype(np.float32), SPEC).ok
+
+
+def test_a_small_term_beside_a_large_number_is_not_lost() -> None:
+    """The step of an optimiser is far below the absolute bound, and below the rounding of the largest number."""
+    text = """ENTRY e {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  c = f32[] constant(1e-3)
+  cs = f32[8] broadcast(c), dimensions={}
+  s = f32[8] multiply(y, cs)
+  ROOT r = f32[8] add(x, s)
+}"""
+    module = hlo_run.parse(f"HloModule m\n{text}")
+    x, y = np.array([100, 1e-3, 1, 1, 1, 1, 1, 1], np.float32), np.full(8, 1e-3, np.float32)
+    expected: Any = Reference(module).run([[x, y]])[0]
+    wrong = expected.copy()
+    wrong[1] += np.float32(1e-6)
+    assert not judge_alone(module, [x, y], expected, wrong, SPEC).ok
+    assert judge_alone(module, [x, y], expected, np.nextafter(expected, np.float32(2)), SPEC).ok
+
+
+@pytest.mark.parametrize(
+    ("target", "shapes", "attributes", "count"),
+    [
+        ("__cublas$gemm", ("f32[6,50]", "f32[50,9]", "f32[6,9]"), "", 50),
+        (
+            "__cudnn$convBackwardFilter",
+            ("f32[4,14,14,6]", "f32[4,14,14,8]", "f32[3,3,6,8]"),
+            ", window={size=3x3 pad=1_1x1_1}",
+            784,
+        ),
+        ("cu_threefry2x32", ("f32[6,50]", "f32[50,9]", "f32[6,9]"), "", 50),
+    ],
+)
+def test_a_call_of_a_library_adds_as_many_terms_as_its_product(
+    target: str, shapes: tuple[str, str, str], attributes: str, count: int
+) -> None:
+    a, b, c = shapes
+    text = f"""HloModule m
+ENTRY e {{
+  a = {a} parameter(0)
+  b = {b} parameter(1)
+  ROOT c = {c} custom-call(a, b), custom_call_target="{target}"{attributes}
+}}"""
+    assert term_count(parse(text, verified=False).entry.root) == count
