@@ -76,7 +76,7 @@ def environment(folder: Path) -> dict[str, str]:
 # A command is a Python program with its words, or words of hlo-run. Answers are its process, when it has opened its streams, and
 # its exit code.
 _WARM = """
-import json, os, signal, sys, tempfile
+import gc, json, os, signal, sys, tempfile
 from hlo_run.cli import run
 requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 nothing = os.open(os.devnull, os.O_RDWR)
@@ -84,6 +84,7 @@ for stream in range(3):
     os.dup2(nothing, stream)
 run(["--platform=Host", "--cache=off", sys.argv[1]])
 sys.stdout.flush()
+gc.freeze()
 for line in requests:
     program, words, folder, environment, streams = json.loads(line)
     process = os.fork()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
 from hlo_run.garbage_collection import paused_collection
+from hlo_run.parallel import run_in_processes
+from hlo_run.triage.trials import run_fork
 
 
 def test_a_pause_ends_with_the_block_and_with_an_error() -> None:
@@ -30,3 +33,15 @@ def test_a_collector_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot copy processes")
+def test_forks_collect_nothing_of_their_parent() -> None:
+    """Trials and compile workers would else copy all memory of their parent."""
+
+    def tracked(number: int = 0) -> int:
+        del number
+        return sum(map(len, map(gc.get_objects, range(3))))
+
+    assert run_fork(tracked, 600.0).value < tracked() // 2
+    assert max(run_in_processes(2, tracked, 2)) < tracked() // 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import time
@@ -124,8 +123,6 @@ class Reducer:
 
     def reduce(self) -> Reduction:
         """Take steps until none makes the module smaller, or the time is over. Return the final state."""
-        gc.collect()
-        gc.freeze()
         try:
             for step in FIRST:
                 self._step(step)
@@ -138,8 +135,6 @@ class Reducer:
                     break
         except _Over:
             pass
-        finally:
-            gc.unfreeze()
         self.state.seconds = time.monotonic() - self._begin
         return self.state
 

@@ -23,6 +23,7 @@ from hlo_run.containment.children import drop_standard_streams, end_with_parent,
 from hlo_run.containment.crash import signal_name
 from hlo_run.containment.progress import Progress
 from hlo_run.execution.signatures import crash_signature, timeout_signature
+from hlo_run.garbage_collection import leave_to_parent
 
 # Modules with threads or locks that a fork must not inherit.
 _NOT_BEFORE_FORKS = ("jax", "pycuda", "cuda")
@@ -152,6 +153,7 @@ def _start(work: Callable[[], Any], number: int, board: Board, row: int) -> _Run
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if not process:
+        leave_to_parent()
         os.close(reading)
         join_board(board, row)
         _work(work, writing, parent)
