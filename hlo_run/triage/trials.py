@@ -128,10 +128,12 @@ def run_fork(work: Callable[[], Any], limit_seconds: float, progress: Progress |
     return end
 
 
-def loaded_modules() -> list[str]:
-    """Return the modules that this process has imported and that a warm process should import before it forks."""
-    names = [name for name in sys.modules if name.partition(".")[0] in _OURS]
-    return [name for name in names if not name.startswith(_NOT_BEFORE_FORKS)]
+def with_modules(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Do the work of a fork. Return its result, and the modules it has imported that its parent should import for later forks."""
+    before = set(sys.modules)
+    result = work()
+    names = [name for name in sys.modules if name not in before and name.partition(".")[0] in _OURS]
+    return result, [name for name in names if not name.startswith(_NOT_BEFORE_FORKS)]
 
 
 def import_all(names: Iterable[str]) -> None:
