@@ -131,6 +131,7 @@ class _Warm:
         command = [sys.executable, "-c", _WARM, str(module)]
         with default_signals():
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.is_running = False
         at_exit(self._close)
 
     def _close(self) -> None:
@@ -143,11 +144,14 @@ class _Warm:
         request = json.dumps([program, words, os.getcwd(), dict(environment), streams])
         self._process.stdin.write(f"{request}\n")
         self._process.stdin.flush()
+        self.is_running = True
         return int(self._answer())
 
     def wait(self) -> int:
         """Return the exit code of the command when it has ended."""
-        return int(self._answer())
+        code = int(self._answer())
+        self.is_running = False
+        return code
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -186,7 +190,14 @@ def piped(folder: Path, *arguments: str, both: bool = False) -> Generator[tuple[
         streams = [os.devnull, str(pipe), str(pipe if both else folder / "stderr")]
         process = warm().start("", arguments, environment(folder), streams)
         os.set_blocking(reader.fileno(), True)
-        yield process, reader
+        try:
+            yield process, reader
+        except BaseException:
+            # The test has failed. The next one must not get the answers of this command, for which it would wait for ever.
+            if warm().is_running:
+                os.kill(process, signal.SIGKILL)
+                warm().wait()
+            raise
 
 
 def run_program(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
