@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from hlo_run.containment.board import Board, at_place, board_for, join_board
 from hlo_run.containment.children import drop_standard_streams, end_with_parent
 from hlo_run.errors import HloRunError, InternalError
+from hlo_run.garbage_collection import leave_to_parent
 
 T = TypeVar("T")
 
@@ -185,6 +186,7 @@ def _become_copy(parent: int, board: Board, row: int) -> None:
     """Leave signals to the parent, and end when it ends."""
     global _is_copy
     _is_copy = True
+    leave_to_parent()
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     signal.set_wakeup_fd(-1)

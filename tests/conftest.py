@@ -64,7 +64,8 @@ def _compiled_once() -> Callable[..., CompiledPtx]:
     return compiled
 
 
-_ptx_checks = PtxChecks()
+_accepted = tempfile.TemporaryDirectory(prefix="hlo-run-ptx-")
+_ptx_checks = PtxChecks(Path(_accepted.name))
 _converter = Converter()
 _patches = pytest.MonkeyPatch()
 _crashes = tempfile.TemporaryDirectory(prefix="hlo-run-crashes-")
@@ -86,6 +87,7 @@ def pytest_sessionfinish() -> None:
     _patches.undo()
     _converter.stop()
     _crashes.cleanup()
+    _accepted.cleanup()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -76,7 +76,7 @@ def environment(folder: Path) -> dict[str, str]:
 # A command is a Python program with its words, or words of hlo-run. Answers are its process, when it has opened its streams, and
 # its exit code.
 _WARM = """
-import json, os, signal, sys, tempfile
+import gc, json, os, signal, sys, tempfile
 from hlo_run.cli import run
 requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 nothing = os.open(os.devnull, os.O_RDWR)
@@ -84,6 +84,7 @@ for stream in range(3):
     os.dup2(nothing, stream)
 run(["--platform=Host", "--cache=off", sys.argv[1]])
 sys.stdout.flush()
+gc.freeze()
 for line in requests:
     program, words, folder, environment, streams = json.loads(line)
     process = os.fork()
@@ -130,6 +131,7 @@ class _Warm:
         command = [sys.executable, "-c", _WARM, str(module)]
         with default_signals():
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.is_running = False
         at_exit(self._close)
 
     def _close(self) -> None:
@@ -142,11 +144,14 @@ class _Warm:
         request = json.dumps([program, words, os.getcwd(), dict(environment), streams])
         self._process.stdin.write(f"{request}\n")
         self._process.stdin.flush()
+        self.is_running = True
         return int(self._answer())
 
     def wait(self) -> int:
         """Return the exit code of the command when it has ended."""
-        return int(self._answer())
+        code = int(self._answer())
+        self.is_running = False
+        return code
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -185,7 +190,14 @@ def piped(folder: Path, *arguments: str, both: bool = False) -> Generator[tuple[
         streams = [os.devnull, str(pipe), str(pipe if both else folder / "stderr")]
         process = warm().start("", arguments, environment(folder), streams)
         os.set_blocking(reader.fileno(), True)
-        yield process, reader
+        try:
+            yield process, reader
+        except BaseException:
+            # The test has failed. The next one must not get the answers of this command, for which it would wait for ever.
+            if warm().is_running:
+                os.kill(process, signal.SIGKILL)
+                warm().wait()
+            raise
 
 
 def run_program(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

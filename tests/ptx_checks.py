@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +30,17 @@ _DECLARED = re.compile(
 
 
 class PtxChecks:
-    """The checks that `check` postponed in this process. `run` makes them, at the latest at the end of the session."""
+    """The checks that `check` postponed in this process. `run` makes them, at the latest at the end of the session.
 
-    def __init__(self) -> None:
+    Forks check at once. The folder `accepted` has a file for each text that ptxas has accepted in one of them: the trials of a
+    search compile the same kernels again and again.
+    """
+
+    def __init__(self, accepted: Path) -> None:
         self.test = ""
+        self._accepted = accepted
         self._process = os.getpid()
-        self._known: set[bytes] = set()
+        self._known: set[str] = set()
         self._waiting: list[tuple[str, str, str]] = []
 
     @property
@@ -42,17 +48,24 @@ class PtxChecks:
         return len(self._waiting) >= _MANY
 
     def check(self, ctx: PassContext, kernel: str, ptx: str, user_file: str = "") -> None:
-        """Stand in for `check_with_ptxas`: ask now in a fork, and where the answer, flags or another ptxas matter; else later."""
+        """Stand in for `check_with_ptxas`: ask now in a fork, and where the answer, flags or another ptxas matter; else later.
+
+        A fork skips what its parent will ask about.
+        """
         options = ctx.options
         is_plain = (
             not (user_file or ctx.observers or options.xla_gpu_cuda_data_dir or options.ptxas_flags or options.ptxas_opt_level)
             and not options.xla_gpu_fail_ptx_compilation_on_register_spilling
         )
-        if not is_plain or os.getpid() != self._process or len(ptx) > LONG_PTX:
+        if not is_plain or len(ptx) > LONG_PTX:
             check_with_ptxas(ctx, kernel, ptx, user_file)
-        elif ctx.assembles and (digest := hashlib.sha256(ptx.encode()).digest()) not in self._known:
+        elif ctx.assembles and (digest := hashlib.sha256(ptx.encode()).hexdigest()) not in self._known:
             self._known.add(digest)
-            self._waiting.append((self.test, kernel, ptx))
+            if os.getpid() == self._process:
+                self._waiting.append((self.test, kernel, ptx))
+            elif not (self._accepted / digest).exists():
+                check_with_ptxas(ctx, kernel, ptx)
+                (self._accepted / digest).touch()
 
     def run(self) -> None:
         """Ask ptxas about all waiting kernels, and fail with the tests whose kernels it rejects."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
 from hlo_run.garbage_collection import paused_collection
+from hlo_run.parallel import run_in_processes
+from hlo_run.triage.trials import run_fork
 
 
 def test_a_pause_ends_with_the_block_and_with_an_error() -> None:
@@ -30,3 +33,18 @@ def test_a_collector_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot copy processes")
+def test_forks_collect_nothing_of_their_parent() -> None:
+    """Trials and compile workers would else copy all memory of their parent."""
+
+    of_parent: list[object] = [[]]
+
+    def is_visited(number: int = 0) -> bool:
+        del number
+        return any(each is of_parent for each in gc.get_objects())
+
+    assert is_visited()
+    assert run_fork(is_visited, 600.0).value is False
+    assert run_in_processes(2, is_visited, 2) == [False, False]

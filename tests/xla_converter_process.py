@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import io
@@ -20,6 +21,7 @@ def _serve() -> None:
     spec.loader.exec_module(program)
     importlib.import_module("jaxlib._hlo")
     importlib.import_module("jaxlib._jax")
+    gc.freeze()  # a fork that collects garbage would copy all memory
     requests = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as answers:
         while True:

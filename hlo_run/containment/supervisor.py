@@ -25,6 +25,7 @@ from hlo_run.containment.board import Board, join_board, rows_wanted
 from hlo_run.containment.children import end_with_parent, end_with_pipe
 from hlo_run.containment.progress import ProgressLine, shows_progress
 from hlo_run.containment.relay import AT_ONCE, LENGTH, SIGNALS, Kind, Relay, captured_text, interrupt_once, messages, send
+from hlo_run.garbage_collection import leave_to_parent
 
 if TYPE_CHECKING:
     from hlo_run.containment.crash import Crash
@@ -403,6 +404,7 @@ def _work(work: Callable[[Relay], int], board: Board, relay: Relay, parent: int,
     """Do the work in the worker, and end the process without taking down the interpreter, which takes time."""
     code = _BUG_CODE
     try:
+        leave_to_parent()
         interrupt_once()
         if sys.platform.startswith("linux"):
             end_with_parent(parent)

@@ -18,7 +18,7 @@ from hlo_run.containment.progress import Progress
 from hlo_run.errors import UsageError
 from hlo_run.triage.predicates import is_same_failure, is_usage_error
 from hlo_run.triage.questions import Question
-from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_forks
+from hlo_run.triage.trials import Ended, import_all, run_forks, with_modules
 
 Flags: TypeAlias = tuple[str, ...]
 # Runs of the file before the search, and of each command of a claim after it. A time-out is asked about once.
@@ -141,7 +141,7 @@ class Asker:
 
     def _answer(self, flags: Flags, again: bool) -> tuple[str, list[str]]:
         ask = self.question.ask_as_printed if again else self.question.ask
-        return ask(self.path, flags), loaded_modules()
+        return with_modules(partial(ask, self.path, flags))
 
     def forks(self, works: Sequence[Callable[[], Any]], more_time: float = 1.0) -> list[Ended | None]:
         """Run pieces of work in forks."""

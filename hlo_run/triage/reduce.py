@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import time
@@ -22,7 +21,7 @@ from hlo_run.module_edits.texts import PRINTED
 from hlo_run.ops.parse import parse
 from hlo_run.triage.predicates import is_same_failure, is_usage_error
 from hlo_run.triage.steps import FIRST, STEPS, Edit, Step
-from hlo_run.triage.trials import Ended, import_all, loaded_modules, run_fork, run_forks
+from hlo_run.triage.trials import Ended, import_all, run_fork, run_forks, with_modules
 from hlo_run.whole_files import write_whole
 
 # The parts of a long list of edits that a search asks about first.
@@ -124,8 +123,6 @@ class Reducer:
 
     def reduce(self) -> Reduction:
         """Take steps until none makes the module smaller, or the time is over. Return the final state."""
-        gc.collect()
-        gc.freeze()
         try:
             for step in FIRST:
                 self._step(step)
@@ -138,8 +135,6 @@ class Reducer:
                     break
         except _Over:
             pass
-        finally:
-            gc.unfreeze()
         self.state.seconds = time.monotonic() - self._begin
         return self.state
 
@@ -251,7 +246,7 @@ class Reducer:
     def _ask_file(self, file: str, limit_seconds: float) -> _Answer:
         """Ask about a file in a fork, and import what the fork imported."""
         self._progress.doing = "the first run"
-        ended = run_fork(lambda: (self._predicate.ask(file), loaded_modules()), limit_seconds, self._progress)
+        ended = run_fork(lambda: with_modules(lambda: self._predicate.ask(file)), limit_seconds, self._progress)
         if ended.value is None:
             return _Answer(ended.bucket, ended.seconds)
         bucket, modules = ended.value

@@ -23,6 +23,7 @@ from hlo_run.containment.children import drop_standard_streams, end_with_parent,
 from hlo_run.containment.crash import signal_name
 from hlo_run.containment.progress import Progress
 from hlo_run.execution.signatures import crash_signature, timeout_signature
+from hlo_run.garbage_collection import leave_to_parent
 
 # Modules with threads or locks that a fork must not inherit.
 _NOT_BEFORE_FORKS = ("jax", "pycuda", "cuda")
@@ -127,10 +128,12 @@ def run_fork(work: Callable[[], Any], limit_seconds: float, progress: Progress |
     return end
 
 
-def loaded_modules() -> list[str]:
-    """Return the modules that this process has imported and that a warm process should import before it forks."""
-    names = [name for name in sys.modules if name.partition(".")[0] in _OURS]
-    return [name for name in names if not name.startswith(_NOT_BEFORE_FORKS)]
+def with_modules(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Do the work of a fork. Return its result, and the modules it has imported that its parent should import for later forks."""
+    before = set(sys.modules)
+    result = work()
+    names = [name for name in sys.modules if name not in before and name.partition(".")[0] in _OURS]
+    return result, [name for name in names if not name.startswith(_NOT_BEFORE_FORKS)]
 
 
 def import_all(names: Iterable[str]) -> None:
@@ -152,6 +155,7 @@ def _start(work: Callable[[], Any], number: int, board: Board, row: int) -> _Run
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if not process:
+        leave_to_parent()
         os.close(reading)
         join_board(board, row)
         _work(work, writing, parent)

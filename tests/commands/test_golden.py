@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from processes import hlo_run
 
 from hlo_run.cli import run
 
@@ -334,7 +335,7 @@ def test_goldens_have_the_same_bytes_everywhere(
     _process(here, "one", "--update_goldens", "--cache=off", "--compile_processes=1", "m.hlo", **one)
     # An absolute path, and a cache that holds the kernels and the executable.
     file, flags = str(here / "m.hlo"), (f"--cache={cache}", "--compile_processes=2")
-    _hlo_run(there, *flags, "--platform=Host", "--reference_platform=", file)
+    assert hlo_run(tmp_path, *flags, "--platform=Host", "--reference_platform=", file).returncode == 0
     assert list(cache.rglob("*"))
     _process(there, str(tmp_path / "two"), "--update_goldens", *flags, file, **two)
     first = {path.name: path.read_bytes() for path in (here / "one" / "four").iterdir()}
@@ -355,17 +356,12 @@ def test_goldens_do_not_depend_on_the_number_of_jobs(tmp_path: Path, capsys: pyt
         (tmp_path / "modules" / f"{name}.hlo").parent.mkdir(exist_ok=True)
         (tmp_path / "modules" / f"{name}.hlo").write_text(text, encoding="utf-8")
     cache = f"--cache={tmp_path / 'cache'}"
-    runs = {
-        "one": (".", "modules", "--cache=off", "--jobs=1", {"PYTHONHASHSEED": "1"}),
-        "two": ("modules", ".", cache, "--jobs=3", {"PYTHONHASHSEED": "2", "TZ": "Asia/Kolkata", "HOME": str(tmp_path)}),
-    }
-    stages = f"--golden_stages={STAGES},ptx"
-    for golden, (folder, files, *flags, environment) in runs.items():
-        golden_flags = (f"--golden_dir={tmp_path / golden}", stages, "--update_goldens")
-        _hlo_run(tmp_path / folder, *golden_flags, *flags, files, **environment)
-    written = [
-        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.txt")} for root in map(tmp_path.joinpath, runs)
-    ]
+    flags = (f"--golden_stages={STAGES},ptx", "--update_goldens")
+    roots = one, two = tmp_path / "one", tmp_path / "two"
+    assert hlo_run(tmp_path, f"--golden_dir={one}", *flags, "--cache=off", "--jobs=1", "modules").returncode == 0
+    elsewhere = {"PYTHONHASHSEED": "2", "TZ": "Asia/Kolkata", "HOME": str(tmp_path)}
+    _hlo_run(tmp_path / "modules", f"--golden_dir={two}", *flags, cache, "--jobs=3", ".", **elsewhere)
+    written = [{path.relative_to(root): path.read_bytes() for path in root.rglob("*.txt")} for root in roots]
     assert {path.parts[0] for path in written[0]} == {"other", "softplus", "softplus.c", "softplus.d"}
     assert written[0] == written[1]
     compared = _in_this_process(capsys, "--golden_dir=one", "--golden_stages=hlo", "--jobs=2", "modules")

@@ -108,7 +108,7 @@ def _has_row(flags: _Values, row: str) -> bool:
 def test_a_wrong_rewrite_is_found(file: Path, tmp_path: Path, few_runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     planted = tmp_path / "plant.py"
     planted.write_text(_PLANT, encoding="utf-8")
-    rows = "--xla_enable_hlo_passes_only=cse,dce,priority-fusion"
+    rows = "--check_kernels=off --xla_enable_hlo_passes_only=cse,dce,priority-fusion"
     assert run_tool(["bisect", str(file), f"--run=hlo-run --platform=Host {rows} --custom_calls={planted}", "--jobs=1"]) == 0
     text = capsys.readouterr().out
     assert "The row 'cse' is the first with which it fails; the whole pipeline without it does not fail." in text
@@ -136,7 +136,7 @@ def test_a_wrong_rewrite_in_a_kernel_row_is_found(
 ) -> None:
     planted = tmp_path / "plant.py"
     planted.write_text(_KERNEL_PLANT, encoding="utf-8")
-    run = f"--run=hlo-run --platform=Host --xla_disable_all_hlo_passes --custom_calls={planted}"
+    run = f"--run=hlo-run --platform=Host --check_kernels=off --xla_disable_all_hlo_passes --custom_calls={planted}"
     assert run_tool(["bisect", str(small_file), run, "--jobs=1"]) == 0
     text = capsys.readouterr().out
     assert "The kernel row 'cse' is the first" in text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from hlo_run.ops.parse import parse
 from hlo_run.tool import run_tool
 from hlo_run.triage.reduce import edited
 from hlo_run.triage.steps import STEPS
-from hlo_run.triage.trials import Ended, run_fork, run_forks
+from hlo_run.triage.trials import Ended, run_fork, run_forks, with_modules
 
 _MODULE = """HloModule m, replica_count=2
 add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT r = f32[] add(p, q) }
@@ -88,7 +90,7 @@ def test_a_planted_fault_shrinks_to_its_instruction(
     file.write_text(text, encoding="utf-8")
     planted = tmp_path / "plant.py"
     planted.write_text(plant, encoding="utf-8")
-    run = f"hlo-run --platform=Host --num_replicas=1 --custom_calls={planted}"
+    run = f"hlo-run --platform=Host --check_kernels=off --num_replicas=1 --custom_calls={planted}"
     assert run_tool(["reduce", str(file), f"--run={run}", "--jobs=1"]) == 0
     assert f"of {count} instructions" in capsys.readouterr().out
     module = parse((tmp_path / "m.reduced.hlo").read_text(encoding="utf-8"))
@@ -156,3 +158,12 @@ def test_forks_that_crash_hang_or_are_late() -> None:
     ends = run_forks([lambda: 1, lambda: 2, lambda: 2, lambda: 2], 2, 60.0, lambda end: end.value == 2)
     values = [end.value if isinstance(end, Ended) else None for end in ends]
     assert values == [1, 2, None, None]
+
+
+def test_a_fork_names_the_modules_that_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those: the list of all modules takes longer to send than many a trial."""
+    name = "hlo_run.triage.bisect"
+    importlib.import_module(name)
+    assert with_modules(lambda: importlib.import_module(name).__name__) == (name, [])
+    monkeypatch.delitem(sys.modules, name)
+    assert with_modules(lambda: importlib.import_module(name).__name__) == (name, [name])

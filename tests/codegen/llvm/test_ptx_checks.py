@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import pytest
 from ptx_checks import PtxChecks, joined
 
@@ -9,6 +13,7 @@ from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import preset
+from hlo_run.triage.trials import run_fork
 
 _HEADER = ".version 8.6\n.target sm_90\n.address_size 64"
 _KERNEL = f"""//
@@ -79,8 +84,8 @@ def test_modules_that_declare_the_same_names_are_one() -> None:
     assert ".loc	4 7 0" in text
 
 
-def test_a_rejected_kernel_is_named_with_its_test() -> None:
-    checks = PtxChecks()
+def test_a_rejected_kernel_is_named_with_its_test(tmp_path: Path) -> None:
+    checks = PtxChecks(tmp_path)
     for test, ptx in (("first", _KERNEL), ("second", _KERNEL.replace("add.s32", "add.s33")), ("third", _KERNEL)):
         checks.test = test
         checks.check(_context(), "scale", ptx)
@@ -88,3 +93,17 @@ def test_a_rejected_kernel_is_named_with_its_test() -> None:
         checks.run()
     assert not {"first", "third"} & set(str(caught.value).split())
     checks.run()
+
+
+def test_forks_check_at_once_and_each_text_once(tmp_path: Path) -> None:
+    checks = PtxChecks(tmp_path)
+    wrong = _KERNEL.replace("add.s32", "add.s33")
+
+    def in_fork(check: Callable[[], None]) -> str:
+        return run_fork(check, 600.0).bucket
+
+    assert in_fork(partial(checks.check, _context(), "scale", wrong))
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        assert not in_fork(partial(checks.check, _context(), "scale", _KERNEL))
+        assert len(list(tmp_path.iterdir())) == 1
