@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from mlir_sections import run_mlir
+from processes import at_exit
 from ptx_checks import PtxChecks
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 from xla_converter import Converter
@@ -64,11 +66,17 @@ def _compiled_once() -> Callable[..., CompiledPtx]:
     return compiled
 
 
-_accepted = tempfile.TemporaryDirectory(prefix="hlo-run-ptx-")
-_ptx_checks = PtxChecks(Path(_accepted.name))
+def _folder_of_session(prefix: str) -> Path:
+    """Make a folder that is removed when this process ends. A fork that ends in the usual way does not remove it."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    at_exit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
+_ptx_checks = PtxChecks(_folder_of_session("hlo-run-ptx-"))
 _converter = Converter()
 _patches = pytest.MonkeyPatch()
-_crashes = tempfile.TemporaryDirectory(prefix="hlo-run-crashes-")
+_crashes = _folder_of_session("hlo-run-crashes-")
 
 
 def pytest_sessionstart() -> None:
@@ -76,7 +84,7 @@ def pytest_sessionstart() -> None:
 
     This is no fixture, since the sections of text tests have none.
     """
-    _patches.setenv("HLO_RUN_CRASH_DIR", _crashes.name)
+    _patches.setenv("HLO_RUN_CRASH_DIR", str(_crashes))
     _patches.setattr("hlo_run.formats.xla.run_command", _converter)
     _patches.setattr("hlo_run.pipeline.llvm_ahead.compile_llvm", _compiled_once())
     _patches.setattr("hlo_run.codegen.llvm.ptxas._run", lru_cache(_KEPT)(ptxas._run))  # pyright: ignore[reportPrivateUsage]
@@ -86,8 +94,6 @@ def pytest_sessionstart() -> None:
 def pytest_sessionfinish() -> None:
     _patches.undo()
     _converter.stop()
-    _crashes.cleanup()
-    _accepted.cleanup()
 
 
 @pytest.hookimpl(wrapper=True)

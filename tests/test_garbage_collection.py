@@ -36,6 +36,7 @@ def test_a_collector_that_was_off_stays_off() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot copy processes")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_forks_collect_nothing_of_their_parent() -> None:
     """Trials and compile workers would else copy all memory of their parent."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import hlo_run.hlo_passes
+import hlo_run
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.text.parser import parse_module
@@ -96,6 +96,7 @@ def test_watching_does_not_change_the_module(name: str) -> None:
 
 
 def test_passes_do_not_read_the_observers() -> None:
-    folder = Path(hlo_run.hlo_passes.__file__).parent
-    readers = {path.name for path in folder.rglob("*.py") if re.search(r"\.observers\b", path.read_text(encoding="utf-8"))}
+    folders = [Path(hlo_run.__file__).parent / name for name in ("hlo_passes", "sharding", "pass_support")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    readers = {path.name for path in files if re.search(r"\.observers\b", path.read_text(encoding="utf-8"))}
     assert readers == {"hlo_pass.py"}
