@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, COMMUTATIVE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
@@ -18,7 +19,7 @@ def simple_reducer(computation: HloComputation) -> str:
     return root.opcode if set(root.operands) == set(computation.parameters) else ""
 
 
-def is_identity(value: HloInstruction, opcode: str) -> bool:
+def is_identity(value: HloInstruction, opcode: Opcode) -> bool:
     """True if a constant scalar is the identity of reducers of that opcode. For sums of floats, -0 counts as well."""
     if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
         return False
@@ -34,7 +35,7 @@ def is_identity(value: HloInstruction, opcode: str) -> bool:
             return not dtype.is_complex and float(number) == _limit(dtype.name, opcode == "maximum")
 
 
-def identity_of(opcode: str, element_type: str) -> float:
+def identity_of(opcode: Opcode, element_type: str) -> float:
     """Return the identity of add, multiply, minimum, maximum, and, or (the last two of preds) for a type."""
     if opcode in ("and", "or"):
         return float(opcode == "and")

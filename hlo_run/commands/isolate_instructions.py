@@ -37,7 +37,7 @@ _NOT_ALONE = (
     ASYNC_START
     | ASYNC_DONE
     | {"async-update", "infeed", "outfeed", "rng", "rng-get-and-update-state", "replica-id", "partition-id"}
-    | {"opt-barrier", "optimization-barrier", "domain"}
+    | {"opt-barrier", "domain"}
 )
 _HEADINGS = ("instruction", "in", "opcode", "shape", "worst abs error", "verdict")
 _NUMBERS = range(4, 5)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 
 Array: TypeAlias = NDArray[Any]
@@ -59,7 +60,7 @@ def table(*rows: Row) -> dict[str, Evaluator]:
     return found
 
 
-def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
+def arrays_row(opcode: Opcode, function: ArrayEvaluator) -> Row:
     """Return the row of an op that takes arrays, returns an array and calls no computation."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -90,7 +91,7 @@ class Prepared:
 
 
 def prepared_row(
-    opcode: str, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
+    opcode: Opcode, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
 ) -> tuple[str, Evaluator]:
     """Return the row of an op with a `Prepared` evaluator: its instruction is read once, not at every evaluation."""
     return opcode, Prepared(prepare, otherwise)

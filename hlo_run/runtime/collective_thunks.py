@@ -5,11 +5,12 @@ from __future__ import annotations
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
-_KINDS: dict[str, CollectiveKind] = {
+_KINDS: dict[Opcode, CollectiveKind] = {
     "all-reduce": "kAllReduce",
     "reduce-scatter": "kReduceScatter",
     "all-gather": "kAllGather",

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, join, sum_of
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 
 _MOST_SUMMED = 2.0**20
@@ -91,7 +92,7 @@ def _goes_with(value: Value, other: Value) -> bool:
     return value.element.is_number and (value.type == other.type or not (value.element.is_float and other.element.is_float))
 
 
-def _identity(value: Value, opcode: str) -> float:
+def _identity(value: Value, opcode: Opcode) -> float:
     """Return an identity of the opcode: a reduction of several arrays may apply its init any number of times."""
     t = value.element
     if opcode in ("maximum", "minimum"):

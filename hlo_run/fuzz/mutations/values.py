@@ -21,6 +21,7 @@ from hlo_run.fuzz.mutations.places import (
 )
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.module_edits.texts import PRINTED, dimension_sizes, element_types, with_size, with_type
@@ -38,10 +39,10 @@ _TAME = ASSOCIATIVE | frozenset(
     subtract""".split()
 )
 _WILD_CHANCE = 0.15
-_UNDEFINED = frozenset(("divide", "remainder", "power", "atan2"))
+_UNDEFINED: frozenset[Opcode] = frozenset(("divide", "remainder", "power", "atan2"))
 # Reducers whose order does not matter.
 _REDUCERS = tuple(sorted(ASSOCIATIVE))
-_REDUCES = frozenset(("reduce", "reduce-window", "scatter", "all-reduce", "reduce-scatter"))
+_REDUCES: frozenset[Opcode] = frozenset(("reduce", "reduce-window", "scatter", "all-reduce", "reduce-scatter"))
 _DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 _TYPES = "pred s8 u8 s16 u16 s32 u32 s64 u64 bf16 f16 f32 f64 f8e4m3fn f8e5m2 s4 u4 c64".split()
 _NUMBERS = (0, 1, -1, 2, 3, 7, 0.5, -2.5, 100)

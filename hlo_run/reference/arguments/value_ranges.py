@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.reference.arguments.value_flow import branches
@@ -191,7 +192,7 @@ def _and(operands: Sequence[Interval | None]) -> Interval | None:
     return (0, min(masks)) if masks else None
 
 
-_ARITHMETIC: dict[str, Callable[[Sequence[Interval | None]], Interval | None]] = {
+_ARITHMETIC: dict[Opcode, Callable[[Sequence[Interval | None]], Interval | None]] = {
     "add": _pairs(lambda a, b: a + b),
     "subtract": _pairs(lambda a, b: a - b),
     "multiply": _pairs(lambda a, b: a * b),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame
@@ -17,10 +18,8 @@ from hlo_run.reference.values import Array, Value, as_array
 # Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
 SCALAR_IDENTITIES = MOVES_ELEMENTS - {"copy"}
 # Besides the elementwise ops, what means the same applied to one scalar and to each element of an array.
-_SAME = frozenset(
-    """constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy opt-barrier
-    parameter fusion call while conditional""".split()
-)
+_SAME = opcode_set("""constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy
+    opt-barrier parameter fusion call while conditional""")
 
 
 def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[str]) -> set[HloComputation]:

@@ -11,7 +11,7 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.pass_support.equal_values import EqualValues
 from hlo_run.pass_support.observer import PIPELINE_START
 
-_UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
+_UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier"}
 
 
 def clean_up(module: HloModule, tell: Callable[[str, bool], None]) -> None:

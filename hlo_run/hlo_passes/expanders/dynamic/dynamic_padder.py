@@ -21,8 +21,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE, FORWARDING, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.hlo_passes.expanders.dynamic import ops as dynamic_ops
 from hlo_run.hlo_passes.expanders.dynamic.ops import refused
 from hlo_run.hlo_passes.expanders.dynamic.sizes import (
@@ -40,7 +42,7 @@ from hlo_run.pass_support.call_graph import give_each_its_own
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
-_DYNAMIC_AFTERWARDS = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
+_DYNAMIC_AFTERWARDS: frozenset[Opcode] = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
 
 
 class DynamicPadder(Struct, frozen=True):
@@ -350,15 +352,14 @@ class _Padder(SizedValues):
         operands: list[HloInstruction] = []
         batch: list[HloInstruction | None] = []
         free: list[HloInstruction | None] = []
-        for side, operand in zip(("lhs", "rhs"), instruction.operands[:2], strict=True):
-            contracting = instruction.attrs.get(f"{side}_contracting_dims", ())
-            leading: tuple[int, ...] = instruction.attrs.get(f"{side}_batch_dims", ())
+        for number, operand in enumerate(instruction.operands[:2]):
+            side = dot_side(instruction, number)
             zero = editor.constant(0, operand.shape.element_type)
-            operands.append(self.masked(editor, operand, zero, tuple(contracting)))
+            operands.append(self.masked(editor, operand, zero, side.contracting))
             sizes = self.sizes_by_dim(operand)
-            own = [sizes[dim] for dim in leading]
+            own = [sizes[dim] for dim in side.batch]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
-            free += [size for dim, size in enumerate(sizes) if dim not in (*contracting, *leading)]
+            free += [sizes[dim] for dim in side.free]
         instruction.operands = operands
         self.keep(instruction, (*batch, *free))
 
@@ -392,7 +393,7 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
-_RULES: dict[str, Callable[[_Padder, HloInstruction], None]] = {
+_RULES: dict[Opcode, Callable[[_Padder, HloInstruction], None]] = {
     "set-dimension-size": _Padder.set_size,
     "get-dimension-size": _Padder.get_size,
     "tuple": _Padder.tuple,

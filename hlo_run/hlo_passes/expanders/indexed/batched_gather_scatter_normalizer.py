@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.expansion import expand
@@ -83,7 +84,7 @@ _FORMS = (
     ("scatter", _scatter, "input_batching_dims", "scatter_dims_to_operand_dims"),
 )
 # XLA gives these no metadata.
-_BARE = ("iota", "convert")
+_BARE: tuple[Opcode, ...] = ("iota", "convert")
 
 
 def _stay_sorted(sorted_before: bool, where: Sequence[int], index_map: Sequence[int]) -> bool:
