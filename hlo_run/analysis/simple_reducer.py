@@ -11,12 +11,12 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
 
 
-def simple_reducer(computation: HloComputation) -> str:
-    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else ""."""
+def simple_reducer(computation: HloComputation) -> Opcode | None:
+    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else None."""
     root = computation.root
     if root.opcode not in ASSOCIATIVE or len(computation.parameters) != 2:
-        return ""
-    return root.opcode if set(root.operands) == set(computation.parameters) else ""
+        return None
+    return root.opcode if set(root.operands) == set(computation.parameters) else None
 
 
 def is_identity(value: HloInstruction, opcode: Opcode) -> bool:

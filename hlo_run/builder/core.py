@@ -177,7 +177,7 @@ Operand: TypeAlias = "HloValue | bool | int | float | complex"
 _V: TypeAlias = HloValue
 _UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
 _Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
-ComputationLike: TypeAlias = HloComputation | _Function | str
+ComputationLike: TypeAlias = HloComputation | _Function | Opcode
 
 
 class BuilderCore:

@@ -51,7 +51,7 @@ def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
 
 
 # These have the index maps of elementwise opcodes.
-_ELEMENTWISE = (
+_ELEMENTWISE: tuple[Opcode, ...] = (
     *(ELEMENTWISE - {"bitcast-convert"}),
     *("all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),
 )

@@ -6,7 +6,7 @@ from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThu
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.opcodes.traits import ASYNC_START, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
+from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
@@ -27,7 +27,7 @@ def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thun
 
 def collective_thunk(context: ThunkContext, instruction: HloInstruction) -> CollectiveThunk:
     """Return the thunk of a collective, or of the collective that a start such as `all-gather-start` begins."""
-    opcode = instruction.opcode.removesuffix("-start")
+    opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The other starts return (operands, results, ..).
     index = (1,) if instruction.opcode in ASYNC_START and instruction.opcode != "all-reduce-start" else ()
     # The reducer is one operation: general-reduction-decomposer has replaced the others.

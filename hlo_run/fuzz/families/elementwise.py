@@ -72,14 +72,14 @@ def arithmetic(scope: Scope) -> None:
     value = scope.pick(lambda v: v.element.kind != "pred")
     if value is None:
         return
-    opcodes = ["add", "subtract", "multiply"] if value.element.kind == "complex" else _ARITHMETIC
+    opcodes: list[Opcode] = ["add", "subtract", "multiply"] if value.element.kind == "complex" else _ARITHMETIC
     opcode = scope.rng.choice(opcodes)
     other = obtain(scope, value.type, value.dims, exact=False)
     one, two = (value, other) if scope.chance(0.7) else (other, value)
     add_binary(scope, opcode, one, two)
 
 
-_ARITHMETIC = ["add", "add", "subtract", "multiply", "multiply", "maximum", "minimum"]
+_ARITHMETIC: list[Opcode] = ["add", "add", "subtract", "multiply", "multiply", "maximum", "minimum"]
 
 
 def add_binary(scope: Scope, opcode: Opcode, one: Value, two: Value, keep: bool = True) -> Value:

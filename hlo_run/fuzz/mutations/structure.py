@@ -20,7 +20,7 @@ _NEVER: frozenset[Opcode] = frozenset(
 )
 
 
-def _group(rng: random.Random, root: HloInstruction, allowed: frozenset[str] | None) -> set[HloInstruction]:
+def _group(rng: random.Random, root: HloInstruction, allowed: frozenset[Opcode] | None) -> set[HloInstruction]:
     """Return the instruction with some of the instructions that it depends on."""
     group = {root}
     for _ in range(rng.randrange(_MOST)):
@@ -55,7 +55,7 @@ def _outline(
     return module.add_computation(computation), operands
 
 
-def _choose(rng: random.Random, module: HloModule, allowed: frozenset[str] | None) -> HloInstruction | None:
+def _choose(rng: random.Random, module: HloModule, allowed: frozenset[Opcode] | None) -> HloInstruction | None:
     value = pick_inner(rng, module)
     if value is None or value.parent is None or value.parent.is_fusion or has_side_effect(value):
         return None
@@ -74,7 +74,7 @@ def fusion(rng: random.Random, module: HloModule) -> bool:
     return _wrapped(rng, module, _FUSED, "fusion", "calls")
 
 
-def _wrapped(rng: random.Random, module: HloModule, allowed: frozenset[str] | None, opcode: Opcode, attribute: str) -> bool:
+def _wrapped(rng: random.Random, module: HloModule, allowed: frozenset[Opcode] | None, opcode: Opcode, attribute: str) -> bool:
     value = _choose(rng, module, allowed)
     if value is None:
         return False

@@ -148,7 +148,12 @@ OPCODE_NAMES: frozenset[Opcode] = frozenset(get_args(Opcode))
 
 def opcode_of(text: str) -> Opcode | None:
     """Return `text` as an opcode, or None if it is not the name of one."""
-    return cast("Opcode", text) if text in OPCODE_NAMES else None
+    return text if text in OPCODE_NAMES else None
+
+
+def opcodes_in(text: str) -> tuple[Opcode, ...]:
+    """Return the opcodes among words that are joined by `+`, as an option of a pass has them."""
+    return tuple([opcode for word in text.split("+") if (opcode := opcode_of(word)) is not None])
 
 
 def opcode_set(text: str) -> frozenset[Opcode]:

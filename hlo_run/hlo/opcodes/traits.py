@@ -52,6 +52,12 @@ PERMUTE = _taking("source_target_pairs")
 TRANSFER = ASYNC_START & _taking("is_host_transfer")
 # The done of every start.
 DONE_OF: dict[Opcode, Opcode] = {start: _done(start) for start in OPCODES if start in ASYNC_START}
+# What a start begins and a done ends, without those of wrapped computations: `send` for `send` and `send-done`.
+OPERATION_OF: dict[Opcode, Opcode] = {
+    opcode: operation
+    for opcode in ASYNC_START | ASYNC_DONE
+    if (operation := opcode_of(opcode.removesuffix("-start").removesuffix("-done"))) is not None
+}
 # The part of operand 0 that the result is, by opcode.
 FORWARDED_PART: dict[Opcode, tuple[int, ...]] = {
     opcode.name: opcode.forwards for opcode in OPCODES.values() if opcode.forwards is not None

@@ -123,7 +123,7 @@ def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
     return known[id(shape)]
 
 
-def _verify_call_depth(module: HloModule, free: frozenset[str]) -> None:
+def _verify_call_depth(module: HloModule, free: frozenset[Opcode]) -> None:
     """Check the levels of calls. Calls of the opcodes `free` make no level."""
     depths: dict[HloComputation, int] = {}
     calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}

@@ -59,7 +59,7 @@ def _is_reshape(value: HloInstruction) -> bool:
     if value.opcode != "reduce" or not value.shape.is_array or value.shape.element_count != value.operands[0].shape.element_count:
         return False
     opcode = simple_reducer(value.to_apply)
-    return bool(opcode) and is_identity(value.operands[1], opcode)
+    return opcode is not None and is_identity(value.operands[1], opcode)
 
 
 def _narrow(chain: list[HloInstruction]) -> HloInstruction:

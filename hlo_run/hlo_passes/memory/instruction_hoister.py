@@ -53,9 +53,10 @@ class InstructionHoister(Struct, frozen=True):
             constants = [value for value in new if value.opcode == "constant"]
             if not any(value in ordered or value.control_predecessors for value in constants):
                 new = [*constants, *(value for value in new if value.opcode != "constant")]
-        for opcode, moves in (("get-tuple-element", self.hoists_elements), ("bitcast", self.hoists_bitcasts)):
-            if moves:
-                new = _after_operands(new, opcode, ordered)
+        if self.hoists_elements:
+            new = _after_operands(new, "get-tuple-element", ordered)
+        if self.hoists_bitcasts:
+            new = _after_operands(new, "bitcast", ordered)
         return new
 
 

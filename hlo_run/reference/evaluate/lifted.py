@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.names import opcode_set
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame
@@ -22,7 +22,7 @@ _SAME = opcode_set("""constant tuple get-tuple-element convert bitcast-convert r
     opt-barrier parameter fusion call while conditional""")
 
 
-def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[str]) -> set[HloComputation]:
+def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[Opcode]) -> set[HloComputation]:
     """Return the computations that may be applied to arrays in place of scalars; `elementwise` are opcodes."""
     liftable: set[HloComputation] = set()
     for computation in callees_first(computations):
@@ -31,7 +31,7 @@ def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset
     return liftable
 
 
-def _is_liftable(instruction: HloInstruction, elementwise: frozenset[str], liftable: set[HloComputation]) -> bool:
+def _is_liftable(instruction: HloInstruction, elementwise: frozenset[Opcode], liftable: set[HloComputation]) -> bool:
     opcode = instruction.opcode
     if opcode not in elementwise and opcode not in _SAME and opcode not in SCALAR_IDENTITIES:
         return False

@@ -30,7 +30,7 @@ from hlo_run.reference.values import (
 SEQUENTIAL_STEPS = 4096
 
 
-def recognised(computation: HloComputation) -> str | None:
+def recognised(computation: HloComputation) -> Opcode | None:
     """Return the opcode of a computation of scalars that is one op of its two parameters, in any order; else None."""
     root = computation.root
     if len(computation.parameters) != 2 or set(root.operands) != set(computation.parameters):

@@ -393,17 +393,19 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
+_SAME: list[Opcode] = sorted(FORWARDING - {"bitcast"} | {"copy"})
 _RULES: dict[Opcode, Callable[[_Padder, HloInstruction], None]] = {
     "set-dimension-size": _Padder.set_size,
     "get-dimension-size": _Padder.get_size,
     "tuple": _Padder.tuple,
     "get-tuple-element": _Padder.element,
-    **dict.fromkeys(sorted(FORWARDING - {"bitcast"} | {"copy"}), _Padder.same),
+    **dict.fromkeys(_SAME, _Padder.same),
     "while": _Padder.loop,
     "conditional": _Padder.branch,
     "call": _Padder.call,
     "gather": _Padder.gather,
-    **dict.fromkeys(("dynamic-slice", "dynamic-update-slice"), _Padder.slice),
+    "dynamic-slice": _Padder.slice,
+    "dynamic-update-slice": _Padder.slice,
     "broadcast": _Padder.broadcast,
     "transpose": _Padder.transpose,
     "reshape": _Padder.reshape,

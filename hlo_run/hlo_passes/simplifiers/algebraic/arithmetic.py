@@ -249,10 +249,13 @@ def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.mul(one, other.binary("power", two.operands[0], other.negate(two.operands[1])))
 
 
+_OPPOSITE_ROOTS: dict[Opcode, Opcode] = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
+
+
 def divide_by_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if the root has no other users."""
     one, two = i.operands
-    opposite = {"sqrt": "rsqrt", "rsqrt": "sqrt"}.get(two.opcode)
+    opposite = _OPPOSITE_ROOTS.get(two.opcode)
     return rw.mul(one, rw.at(two).unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
 
 

@@ -23,7 +23,7 @@ from hlo_run.pass_support.fuel import Fuel
 
 Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 # The rules of some opcodes, in the order in which they are tried.
-Rules: TypeAlias = "dict[str, tuple[Rule, ...]]"
+Rules: TypeAlias = "dict[Opcode, tuple[Rule, ...]]"
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ _SEEN_THROUGH: frozenset[Opcode] = frozenset(("reshape", "convert", "slice", "co
 _LEAST_PADDING = 0.1
 
 
-def neutral_reduction(i: HloInstruction) -> str:
-    """Return the opcode of a one-array reduction whose init value is an identity, else an empty string."""
+def neutral_reduction(i: HloInstruction) -> Opcode | None:
+    """Return the opcode of a one-array reduction whose init value is an identity, else None."""
     if len(i.operands) != 2 or i.shape.is_tuple or i.operands[0].shape.element_type != i.shape.element_type:
-        return ""
+        return None
     opcode = simple_reducer(i.to_apply)
-    return opcode if opcode and is_identity(i.operands[1], opcode) else ""
+    return opcode if opcode and is_identity(i.operands[1], opcode) else None
 
 
 def _window(i: HloInstruction) -> Window | None:
