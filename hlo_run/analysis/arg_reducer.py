@@ -36,11 +36,12 @@ def _better(test: HloInstruction, values: list[HloInstruction]) -> Opcode | None
     if test.opcode != "or":
         return None
     for one, two in (test.operands, test.operands[::-1]):
-        is_nan = _compares(two, "NE", [values[0], values[0]])
-        found = next((name for direction, name in _BETTER.items() if _compares(one, direction, values)), None)
-        if is_nan and found:
-            return found
-    return ""
+        if not _compares(two, "NE", [values[0], values[0]]):
+            continue
+        for direction, extremum in _BETTER.items():
+            if _compares(one, direction, values):
+                return extremum
+    return None
 
 
 def _better_or_first(test: HloInstruction, found: str, values: list[HloInstruction], places: list[HloInstruction]) -> bool:

@@ -32,10 +32,9 @@ _HANDING_ON = frozenset(
         *"async-update fusion custom-call rng-bit-generator get-dimension-size".split(),
     )
 )
-_MOVING = MOVES_ELEMENTS | frozenset(
-    """bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice dynamic-update-slice gather pad
-    ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort stochastic-convert topk""".split()
-)
+_MOVING = MOVES_ELEMENTS | opcode_set("""bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice
+    dynamic-update-slice gather pad ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort
+    stochastic-convert topk""")
 # Instructions that a GPU computes in a narrow type: 4-bit integers, then bf16 by architecture (XLA's `GpuFloatSupport`).
 _BITS = opcode_set("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt")
 _BF16_FUNCTIONS: frozenset[Opcode] = frozenset(("exponential", "log"))

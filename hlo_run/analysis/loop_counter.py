@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
@@ -17,7 +17,7 @@ _MOVES: frozenset[Opcode] = frozenset(("copy", "bitcast", "reshape", "transpose"
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
 # The search does not evaluate these, nor what a computation that they call computes.
-_OPAQUE = COLLECTIVE | {"send", "send-done", "recv", "recv-done", "custom-call", "parameter", "fusion", "call"}
+_OPAQUE = COLLECTIVE | opcode_set("send send-done recv recv-done custom-call parameter fusion call")
 
 
 class LoopCounter(Struct, frozen=True):

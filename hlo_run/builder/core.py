@@ -330,7 +330,7 @@ class BuilderCore:
             return body
         builder = self.sub_builder(name)
         values = [builder.leaf("parameter", shape, {"parameter_number": n}) for n, shape in enumerate(parameters)]
-        if isinstance(body, str):
+        if not callable(body):
             return builder.build_computation(builder.instruction(body, values))
         function: Callable[..., Any] = body
         result = function(*values)

@@ -18,7 +18,7 @@ from hlo_run.execution.fitted_arguments import Evaluated, Fitter
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
@@ -54,7 +54,7 @@ OTHER_DRAWS = (
     Draw(floats=(-4.0, 4.0), integers=(-2, -1), last_indices=True),
 )
 # Ops whose operands decide which elements other ops read, write or use.
-_DECIDING = _INDEXED | frozenset("select compare maximum minimum clamp sort topk conditional while".split())
+_DECIDING = _INDEXED | opcode_set("select compare maximum minimum clamp sort topk conditional while")
 # A module is small if the reference evaluates at most so many elements, in some 20 ms. An instruction costs as much as some.
 _SMALL_ELEMENTS = 1 << 22
 _INSTRUCTION_ELEMENTS = 512

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 
 # Without an effect unless they are on a channel; a start always has one.
-_COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
+_COLLECTIVES = COLLECTIVE - SIDE_EFFECT - opcode_set("ragged-all-to-all")
 
 
 class InstructionMaker(ABC):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hlo_run.errors import HloRunError, ParseError
 from hlo_run.hlo.attributes.shape_text import check_size
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.names import opcode_set
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.module import written_name
 from hlo_run.ops import collectives, control, convolution, dot, effects, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     **elementwise.INFER,
     **shaping.INFER,
     **slicing.INFER,

@@ -12,11 +12,9 @@ from hlo_run.ops.rule import brief
 _MIXED = (
     CONTROL_FLOW
     | ASYNC_DONE
-    | frozenset(
-        """async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier outfeed parameter
-    ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce all-reduce-start
-    all-to-all collective-permute collective-permute-start""".split()
-    )
+    | opcode_set("""async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier
+    outfeed parameter ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce
+    all-reduce-start all-to-all collective-permute collective-permute-start""")
 )
 
 # The shape rules of these take the element type from the written shape.

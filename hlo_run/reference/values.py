@@ -49,11 +49,11 @@ ArrayEvaluator: TypeAlias = Callable[[HloInstruction, Sequence[Array]], Array]
 # Evaluates an instruction whose types and attributes have already been read: arrays to array. It may return a numpy
 # scalar for a result of rank 0.
 Kernel: TypeAlias = Callable[..., Array]
-Row: TypeAlias = tuple[str, Evaluator]
-Table: TypeAlias = Mapping[str, Evaluator]
+Row: TypeAlias = tuple[Opcode, Evaluator]
+Table: TypeAlias = Mapping[Opcode, Evaluator]
 
 
-def table(*rows: Row) -> dict[str, Evaluator]:
+def table(*rows: Row) -> dict[Opcode, Evaluator]:
     """Return the dict opcode → evaluator of the rows; an opcode may have one row only."""
     found = dict(rows)
     assert len(found) == len(rows), "an opcode has two rows"
@@ -90,9 +90,7 @@ class Prepared:
         return self.otherwise(instruction, operands, calls)
 
 
-def prepared_row(
-    opcode: Opcode, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
-) -> tuple[str, Evaluator]:
+def prepared_row(opcode: Opcode, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None) -> Row:
     """Return the row of an op with a `Prepared` evaluator: its instruction is read once, not at every evaluation."""
     return opcode, Prepared(prepare, otherwise)
 
@@ -236,7 +234,7 @@ def _flat(array: Array, dims: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(array, dims)).reshape(-1)
 
 
-def merge(tables: Iterable[Table]) -> dict[str, Evaluator]:
+def merge(tables: Iterable[Table]) -> dict[Opcode, Evaluator]:
     """Return one table with the rows of all tables; an opcode may be in one table only."""
     rows = [row for rows in tables for row in rows.items()]
     return table(*rows)

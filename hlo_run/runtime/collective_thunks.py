@@ -75,4 +75,4 @@ def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups if group)
 
 
-OPCODES: dict[str, EmitThunk] = dict.fromkeys(_KINDS, _collective)
+OPCODES: dict[Opcode, EmitThunk] = dict.fromkeys(_KINDS, _collective)

@@ -23,7 +23,7 @@ _MAX_IR_SIZE = 10_000
 # Besides the elementwise ops: ops that a loop can compute inside (XLA's `IsLoopFusibleAsProducer`, without reduce).
 LOOP_FUSIBLE = opcode_set("""broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad
     reduce-window reshape reverse slice transpose""")
-_FUSIBLE = LOOP_FUSIBLE | {"reduce", "scatter"}
+_FUSIBLE = LOOP_FUSIBLE | opcode_set("reduce scatter")
 
 
 def is_fusible_bitcast(node: Node) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
@@ -277,7 +277,7 @@ class LayoutPropagation(Struct):
 
 
 # Their layouts are settled elsewhere, regardless of their operands' layouts.
-_FIXED = CONTROL_FLOW | {"bitcast", "custom-call", "fusion"}
+_FIXED = CONTROL_FLOW | opcode_set("bitcast custom-call fusion")
 
 
 def _goes_deep(instruction: HloInstruction) -> bool:

@@ -25,7 +25,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 
 Emit: TypeAlias = "Callable[[IrBuilder, HloInstruction, Sequence[SSAValue]], SSAValue]"
 OpType: TypeAlias = "type[Operation]"
-Row: TypeAlias = "tuple[str, Emit]"
+Row: TypeAlias = "tuple[Opcode, Emit]"
 
 
 def unsupported(instruction: HloInstruction) -> Unsupported:
@@ -200,7 +200,7 @@ def _reduce_precision(b: IrBuilder, instruction: HloInstruction, values: Sequenc
     return reduce_precision(b, values[0], instruction.shape.dtype, *bits)
 
 
-EMIT: dict[str, Emit] = dict(
+EMIT: dict[Opcode, Emit] = dict(
     (
         arithmetic("add", arith.AddfOp, arith.AddiOp, pred=arith.OrIOp),
         arithmetic("subtract", arith.SubfOp, arith.SubiOp),

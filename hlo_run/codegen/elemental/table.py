@@ -17,7 +17,7 @@ _ON_ANY_BITS: frozenset[Opcode] = frozenset(("convert", "copy", "bitcast-convert
 _F32 = DTYPES["f32"]
 _F32_TYPE = element_type("f32")
 
-STRUCTURED: dict[str, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
+STRUCTURED: dict[Opcode, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
 
 
 def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:

@@ -44,7 +44,7 @@ def smooth(scope: Scope) -> None:
         return
     if scope.chance(0.25):
         return _of_positive(scope, value)
-    fitting = [opcode for opcode, (_, _, most) in _SMOOTH.items() if value.range.bound <= most]
+    fitting: list[Opcode] = [opcode for opcode, (_, _, most) in _SMOOTH.items() if value.range.bound <= most]
     if not fitting:
         return
     opcode = scope.rng.choice(fitting)

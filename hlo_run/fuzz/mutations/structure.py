@@ -9,12 +9,12 @@ from hlo_run.fuzz.mutations.places import change_users, fit, is_plain, not_after
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE, MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 
 _MOST = 8
-_FUSED = ELEMENTWISE | MOVES_ELEMENTS | frozenset("pad concatenate iota constant reduce dynamic-slice gather".split())
+_FUSED = ELEMENTWISE | MOVES_ELEMENTS | opcode_set("pad concatenate iota constant reduce dynamic-slice gather")
 _NEVER: frozenset[Opcode] = frozenset(
     ("parameter", "get-tuple-element", "tuple", "while", "conditional", "fusion", "call", "copy-start")
 )

@@ -63,10 +63,10 @@ def opcode(rng: random.Random, module: HloModule) -> bool:
     if group is None:
         return False
     dtype = value.shape.dtype
-    fitting = [o.name for o in group if dtype.kind in o.takes and o.name != value.opcode]
+    fitting: list[Opcode] = [o.name for o in group if dtype.kind in o.takes and o.name != value.opcode]
     if not dtype.is_float:
         fitting = [name for name in fitting if name not in _UNDEFINED]
-    tame = [name for name in fitting if name in _TAME]
+    tame: list[Opcode] = [name for name in fitting if name in _TAME]
     chosen = fitting if rng.random() < _WILD_CHANCE else tame
     if not chosen:
         return False

@@ -58,7 +58,6 @@ from hlo_run.hlo.attributes.windows import (
     parse_slice,
     parse_window,
 )
-from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import (
     AttributeValue,
     DimLabels,
@@ -216,7 +215,7 @@ _OF_OPCODE: dict[tuple[str, str], AttributeKind] = {
 }
 
 
-def attribute_kind(opcode: Opcode, name: str) -> AttributeKind:
+def attribute_kind(opcode: str, name: str) -> AttributeKind:
     """Return how to parse and print attribute `name` of `opcode`."""
     return _OF_OPCODE.get((opcode, name)) or ATTRIBUTES[name]
 

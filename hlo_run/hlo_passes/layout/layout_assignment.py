@@ -27,7 +27,7 @@ from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import (
     ASYNC_DONE,
     ASYNC_START,
@@ -55,13 +55,11 @@ _DEFAULT = (
     | ASYNC_DONE
     | SIDE_EFFECT
     | DEVICE_ID
-    | frozenset(
-        """after-all async-update cholesky domain dynamic-reshape fft map ragged-dot
-        rng-bit-generator scan set-dimension-size sort topk""".split()
-    )
+    | opcode_set("""after-all async-update cholesky domain dynamic-reshape fft map ragged-dot rng-bit-generator scan
+    set-dimension-size sort topk""")
 ) - _FEEDS
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
-_CALLERS = CONTROL_FLOW | {"async-done"}
+_CALLERS = CONTROL_FLOW | opcode_set("async-done")
 _AS_WRITTEN: frozenset[Opcode] = frozenset(("bitcast", "fusion"))
 _BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))

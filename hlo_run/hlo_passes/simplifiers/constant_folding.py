@@ -35,7 +35,7 @@ _MOST_ELEMENTS = 45_000_000
 # Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
 _NEVER = (
     NO_CODE
-    | (CONTROL_FLOW - {"call", "conditional"})
+    | (CONTROL_FLOW - opcode_set("call conditional"))
     | COLLECTIVE
     | SIDE_EFFECT
     | DEVICE_ID

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
@@ -33,10 +33,8 @@ _LARGEST_BOUND = 1 << 24
 # Steps that a program has counted, such as those of an optimiser: it computes powers with them.
 _LARGEST_COUNT = 100
 # Ops whose result has the elements of their first operand.
-_MOVERS = MOVES_ELEMENTS | frozenset(
-    """broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window all-gather all-to-all collective-permute
-    dynamic-update-slice""".split()
-)
+_MOVERS = MOVES_ELEMENTS | opcode_set("""broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window
+    all-gather all-to-all collective-permute dynamic-update-slice""")
 # Every element of the result is one of an operand at the same place.
 _KEEPERS: frozenset[Opcode] = frozenset(("convert", "bitcast-convert", "copy", "opt-barrier"))
 

@@ -21,11 +21,9 @@ Leaf = tuple[int, tuple[int, ...]]
 # Values that are followed back to the arguments.
 _MOST_PLACES = 4000
 # The first operand has the elements of the result, or elements whose sign and size are like the result's.
-_LIKE_FIRST = MOVES_ELEMENTS | frozenset(
-    """abs broadcast bitcast convert copy slice dynamic-slice gather reverse reduce-precision reduce reduce-window
-    select-and-scatter all-reduce all-gather reduce-scatter all-to-all collective-permute tanh cbrt sqrt log-plus-one real sort
-    sine exponential-minus-one opt-barrier""".split()
-)
+_LIKE_FIRST = MOVES_ELEMENTS | opcode_set("""abs broadcast bitcast convert copy slice dynamic-slice gather reverse
+    reduce-precision reduce reduce-window select-and-scatter all-reduce all-gather reduce-scatter all-to-all
+    collective-permute tanh cbrt sqrt log-plus-one real sort sine exponential-minus-one opt-barrier""")
 # As many first operands as there are elements in the result.
 _LIKE_ALL = opcode_set("add concatenate maximum minimum")
 _PRODUCTS: frozenset[Opcode] = frozenset(("dot", "convolution", "ragged-dot"))

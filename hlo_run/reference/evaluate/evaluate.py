@@ -43,7 +43,7 @@ from hlo_run.reference.values import Evaluator, Value, merge, quiet
 if TYPE_CHECKING:
     from hlo_run.reference.evaluate.alterations import EvaluatorChange
 
-EVALUATE: dict[str, Evaluator] = merge(
+EVALUATE: dict[Opcode, Evaluator] = merge(
     (
         async_ops.EVALUATE,
         batch_norm.EVALUATE,
@@ -65,7 +65,7 @@ EVALUATE: dict[str, Evaluator] = merge(
         windows.EVALUATE,
     )
 )
-PROGRAM: dict[str, ProgramEvaluator] = {
+PROGRAM: dict[Opcode, ProgramEvaluator] = {
     **async_ops.PROGRAM,
     **collectives.PROGRAM,
     **control.PROGRAM,

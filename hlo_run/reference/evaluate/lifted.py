@@ -16,7 +16,7 @@ from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Array, Value, as_array
 
 # Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
-SCALAR_IDENTITIES = MOVES_ELEMENTS - {"copy"}
+SCALAR_IDENTITIES = MOVES_ELEMENTS - opcode_set("copy")
 # Besides the elementwise ops, what means the same applied to one scalar and to each element of an array.
 _SAME = opcode_set("""constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy
     opt-barrier parameter fusion call while conditional""")

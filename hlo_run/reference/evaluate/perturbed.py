@@ -32,12 +32,10 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, widen
 
 # Ops whose results are elements of their operands, or exact.
-_EXACT = MOVES_ELEMENTS | frozenset(
-    """add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice gather
-    get-tuple-element maximum minimum negate opt-barrier pad reverse select slice sort tuple
-    is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant
-    while conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""".split()
-)
+_EXACT = MOVES_ELEMENTS | opcode_set("""add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice
+    dynamic-update-slice gather get-tuple-element maximum minimum negate opt-barrier pad reverse select slice sort tuple
+    is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant while
+    conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""")
 # Exact, but for complex numbers, of which they need a root.
 _EXACT_IF_REAL: frozenset[Opcode] = frozenset(("abs", "sign"))
 # Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.

@@ -251,7 +251,7 @@ _RESULT_SIZES: dict[Opcode, SizeRule] = {
 }
 # Ops that read whole buffers: the number of leading operands that they read so, and the sizes of their results.
 _READS_WHOLE = {"slice": 1, "dynamic-slice": 1, "dynamic-update-slice": 1, "gather": 1}
-_WHOLE_RESULT_SIZES: dict[str, SizeRule] = dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _whole_sizes)
+_WHOLE_RESULT_SIZES: dict[Opcode, SizeRule] = dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _whole_sizes)
 
 
 def _get_dimension_size(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:

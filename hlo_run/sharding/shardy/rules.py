@@ -13,7 +13,7 @@ from hlo_run.sharding.shardy.rules_given import given_rule
 
 # They are elementwise here, but Shardy knows no rule for them, as StableHLO does not have them.
 _WITHOUT_RULE = opcode_set("acos acosh asin asinh atanh cosh erf map rng rng-get-and-update-state sinh stochastic-convert")
-_POINTWISE = frozenset(["copy", "all-reduce", "collective-broadcast"]) | PERMUTE
+_POINTWISE = opcode_set("copy all-reduce collective-broadcast") | PERMUTE
 
 _RULES: dict[Opcode, Callable[[HloInstruction], Rule | None]] = {
     "all-gather": rules_shapes.gathering_collective,

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE, FORWARDING, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import dot_side
@@ -41,7 +41,7 @@ from hlo_run.hlo_passes.subgraphs.comparators import with_flags
 from hlo_run.pass_support.call_graph import give_each_its_own
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_POINTWISE = ELEMENTWISE | {"opt-barrier"}
+_POINTWISE = ELEMENTWISE | opcode_set("opt-barrier")
 _DYNAMIC_AFTERWARDS: frozenset[Opcode] = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
 
 
@@ -393,7 +393,7 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
-_SAME: list[Opcode] = sorted(FORWARDING - {"bitcast"} | {"copy"})
+_SAME: list[Opcode] = sorted(FORWARDING - opcode_set("bitcast") | opcode_set("copy"))
 _RULES: dict[Opcode, Callable[[_Padder, HloInstruction], None]] = {
     "set-dimension-size": _Padder.set_size,
     "get-dimension-size": _Padder.get_size,

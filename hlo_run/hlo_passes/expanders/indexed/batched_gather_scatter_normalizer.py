@@ -9,7 +9,7 @@ Those whose index vectors already have a component for a batching dimension stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -79,7 +79,7 @@ def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
     )
 
 
-_FORMS = (
+_FORMS: tuple[tuple[Opcode, Callable[..., HloValue], str, str], ...] = (
     ("gather", _gather, "operand_batching_dims", "start_index_map"),
     ("scatter", _scatter, "input_batching_dims", "scatter_dims_to_operand_dims"),
 )
