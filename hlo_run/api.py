@@ -23,6 +23,7 @@ from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
 from hlo_run.hlo.feeds import given_feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, isolate_instruction, needed_for
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, SIDE_EFFECT
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
@@ -38,7 +39,7 @@ from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 
 # These have no value of their own: devices, other modules or the state of a generator decide it.
-VARYING = COLLECTIVE | DEVICE_ID | SIDE_EFFECT | {"rng"}
+VARYING = COLLECTIVE | DEVICE_ID | SIDE_EFFECT | opcode_set("rng")
 
 
 def load(path: str, input_format: str = "") -> HloModule:

@@ -84,6 +84,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
 
 
 ELEMENTWISE_OP = (
+    Edit("hlo/opcodes/names.py", '    "exponential",\n', '    "exponential-base-two",\n'),
     Edit(
         "hlo/opcodes/table.py",
         "[can_infer_shape elementwise keeps_layout]\n",
@@ -117,9 +118,11 @@ BUILD_OP = (
 )
 
 
-def test_an_elementwise_op_of_libdevice_is_three_rows(toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_elementwise_op_of_libdevice_is_its_name_and_three_rows(
+    toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _as_it_is(capsys, tmp_path, OP_MODULE).returncode == 3
-    assert len({edit.file for edit in ELEMENTWISE_OP}) == 3
+    assert len({edit.file for edit in ELEMENTWISE_OP}) == 4
     done = toys.run(OP_MODULE, "--v=3")
     assert done.agrees, done.stderr
     assert "fusion(%p), kind=kLoop" in done.stderr

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
-_BETTER = {"GT": "maximum", "LT": "minimum"}
+_BETTER: dict[str, Opcode] = {"GT": "maximum", "LT": "minimum"}
 
 
-def arg_extremum(reduce: HloInstruction) -> str:
-    """Return "maximum" or "minimum" for an argmax or argmin as JAX writes it, else "".
+def arg_extremum(reduce: HloInstruction) -> Opcode | None:
+    """Return "maximum" or "minimum" for an argmax or argmin as JAX writes it, else None.
 
     The first NaN wins, then the first of equal extrema. The indices are an iota; the init values are an infinity and 0.
     """
     if len(reduce.operands) != 4 or reduce.operands[1].opcode != "iota":
-        return ""
+        return None
     body = reduce.to_apply
     values = [parameter for number in (0, 2) for parameter in body.parameters[number : number + 1]]
     places = [parameter for number in (1, 3) for parameter in body.parameters[number : number + 1]]
     root = body.root
     if len(values) + len(places) != 4 or root.opcode != "tuple" or len(root.operands) != 2:
-        return ""
+        return None
     value, place = root.operands
     if value.opcode != "select" or place.opcode != "select" or list(value.operands[1:]) != values:
-        return ""
+        return None
     found = _better(value.operands[0], values)
     if not found or list(place.operands[1:]) != places or not _better_or_first(place.operands[0], found, values, places):
-        return ""
-    return found if is_identity(reduce.operands[2], found) and _is_zero(reduce.operands[3]) else ""
+        return None
+    return found if is_identity(reduce.operands[2], found) and _is_zero(reduce.operands[3]) else None
 
 
-def _better(test: HloInstruction, values: list[HloInstruction]) -> str:
-    """Return the extremum that a test `one > other or one is NaN` selects, else ""."""
+def _better(test: HloInstruction, values: list[HloInstruction]) -> Opcode | None:
+    """Return the extremum that a test `one > other or one is NaN` selects, else None."""
     if test.opcode != "or":
-        return ""
+        return None
     for one, two in (test.operands, test.operands[::-1]):
-        is_nan = _compares(two, "NE", [values[0], values[0]])
-        found = next((name for direction, name in _BETTER.items() if _compares(one, direction, values)), "")
-        if is_nan and found:
-            return found
-    return ""
+        if not _compares(two, "NE", [values[0], values[0]]):
+            continue
+        for direction, extremum in _BETTER.items():
+            if _compares(one, direction, values):
+                return extremum
+    return None
 
 
 def _better_or_first(test: HloInstruction, found: str, values: list[HloInstruction], places: list[HloInstruction]) -> bool:

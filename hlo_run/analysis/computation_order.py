@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
@@ -17,7 +18,7 @@ def computation_post_order(module: HloModule) -> list[HloComputation]:
     return sorted(module.computations, key=module.call_order.place, reverse=True)
 
 
-def in_definition_order(module: HloModule, *opcodes: str) -> list[HloInstruction]:
+def in_definition_order(module: HloModule, *opcodes: Opcode) -> list[HloInstruction]:
     """Return the instructions of `HloModule.instructions_of`, computations in order of definition: some passes of XLA walk so."""
     found = module.instructions_of(*opcodes)
     places = {computation: place for place, computation in enumerate(module.computations)} if found else {}

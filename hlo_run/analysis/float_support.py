@@ -7,6 +7,7 @@ Collectives are: NCCL sends whole bytes.
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, CONTROL_FLOW, MOVES_ELEMENTS, NO_CODE, SIDE_EFFECT
 
 # The type to compute in if a narrow type has no support. Types are handled in this order.
@@ -31,15 +32,14 @@ _HANDING_ON = frozenset(
         *"async-update fusion custom-call rng-bit-generator get-dimension-size".split(),
     )
 )
-_MOVING = MOVES_ELEMENTS | frozenset(
-    """bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice dynamic-update-slice gather pad
-    ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort stochastic-convert topk""".split()
-)
+_MOVING = MOVES_ELEMENTS | opcode_set("""bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice
+    dynamic-update-slice gather pad ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort
+    stochastic-convert topk""")
 # Instructions that a GPU computes in a narrow type: 4-bit integers, then bf16 by architecture (XLA's `GpuFloatSupport`).
-_BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt".split())
-_BF16_FUNCTIONS = frozenset(("exponential", "log"))
-_BF16_SINCE_SM_80 = frozenset(("abs", "maximum", "minimum", "negate"))
-_BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
+_BITS = opcode_set("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt")
+_BF16_FUNCTIONS: frozenset[Opcode] = frozenset(("exponential", "log"))
+_BF16_SINCE_SM_80: frozenset[Opcode] = frozenset(("abs", "maximum", "minimum", "negate"))
+_BF16_SINCE_SM_90: frozenset[Opcode] = frozenset(("add", "multiply", "subtract"))
 # A permute of slices has these: source, result, and the starts of both.
 _OPERANDS_WITH_SLICES = 4
 

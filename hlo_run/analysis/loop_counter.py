@@ -8,15 +8,16 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 # The search for a counter looks through these if they move one element.
-_MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
+_MOVES: frozenset[Opcode] = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
 # The search does not evaluate these, nor what a computation that they call computes.
-_OPAQUE = COLLECTIVE | {"send", "send-done", "recv", "recv-done", "custom-call", "parameter", "fusion", "call"}
+_OPAQUE = COLLECTIVE | opcode_set("send send-done recv recv-done custom-call parameter fusion call")
 
 
 class LoopCounter(Struct, frozen=True):

@@ -13,15 +13,15 @@ from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
 
 Groups = Sequence[Sequence[int]]
 
-_FROM_OPERANDS = MOVES_ELEMENTS | frozenset(
-    "concatenate convolution dot reduce gather scatter iota pad dynamic-slice dynamic-update-slice reduce-window".split()
-)
+_FROM_OPERANDS = MOVES_ELEMENTS | opcode_set("""concatenate convolution dot reduce gather scatter iota pad dynamic-slice
+    dynamic-update-slice reduce-window""")
 
 
 class Sameness(Struct, frozen=True):

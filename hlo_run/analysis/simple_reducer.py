@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, COMMUTATIVE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
 
 
-def simple_reducer(computation: HloComputation) -> str:
-    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else ""."""
+def simple_reducer(computation: HloComputation) -> Opcode | None:
+    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else None."""
     root = computation.root
     if root.opcode not in ASSOCIATIVE or len(computation.parameters) != 2:
-        return ""
-    return root.opcode if set(root.operands) == set(computation.parameters) else ""
+        return None
+    return root.opcode if set(root.operands) == set(computation.parameters) else None
 
 
-def is_identity(value: HloInstruction, opcode: str) -> bool:
+def is_identity(value: HloInstruction, opcode: Opcode) -> bool:
     """True if a constant scalar is the identity of reducers of that opcode. For sums of floats, -0 counts as well."""
     if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
         return False
@@ -34,7 +35,7 @@ def is_identity(value: HloInstruction, opcode: str) -> bool:
             return not dtype.is_complex and float(number) == _limit(dtype.name, opcode == "maximum")
 
 
-def identity_of(opcode: str, element_type: str) -> float:
+def identity_of(opcode: Opcode, element_type: str) -> float:
     """Return the identity of add, multiply, minimum, maximum, and, or (the last two of preds) for a type."""
     if opcode in ("and", "or"):
         return float(opcode == "and")

@@ -16,10 +16,11 @@ import numpy as np
 
 from hlo_run.artifact import KeyOp, SortKey
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 
 _DESCENDING = {"LT": False, "GT": True}
-_BITWISE = frozenset(("xor", "and", "or", "not"))
-_SAME = frozenset(("compare", "select", "bitcast", "bitcast-convert", "convert")) | _BITWISE
+_BITWISE: frozenset[Opcode] = frozenset(("xor", "and", "or", "not"))
+_SAME = opcode_set("compare select bitcast bitcast-convert convert") | _BITWISE
 _MOST_OPS = 40
 _MOST_KEYS = 1000
 

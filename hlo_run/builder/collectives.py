@@ -8,6 +8,7 @@ from typing import Any
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
 from hlo_run.errors import UsageError
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 # Lists of device numbers, or text in any of XLA's forms; empty means one group of all devices.
@@ -180,7 +181,7 @@ class CollectiveMethods(BuilderCore):
 
     def _reducing(
         self,
-        opcode: str,
+        opcode: Opcode,
         operands: _Values,
         to_apply: ComputationLike,
         groups: Groups,

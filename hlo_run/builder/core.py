@@ -16,6 +16,7 @@ from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.text.instruction_rules import Draft, complete
 from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
@@ -161,7 +162,7 @@ class HloValue:
             "dot", [self, other], lhs_contracting_dims=contracting[0], rhs_contracting_dims=contracting[1]
         )
 
-    def _binary(self, opcode: str, other: Operand, swapped: bool = False, **attributes: Any) -> HloValue:
+    def _binary(self, opcode: Opcode, other: Operand, swapped: bool = False, **attributes: Any) -> HloValue:
         pair = [other, self] if swapped else [self, other]
         return self.builder.elementwise(opcode, pair, **attributes)
 
@@ -176,7 +177,7 @@ Operand: TypeAlias = "HloValue | bool | int | float | complex"
 _V: TypeAlias = HloValue
 _UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
 _Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
-ComputationLike: TypeAlias = HloComputation | _Function | str
+ComputationLike: TypeAlias = HloComputation | _Function | Opcode
 
 
 class BuilderCore:
@@ -207,7 +208,7 @@ class BuilderCore:
 
     def instruction(
         self,
-        opcode: str,
+        opcode: Opcode,
         operands: Sequence[HloValue] = (),
         shape: ShapeLike | None = None,
         *,
@@ -274,13 +275,15 @@ class BuilderCore:
         made = HloInstruction(name, old.opcode, old.shape, sources, dict(old.attrs), dict(old.called), old.where)
         return HloValue(self, self._computation.add(made))
 
-    def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
+    def leaf(self, opcode: Opcode, shape: Shape, attributes: dict[str, Any]) -> HloValue:
         """Add a parameter or constant, whose attributes are values, not text. Raises ParseError for a wrong one of `scope`."""
         made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
         self.set_attributes(made, self._scope)
         return HloValue(self, self._computation.add(made))
 
-    def elementwise(self, opcode: str, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any) -> HloValue:
+    def elementwise(
+        self, opcode: Opcode, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any
+    ) -> HloValue:
         """Add an instruction whose operands have equal dimensions: numbers become constants, scalars are broadcast.
 
         Operands whose positions are in `scalars` may remain scalars. Raises UsageError if all operands are numbers, ParseError
@@ -327,7 +330,7 @@ class BuilderCore:
             return body
         builder = self.sub_builder(name)
         values = [builder.leaf("parameter", shape, {"parameter_number": n}) for n, shape in enumerate(parameters)]
-        if isinstance(body, str):
+        if not callable(body):
             return builder.build_computation(builder.instruction(body, values))
         function: Callable[..., Any] = body
         result = function(*values)

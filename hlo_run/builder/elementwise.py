@@ -10,7 +10,8 @@ from hlo_run.builder.core import BuilderCore, HloValue, Operand
 from hlo_run.builder.shaping import Ints
 from hlo_run.builder.values import TypeLike, type_of
 from hlo_run.errors import UsageError
-from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.definition import OpcodeDefinition
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
@@ -30,10 +31,10 @@ class ElementwiseMethods(BuilderCore):
     that the opcode does not take.
     """
 
-    def _unary(self, opcode: str, operand: HloValue, **attributes: Any) -> HloValue:
+    def _unary(self, opcode: Opcode, operand: HloValue, **attributes: Any) -> HloValue:
         return self.instruction(opcode, [operand], **attributes)
 
-    def _binary(self, opcode: str, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints, **attributes: Any) -> HloValue:
+    def _binary(self, opcode: Opcode, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints, **attributes: Any) -> HloValue:
         if isinstance(lhs, HloValue) and isinstance(rhs, HloValue):
             lhs, rhs = self._of_equal_dims(lhs, rhs, tuple(broadcast_dimensions))
         elif broadcast_dimensions:
@@ -355,7 +356,7 @@ def _bitcast_shape(source: Shape, element_type: str) -> Shape:
     return Shape.array(element_type, source.dims[:-1])
 
 
-def plain_method(opcode: Opcode) -> Callable[..., HloValue]:
+def plain_method(opcode: OpcodeDefinition) -> Callable[..., HloValue]:
     """Return the method of a plain elementwise opcode: it takes the operands, and the attributes by name."""
 
     def method(self: ElementwiseMethods, *operands: Operand, **attributes: Any) -> HloValue:

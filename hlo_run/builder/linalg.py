@@ -8,6 +8,7 @@ from typing import Any
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
 from hlo_run.errors import UsageError
+from hlo_run.hlo.opcodes.names import Opcode
 
 # A Window, a sequence of WindowDim, a mapping such as {"size": [3, 3], "pad": [(1, 1), (1, 1)]}, or text.
 WindowLike = Any
@@ -244,7 +245,7 @@ class LinalgMethods(BuilderCore):
             sparsity_config=sparsity_config,
         )
 
-    def _dot(self, opcode: str, operands: list[HloValue], element_type: str | None, **attributes: Any) -> HloValue:
+    def _dot(self, opcode: Opcode, operands: list[HloValue], element_type: str | None, **attributes: Any) -> HloValue:
         return self.instruction(opcode, operands, result_type=element_type, **attributes)
 
     def fft(self, operand: HloValue, fft_type: str, fft_length: Ints) -> HloValue:

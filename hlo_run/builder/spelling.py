@@ -14,11 +14,12 @@ from hlo_run.builder.values import literal_of, shape_of
 from hlo_run.errors import HloRunError, ParseError, Where
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue, Window, WindowDim, attribute_kind
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.text.parser import HEADER_ATTRIBUTES
 from hlo_run.hlo.values.literal import format_literal
 
 
-def attribute_value(opcode: str, name: str, value: Any, where: Where | None) -> AttributeValue:
+def attribute_value(opcode: Opcode, name: str, value: Any, where: Where | None) -> AttributeValue:
     """Return the value of attribute `name` of an opcode for a Python value; raises ParseError for an invalid one."""
     return _read(name, _SPELL.get(name, _plain)(value), attribute_kind(opcode, name).parse, where)
 

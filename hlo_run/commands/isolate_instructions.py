@@ -19,6 +19,7 @@ from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
@@ -36,8 +37,8 @@ from hlo_run.reference.values import Value
 _NOT_ALONE = (
     ASYNC_START
     | ASYNC_DONE
-    | {"async-update", "infeed", "outfeed", "rng", "rng-get-and-update-state", "replica-id", "partition-id"}
-    | {"opt-barrier", "optimization-barrier", "domain"}
+    | opcode_set("async-update infeed outfeed rng rng-get-and-update-state replica-id partition-id")
+    | opcode_set("opt-barrier domain")
 )
 _HEADINGS = ("instruction", "in", "opcode", "shape", "worst abs error", "verdict")
 _NUMBERS = range(4, 5)

@@ -15,10 +15,11 @@ from msgspec import Struct, field
 
 from hlo_run.diff.keys import Keys
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 
 # Callers whose operands are the parameters of the body, one by one.
-_PASSES_OPERANDS = frozenset(("fusion", "call", "async-start"))
+_PASSES_OPERANDS: frozenset[Opcode] = frozenset(("fusion", "call", "async-start"))
 
 
 class Matching(Struct):

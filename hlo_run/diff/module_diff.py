@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from hlo_run.diff.match import Matching, match_modules
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import header_to_string, instruction_to_string
@@ -19,7 +20,7 @@ MOVED, ADDED, REMOVED, CHANGED = KINDS = ("moved", "added", "removed", "changed"
 _FINGERPRINT = re.compile(r'fingerprint_before_lhs="[^"]*"(?:, ?)?|, ?fingerprint_before_lhs="[^"]*"(?=\})')
 _LINE = PrintOptions(percent=False, operand_index_interval=0, metadata=False, compact_operands=True, async_sugar=False)
 # Instructions that follow from others: the parameters of a body follow from the operands of its caller.
-_PLUMBING = frozenset(("parameter", "tuple", "get-tuple-element"))
+_PLUMBING: frozenset[Opcode] = frozenset(("parameter", "tuple", "get-tuple-element"))
 
 
 class Detail(Struct, frozen=True):

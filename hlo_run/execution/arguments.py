@@ -18,9 +18,11 @@ from hlo_run.execution.fitted_arguments import Evaluated, Fitter
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER, reference_platform
 from hlo_run.reference.arguments.choices import Choices
@@ -41,7 +43,7 @@ from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.literal_files import check_readable, read_arrays, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
-_INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
+_INDEXED: frozenset[Opcode] = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
 # How the arguments of later tries are drawn: larger numbers of both signs, positive ones, small whole ones, and indices at the
 # end, where -1 is the last index for programs that count from the end. Integers are small, since those of all bits are mostly
 # no valid index, exponent or shift.
@@ -52,7 +54,7 @@ OTHER_DRAWS = (
     Draw(floats=(-4.0, 4.0), integers=(-2, -1), last_indices=True),
 )
 # Ops whose operands decide which elements other ops read, write or use.
-_DECIDING = _INDEXED | frozenset("select compare maximum minimum clamp sort topk conditional while".split())
+_DECIDING = _INDEXED | opcode_set("select compare maximum minimum clamp sort topk conditional while")
 # A module is small if the reference evaluates at most so many elements, in some 20 ms. An instruction costs as much as some.
 _SMALL_ELEMENTS = 1 << 22
 _INSTRUCTION_ELEMENTS = 512
@@ -283,16 +285,10 @@ def _order_matters(module: HloModule) -> bool:
     return any(
         (i.opcode in ("reduce", "reduce-window") and len(i.operands) > 2)
         or (i.opcode == "sort" and len(i.operands) > 1 and not i.is_stable)
-        or (i.opcode == "scatter" and i.to_apply.root.opcode in ("parameter", "tuple") and _scattered_windows(i) > 1)
+        or (i.opcode == "scatter" and i.to_apply.root.opcode in ("parameter", "tuple") and Indexed.of(i).row_count > 1)
         for computation in module.computations
         for i in computation.instructions
     )
-
-
-def _scattered_windows(scatter: HloInstruction) -> int:
-    """Return the number of windows that a scatter writes."""
-    dims = scatter.operands[len(scatter.operands) // 2].shape.dims
-    return math.prod(size for dim, size in enumerate(dims) if dim != scatter.attrs["index_vector_dim"])
 
 
 def evaluated_elements(module: HloModule) -> float:

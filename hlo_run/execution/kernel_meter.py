@@ -10,6 +10,7 @@ from hlo_run.artifact.thunks import every_thunk
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.parse import parse
@@ -24,7 +25,7 @@ from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun
 
 # They give values of their own at every evaluation, or talk to the host.
-_UNREPEATABLE = frozenset(("infeed", "outfeed", "send", "recv", "send-done", "recv-done"))
+_UNREPEATABLE: frozenset[Opcode] = frozenset(("infeed", "outfeed", "send", "recv", "send-done", "recv-done"))
 # A recorded evaluation keeps all values of the entry.
 _MOST_BYTES = 1 << 30
 # Loops that take longer in the reference are not measured.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.formats import protos, xla
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
@@ -18,7 +19,7 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.ops.parse import parse
 
 # StableHLO has them as types, regions or constants of other instructions.
-_STRUCTURE = frozenset("parameter constant tuple get-tuple-element call after-all domain".split())
+_STRUCTURE = opcode_set("parameter constant tuple get-tuple-element call after-all domain")
 # They say nothing about the values.
 _NOTES = frozenset("metadata frontend_attributes statistics origin sharding original_value".split())
 _FOREIGN = re.compile(r'"mhlo\.\w+".* loc\((?:(#\w+)|"([^"]*)"[^)]*)\)$', re.MULTILINE)

@@ -10,12 +10,13 @@ from hlo_run.execution.reference_module import despecialized, xla_cpu_text
 from hlo_run.formats.xla_cpu import XlaCpu, XlaCpuAnswer
 from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.devices import DeviceGrid
 
 # XLA:CPU waits for the other end of these, for ever.
-_TALKS = frozenset("infeed outfeed send recv send-done recv-done".split())
+_TALKS = opcode_set("infeed outfeed send recv send-done recv-done")
 _NO_LIMIT_SECONDS = 1e6
 _HINT = "compare with the numpy reference: --reference_platform=Interpreter"
 

@@ -9,13 +9,14 @@ from hlo_run.formats.xla_cpu import XlaCpu
 from hlo_run.fuzz.case import FAILED, REFUSED, Case, Fault, mismatch
 from hlo_run.fuzz.defined import open_part
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.hlo.printer import FULL, module_to_string
 
 NAME = "xla-cpu"
 # XLA:CPU has no functions for these, or not the ones that run here. Its passes take no bitcasts and its
 # conversion to StableHLO no asynchronous operations.
-_ELSEWHERE = frozenset("infeed outfeed custom-call send recv rng partition-id replica-id bitcast".split()) | ASYNC_START
+_ELSEWHERE = opcode_set("infeed outfeed custom-call send recv rng partition-id replica-id bitcast") | ASYNC_START
 # XLA's converter or compiler does not know what it is asked for.
 _LIMITS = ("UNIMPLEMENTED", "unimplemented", "not supported", "unsupported", "Unsupported", "not implemented", "async-done")
 

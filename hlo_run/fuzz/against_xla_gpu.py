@@ -13,6 +13,7 @@ from hlo_run.fuzz.against_xla_cpu import text_for_xla
 from hlo_run.fuzz.case import FAILED, REFUSED, Case, Fault, mismatch
 from hlo_run.fuzz.compiling import compiled
 from hlo_run.fuzz.defined import open_part
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.ops.parse import parse
 from hlo_run.reference.evaluate.evaluate import Reference
@@ -20,7 +21,7 @@ from hlo_run.target import preset, to_text_proto
 
 NAME = "xla-gpu-compile"
 # Values are open, or come from elsewhere. XLA's passes take no bitcasts, and few asynchronous operations.
-_ELSEWHERE = frozenset("custom-call infeed outfeed rng bitcast".split()) | ASYNC_START
+_ELSEWHERE = opcode_set("custom-call infeed outfeed rng bitcast") | ASYNC_START
 _LIMITS = ("UNIMPLEMENTED", "unimplemented", "not supported", "unsupported", "Unsupported", "not implemented")
 # Rounding that the module does not ask for is not a fault. The reference needs all elements of constants.
 _FLAGS = (*EMITTERS_ONLY, "--xla_allow_excess_precision=false", "--xla_dump_large_constants=true")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from hlo_run.analysis.open_reduction import is_monoid, reason_of_reduction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 
-_OPEN = frozenset(
-    """rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert sparse-dot
-    ragged-dot set-dimension-size dynamic-reshape""".split()
-)
-_DIVISIONS = frozenset(("divide", "remainder", "power"))
+_OPEN = opcode_set("""rng rng-get-and-update-state cholesky triangular-solve custom-call infeed recv topk stochastic-convert
+    ragged-dot set-dimension-size dynamic-reshape""")
+_DIVISIONS: frozenset[Opcode] = frozenset(("divide", "remainder", "power"))
 _ORDERS = frozenset(("LT", "GT"))
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.fuzz.mutations.places import is_plain, open_computations
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
@@ -26,7 +27,7 @@ from hlo_run.sharding.values.make import REPLICATED, for_shape, iota_tiles, list
 
 STAGE = "stage"
 # A value that depends on the number of the device, or data that each device has of its own.
-_OF_DEVICES = frozenset("partition-id replica-id infeed outfeed send recv async-update".split())
+_OF_DEVICES = opcode_set("partition-id replica-id infeed outfeed send recv async-update")
 _EVEN, _SHARDY, _INNER = 0.7, 0.4, 0.08
 
 

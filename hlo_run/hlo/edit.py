@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 
 # Without an effect unless they are on a channel; a start always has one.
-_COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
+_COLLECTIVES = COLLECTIVE - SIDE_EFFECT - opcode_set("ragged-all-to-all")
 
 
 class InstructionMaker(ABC):
@@ -27,7 +28,7 @@ class InstructionMaker(ABC):
     @abstractmethod
     def add(
         self,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,
@@ -41,7 +42,7 @@ class InstructionMaker(ABC):
         literal = np.asarray(value).astype(DTYPES[element_type].numpy)
         return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
 
-    def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+    def binary(self, opcode: Opcode, one: HloInstruction, two: HloInstruction) -> HloInstruction:
         """Add an elementwise instruction of two operands of one shape, which is the result's."""
         return self.add(opcode, one.shape, [one, two])
 
@@ -59,7 +60,7 @@ class InstructionMaker(ABC):
 
 
 # Their dimensions are others than those of what they derive from.
-_WITHOUT_SHARDING = ("bitcast", "reshape", "transpose")
+_WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Editor(InstructionMaker):
 
     def add(
         self,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,
@@ -108,7 +109,7 @@ class Editor(InstructionMaker):
         made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
         return self.computation.add(made)
 
-    def unary(self, opcode: str, value: HloInstruction) -> HloInstruction:
+    def unary(self, opcode: Opcode, value: HloInstruction) -> HloInstruction:
         """Add an elementwise instruction of one operand, whose shape is the result's."""
         return self.add(opcode, value.shape, [value])
 

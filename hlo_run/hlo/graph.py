@@ -13,6 +13,7 @@ from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.call_order import CallOrder
 from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
 from hlo_run.hlo.names import NameUniquer
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -64,7 +65,7 @@ class HloInstruction(TypedAttributes):
     def __init__(
         self,
         name: str,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Iterable[HloInstruction] = (),
         attrs: dict[str, AttributeValue] | None = None,
@@ -72,7 +73,7 @@ class HloInstruction(TypedAttributes):
         where: Where | None = None,
     ) -> None:
         self.name = name
-        self.opcode = opcode
+        self.opcode: Opcode = opcode
         self._shape = shape
         self.attrs = Attributes(self, attrs or {})
         self.where = where
@@ -479,7 +480,7 @@ class HloModule:
         for computation in list(self.computations):
             yield from list(computation.instructions)
 
-    def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
+    def instructions_of(self, *opcodes: Opcode) -> list[HloInstruction]:
         """Return every instruction with one of these opcodes outside of fusion bodies, callees before callers, as XLA walks them.
 
         Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
@@ -495,7 +496,7 @@ class HloModule:
         numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
         return [instruction for _, instruction in numbered]
 
-    def in_post_order(self, *opcodes: str) -> list[HloInstruction]:
+    def in_post_order(self, *opcodes: Opcode) -> list[HloInstruction]:
         """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers."""
         computations = dict.fromkeys(i.parent for i in self.instructions_of(*opcodes))
         return [i for c in computations if c is not None for i in c.post_order() if i.opcode in opcodes]

@@ -181,16 +181,6 @@ class TypedAttributes:
         return self.attrs.stored["scatter_dims_to_operand_dims"]
 
     @property
-    def lhs_contracting_dims(self) -> tuple[int, ...]:
-        """Of a dot: the dimensions of operand 0 that it sums over."""
-        return self.attrs.stored["lhs_contracting_dims"]
-
-    @property
-    def rhs_contracting_dims(self) -> tuple[int, ...]:
-        """Of a dot: the dimensions of operand 1 that it sums over."""
-        return self.attrs.stored["rhs_contracting_dims"]
-
-    @property
     def k(self) -> int:
         """Of a topk: the number of elements that it returns."""
         return self.attrs.stored["k"]
@@ -276,6 +266,21 @@ class TypedAttributes:
     def rhs_batch_dims(self) -> tuple[int, ...]:
         """Of a dot: the batch dimensions of operand 1."""
         return self.attrs.stored.get("rhs_batch_dims", ())
+
+    @property
+    def lhs_contracting_dims(self) -> tuple[int, ...]:
+        """Of a dot: the dimensions of operand 0 that it sums over."""
+        return self.attrs.stored.get("lhs_contracting_dims", ())
+
+    @property
+    def rhs_contracting_dims(self) -> tuple[int, ...]:
+        """Of a dot: the dimensions of operand 1 that it sums over."""
+        return self.attrs.stored.get("rhs_contracting_dims", ())
+
+    @property
+    def operand_precision(self) -> tuple[str, ...]:
+        """Of a dot or convolution: default, high or highest per operand; () without any."""
+        return self.attrs.stored.get("operand_precision", ())
 
     @property
     def lhs_ragged_dims(self) -> tuple[int, ...]:

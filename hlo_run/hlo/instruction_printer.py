@@ -13,6 +13,7 @@ from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import format_int_lists
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.print_options import PrintOptions
@@ -32,7 +33,7 @@ _NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
 _CONFIGS = ("infeed_config", "outfeed_config")
 # Where bodies are printed, theirs are `calls`.
-_CALLS_IN_FULL = ("reduce-scatter", "scan")
+_CALLS_IN_FULL: tuple[Opcode, ...] = ("reduce-scatter", "scan")
 _LISTS = ("branch_computations", "called_computations")
 # Larger integer arrays are never essential.
 _MAX_ESSENTIAL_ELEMENTS = 500_000

@@ -33,6 +33,7 @@ from hlo_run.artifact import (
 from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.kernel_checks.written_arrays import overlap, spec_at, written_leaves
@@ -42,7 +43,7 @@ _DYNAMIC_SLICES = "kDynamicSliceFusion"
 # What an instruction costs the reference, in elements.
 _INSTRUCTION_ELEMENTS = 2048
 # Sums for which numpy takes less time than for as many elements of an elementwise op.
-_FAST_SUMS = frozenset(("dot", "convolution", "reduce", "custom-call"))
+_FAST_SUMS: frozenset[Opcode] = frozenset(("dot", "convolution", "reduce", "custom-call"))
 _PRODUCTS_AT_ONCE = 16
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.module_edits.values import drop_unneeded, is_data, ones
 
-_INLINED = ("call", "fusion")
+_INLINED: tuple[Opcode, ...] = ("call", "fusion")
 
 
 def inline(instruction: HloInstruction) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape
 
-LEAVES = frozenset(("parameter", "constant"))
+LEAVES: frozenset[Opcode] = frozenset(("parameter", "constant"))
 
 
 def is_data(shape: Shape) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.groups import PARTITIONS, check_groups, device_counts, group_mode, group_size
@@ -180,7 +181,7 @@ def _slice_count(instruction: HloInstruction) -> int:
     return max(1, len(starts.tuple_shapes))
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "all-reduce": _all_reduce,
     "all-reduce-start": _all_reduce,
     "all-reduce-done": _first_operand,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.printer import instruction_to_string
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
@@ -135,7 +136,7 @@ def _opt_barrier(instruction: HloInstruction) -> Shape:
     return array_operand(instruction) if is_open(instruction.shape) else operand(instruction, 0)
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "tuple": _tuple,
     "get-tuple-element": _get_tuple_element,
     "call": _call,

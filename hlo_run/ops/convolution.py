@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.dot import preferred_type
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_array, refuse
@@ -80,4 +81,4 @@ def _check_features(labels: ConvolutionLabels, source: Shape, kernel: Shape, gro
         raise refuse(f"a batch of {batch} is not divisible into {batch_groups} groups")
 
 
-INFER: dict[str, Rule] = {"convolution": _convolution}
+INFER: dict[Opcode, Rule] = {"convolution": _convolution}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, is_open, make_array, refuse, wider_type
@@ -32,8 +33,10 @@ class _Side(Struct, frozen=True):
 
 
 def _side(instruction: HloInstruction, prefix: str, shape: Shape) -> _Side:
-    batch: tuple[int, ...] = instruction.attrs.get(f"{prefix}_batch_dims", ())
-    contracting: tuple[int, ...] = instruction.attrs.get(f"{prefix}_contracting_dims", ())
+    if prefix == "lhs":
+        batch, contracting = instruction.lhs_batch_dims, instruction.lhs_contracting_dims
+    else:
+        batch, contracting = instruction.rhs_batch_dims, instruction.rhs_contracting_dims
     for dims in (batch, contracting):
         if any(not 0 <= dim < shape.rank for dim in dims):
             raise refuse(f"{prefix} dimensions {braces(dims)} are not all dimensions of {brief(shape)}")
@@ -128,4 +131,4 @@ def _check_groups(right: Shape, two: _Side, groups: Sequence[int], count: int) -
         raise refuse(f"the group dimension has {right.dims[groups[0]]} elements, but there are {count} group sizes")
 
 
-INFER: dict[str, Rule] = {"dot": _dot, "scaled-dot": _scaled_dot, "ragged-dot": _ragged_dot}
+INFER: dict[Opcode, Rule] = {"dot": _dot, "scaled-dot": _scaled_dot, "ragged-dot": _ragged_dot}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.hlo.async_ops import async_start, execution_thread
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import TOKEN, Rule, array_operands, brief, operand, refuse
 
@@ -131,7 +132,7 @@ def _wrapped(instruction: HloInstruction) -> HloComputation:
     return computation
 
 
-def _check_async_shape(opcode: str, shape: Shape, computation: HloComputation) -> None:
+def _check_async_shape(opcode: Opcode, shape: Shape, computation: HloComputation) -> None:
     if not shape.is_tuple or len(shape.tuple_shapes) < 2:
         raise refuse(f"{opcode} expects a tuple of at least 2 elements, found {brief(shape)}")
     inputs = Shape.make_tuple(tuple(parameter.shape for parameter in computation.parameters))
@@ -152,7 +153,7 @@ def _async_done(instruction: HloInstruction) -> Shape:
     return shape.tuple_shapes[1]
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "rng": _rng,
     "rng-bit-generator": _rng_bit_generator,
     "rng-get-and-update-state": _rng_state,

@@ -1,10 +1,11 @@
-"""Shape rules of elementwise opcodes, most of them from the table: `Opcode.takes` and `gives` (`ops.md` 2, 3 and 4)."""
+"""Shape rules of elementwise opcodes, most of them from the table: `OpcodeDefinition.takes` and `gives` (`ops.md` 2, 3 and 4)."""
 
 from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.definition import OpcodeDefinition
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import (
@@ -29,7 +30,7 @@ _COMPONENT = {"c64": "f32", "c128": "f64"}
 _COMPLEX = {"f32": "c64", "f64": "c128"}
 
 
-def _wrong_kind(opcode: str, shape: Shape) -> ParseError:
+def _wrong_kind(opcode: Opcode, shape: Shape) -> ParseError:
     return refuse(f"{opcode} does not support elements of type {shape.element_type} (operand of shape {brief(shape)})")
 
 
@@ -60,7 +61,7 @@ def _dynamic_where_either(first: Shape, second: Shape) -> Shape:
     return with_dynamic(first, [one or other for one, other in pairs])
 
 
-def _unary(opcode: Opcode) -> Rule:
+def _unary(opcode: OpcodeDefinition) -> Rule:
     """Return the rule of an opcode with one operand, whose element kind must be one that the opcode takes."""
     name, takes, gives = opcode.name, opcode.takes, opcode.gives
 
@@ -73,7 +74,7 @@ def _unary(opcode: Opcode) -> Rule:
     return infer
 
 
-def _binary(opcode: Opcode) -> Rule:
+def _binary(opcode: OpcodeDefinition) -> Rule:
     """Return the rule of an opcode with two operands of equal shapes, with an element kind that the opcode takes."""
     name, takes = opcode.name, opcode.takes
 
@@ -182,7 +183,7 @@ def _reduce_precision(instruction: HloInstruction) -> Shape:
 
 
 # The keys are the elementwise opcodes except `map`.
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     **{name: (_unary if opcode.arity == 1 else _binary)(opcode) for name, opcode in OPCODES.items() if opcode.takes},
     "complex": _complex,
     "compare": _compare,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.indexing import IndexingMap, compose, constant, dim
 from hlo_run.ops import index_linalg, index_shaping
@@ -50,12 +51,12 @@ def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
 
 
 # These have the index maps of elementwise opcodes.
-_ELEMENTWISE = (
+_ELEMENTWISE: tuple[Opcode, ...] = (
     *(ELEMENTWISE - {"bitcast-convert"}),
     *("all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),
 )
 
-OPERAND: dict[str, IndexRule] = {
+OPERAND: dict[Opcode, IndexRule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise_operand),
     "tuple": _element_of_tuple,
     "fusion": _fusion_operand,
@@ -63,7 +64,7 @@ OPERAND: dict[str, IndexRule] = {
     **index_linalg.OPERAND,
 }
 
-USER: dict[str, IndexRule] = {
+USER: dict[Opcode, IndexRule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise_user),
     "tuple": _element_of_tuple,
     **index_shaping.USER,

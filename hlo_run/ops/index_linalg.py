@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
 from hlo_run.ops.convolution import convolution_labels
 from hlo_run.ops.index_rule import IndexRule, from_scalar, operand_dims, output_dims, to_scalar
@@ -60,21 +62,16 @@ def _reduce_window_operand(instruction: HloInstruction, number: int) -> Indexing
 
 
 def _dot_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    attrs = instruction.attrs
-    side = ("lhs", "rhs")[number]
-    batch: tuple[int, ...] = attrs.get(f"{side}_batch_dims", ())
-    contracting: tuple[int, ...] = attrs.get(f"{side}_contracting_dims", ())
-    sizes = operand_dims(instruction, number)
-    free = [d for d in range(len(sizes)) if d not in (*batch, *contracting)]
-    first_free = len(batch) if number == 0 else len(output_dims(instruction)) - len(free)
+    side, sizes = dot_side(instruction, number), operand_dims(instruction, number)
+    first_free = len(side.batch) if number == 0 else len(output_dims(instruction)) - len(side.free)
     results: list[Expr] = [dim(0)] * len(sizes)
-    for position, d in enumerate(batch):
+    for position, d in enumerate(side.batch):
         results[d] = dim(position)
-    for position, d in enumerate(free):
+    for position, d in enumerate(side.free):
         results[d] = dim(first_free + position)
-    for position, d in enumerate(contracting):
+    for position, d in enumerate(side.contracting):
         results[d] = symbol(position)
-    return IndexingMap.from_sizes(results, output_dims(instruction), [sizes[d] for d in contracting])
+    return IndexingMap.from_sizes(results, output_dims(instruction), [sizes[d] for d in side.contracting])
 
 
 def _scaled_dot_operand(instruction: HloInstruction, number: int) -> IndexingMap:
@@ -162,7 +159,7 @@ def _scan_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     return IndexingMap.from_sizes(results, sizes, (sizes[dimension],)).with_constraint(distance, past)
 
 
-OPERAND: dict[str, IndexRule] = {
+OPERAND: dict[Opcode, IndexRule] = {
     "reduce": _reduce_operand,
     "reduce-window": _reduce_window_operand,
     "dot": _dot_operand,
@@ -171,4 +168,4 @@ OPERAND: dict[str, IndexRule] = {
     "scan": _scan_operand,
 }
 
-USER: dict[str, IndexRule] = {"reduce": _reduce_user}
+USER: dict[Opcode, IndexRule] = {"reduce": _reduce_user}

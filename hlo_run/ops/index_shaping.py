@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, dim, reshape_map, symbol, transpose_map
 from hlo_run.indexing import bitcast_map as bitcast_indices
@@ -206,7 +207,7 @@ def _all_gather_operand(instruction: HloInstruction, number: int) -> IndexingMap
     return whole.with_results(r % shard if d == dimension else r for d, r in enumerate(whole.results))
 
 
-OPERAND: dict[str, IndexRule] = {
+OPERAND: dict[Opcode, IndexRule] = {
     "bitcast": _bitcast_operand,
     "reshape": _reshape_operand,
     "broadcast": _broadcast_operand,
@@ -222,7 +223,7 @@ OPERAND: dict[str, IndexRule] = {
     "all-gather": _all_gather_operand,
 }
 
-USER: dict[str, IndexRule] = {
+USER: dict[Opcode, IndexRule] = {
     "bitcast": _bitcast_user,
     "reshape": _reshape_user,
     "broadcast": _broadcast_user,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hlo_run.errors import HloRunError, ParseError
 from hlo_run.hlo.attributes.shape_text import check_size
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.module import written_name
 from hlo_run.ops import collectives, control, convolution, dot, effects, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     **elementwise.INFER,
     **shaping.INFER,
     **slicing.INFER,
@@ -25,10 +26,8 @@ INFER: dict[str, Rule] = {
 }
 
 # Opcodes that pass on buffers, or whose result type is explicit: their written float width must match.
-EXACT = frozenset(
-    """bitcast call conditional constant custom-call dynamic-update-slice get-tuple-element infeed outfeed opt-barrier
-    parameter recv recv-done scan send send-done tuple while""".split()
-)
+EXACT = opcode_set("""bitcast call conditional constant custom-call dynamic-update-slice get-tuple-element infeed outfeed
+    opt-barrier parameter recv recv-done scan send send-done tuple while""")
 
 
 def infer_module(module: HloModule, mixed_precision: bool = True) -> None:

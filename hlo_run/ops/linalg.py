@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, dynamic_dims, make_array, refuse
 
@@ -86,7 +87,7 @@ def _fft(instruction: HloInstruction) -> Shape:
 _COMPLEX = {"f32": "c64", "f64": "c128"}
 _REAL = {"c64": "f32", "c128": "f64"}
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "cholesky": _cholesky,
     "triangular-solve": _triangular_solve,
     "batch-norm-training": _batch_norm_training,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, CONTROL_FLOW
 from hlo_run.hlo.verify.module import instruction_error
 from hlo_run.ops.rule import brief
@@ -11,17 +12,15 @@ from hlo_run.ops.rule import brief
 _MIXED = (
     CONTROL_FLOW
     | ASYNC_DONE
-    | frozenset(
-        """async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier outfeed parameter
-    ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce all-reduce-start
-    all-to-all collective-permute collective-permute-start""".split()
-    )
+    | opcode_set("""async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier
+    outfeed parameter ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce
+    all-reduce-start all-to-all collective-permute collective-permute-start""")
 )
 
 # The shape rules of these take the element type from the written shape.
-_KEEP_TYPE = frozenset("broadcast reshape dynamic-reshape".split())
+_KEEP_TYPE = opcode_set("broadcast reshape dynamic-reshape")
 # The operands of these have the types of the parameters of the computation that they apply.
-_TYPED_BY_COMPUTATION = frozenset(("map", "reduce", "reduce-window"))
+_TYPED_BY_COMPUTATION: frozenset[Opcode] = frozenset(("map", "reduce", "reduce-window"))
 
 
 def check_precision(module: HloModule) -> None:

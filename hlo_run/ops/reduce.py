@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.reducer import check_reducer
 from hlo_run.ops.rule import (
@@ -163,7 +164,7 @@ def _stacked(shape: Shape, dim: int, length: int) -> Shape:
     return Shape.array(shape.element_type, (*shape.dims[:dim], length, *shape.dims[dim:]), tuple(order))
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "reduce": _reduce,
     "map": _map,
     "sort": _sort,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.ops.rule import (
     Rule,
@@ -167,7 +168,7 @@ def _size_dimension(instruction: HloInstruction, source: Shape) -> int:
     return dim
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "iota": _iota,
     "broadcast": _broadcast,
     "reshape": _reshape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.reducer import check_reducer
 from hlo_run.ops.rule import (
@@ -161,7 +162,7 @@ def _check_update(instruction: HloInstruction, source: Shape, indices: Shape, up
         raise refuse(f"updates of shape {brief(update)} do not match indices of shape {brief(indices)}")
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "slice": _slice,
     "dynamic-slice": _dynamic_slice,
     "dynamic-update-slice": _dynamic_update_slice,

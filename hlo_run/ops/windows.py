@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.reduce import like_result, values_and_inits
 from hlo_run.ops.reducer import check_reducer
@@ -77,7 +78,7 @@ def _select_and_scatter(instruction: HloInstruction) -> Shape:
     return value
 
 
-INFER: dict[str, Rule] = {
+INFER: dict[Opcode, Rule] = {
     "reduce-window": _reduce_window,
     "select-and-scatter": _select_and_scatter,
 }

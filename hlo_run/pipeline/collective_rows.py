@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.options import CompileOptions
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
@@ -33,7 +34,7 @@ def _devices_per_host(c: PassContext) -> int:
     return c.options.xla_gpu_all_reduce_blueconnect_num_devices_per_host
 
 
-def _pipeliner(direction: str, opcode: str, when: Callable[[PassContext], bool]) -> HloRow:
+def _pipeliner(direction: str, opcode: Opcode, when: Callable[[PassContext], bool]) -> HloRow:
     module = f"collectives.pipelining.collective_pipeliner_{direction}"
     return HloRow(
         f"collective-pipeliner-{direction}", _pass(module, opcodes=opcode), for_opcodes=(opcode,), when=when, shares=True
@@ -51,7 +52,7 @@ _PIPELINERS = (
     _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
     _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
 )
-_SENT = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
+_SENT: tuple[Opcode, ...] = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
 COLLECTIVE_OPTIMIZATIONS = HloGroup(
     "collective-optimizations",

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.options.compile import RowSelection
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -64,7 +65,7 @@ class Row(Struct, Generic[ContextT, PassT], frozen=True):
     settles_broadcasts: bool = False
     mixes_layouts: bool = False
     shares: bool = False
-    for_opcodes: tuple[str, ...] = ()
+    for_opcodes: tuple[Opcode, ...] = ()
     number: int = 1
     plugin: str = ""
 

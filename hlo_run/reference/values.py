@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 
 Array: TypeAlias = NDArray[Any]
@@ -48,18 +49,18 @@ ArrayEvaluator: TypeAlias = Callable[[HloInstruction, Sequence[Array]], Array]
 # Evaluates an instruction whose types and attributes have already been read: arrays to array. It may return a numpy
 # scalar for a result of rank 0.
 Kernel: TypeAlias = Callable[..., Array]
-Row: TypeAlias = tuple[str, Evaluator]
-Table: TypeAlias = Mapping[str, Evaluator]
+Row: TypeAlias = tuple[Opcode, Evaluator]
+Table: TypeAlias = Mapping[Opcode, Evaluator]
 
 
-def table(*rows: Row) -> dict[str, Evaluator]:
+def table(*rows: Row) -> dict[Opcode, Evaluator]:
     """Return the dict opcode → evaluator of the rows; an opcode may have one row only."""
     found = dict(rows)
     assert len(found) == len(rows), "an opcode has two rows"
     return found
 
 
-def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
+def arrays_row(opcode: Opcode, function: ArrayEvaluator) -> Row:
     """Return the row of an op that takes arrays, returns an array and calls no computation."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -89,9 +90,7 @@ class Prepared:
         return self.otherwise(instruction, operands, calls)
 
 
-def prepared_row(
-    opcode: str, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
-) -> tuple[str, Evaluator]:
+def prepared_row(opcode: Opcode, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None) -> Row:
     """Return the row of an op with a `Prepared` evaluator: its instruction is read once, not at every evaluation."""
     return opcode, Prepared(prepare, otherwise)
 
@@ -235,7 +234,7 @@ def _flat(array: Array, dims: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(array, dims)).reshape(-1)
 
 
-def merge(tables: Iterable[Table]) -> dict[str, Evaluator]:
+def merge(tables: Iterable[Table]) -> dict[Opcode, Evaluator]:
     """Return one table with the rows of all tables; an opcode may be in one table only."""
     rows = [row for rows in tables for row in rows.items()]
     return table(*rows)

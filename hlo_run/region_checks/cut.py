@@ -16,11 +16,12 @@ from msgspec import Struct
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_values
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
 from hlo_run.region_checks.numbering import Numbering, Numbers, shape_key
 
 # They hold values and compute none: what reads their elements makes the claims.
-_HOLDERS = frozenset(("tuple", "get-tuple-element"))
+_HOLDERS: frozenset[Opcode] = frozenset(("tuple", "get-tuple-element"))
 # A one-sided input is taken into the region up to so many times.
 _MOST_ROUNDS = 8
 # An input is near another one if it is computed from it in so few steps.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, DYNAMIC_SIZE, TRANSFER
 
 # Of a static array, the size of a dimension is a constant.
-_SETS_SIZES = DYNAMIC_SIZE - {"get-dimension-size"}
-_RANDOM = frozenset(("rng", "rng-get-and-update-state"))
-_ELSEWHERE = COLLECTIVE | DEVICE_ID | TRANSFER | {"infeed", "outfeed", "send-done", "recv-done"}
+_SETS_SIZES = DYNAMIC_SIZE - opcode_set("get-dimension-size")
+_RANDOM: frozenset[Opcode] = frozenset(("rng", "rng-get-and-update-state"))
+_ELSEWHERE = COLLECTIVE | DEVICE_ID | TRANSFER | opcode_set("infeed outfeed send-done recv-done")
 
 
 def is_own_kind(instruction: HloInstruction) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.literal import Array, Literal
 from hlo_run.hlo.values.shape import Shape
@@ -25,10 +26,10 @@ _WITHOUT_MEANING = frozenset(
     """metadata origin original_value statistics sharding frontend_attributes parameter_number literal backend_config
     is_stable_layout""".split()
 )
-_FORWARDS = frozenset(("copy", "opt-barrier", "optimization-barrier", "add-dependency"))
+_FORWARDS: frozenset[Opcode] = frozenset(("copy", "opt-barrier", "add-dependency"))
 # Layouts are a part of what they compute.
-_ON_LAYOUTS = frozenset(("bitcast", "bitcast-convert", "custom-call"))
-_INLINED = frozenset(("fusion", "call"))
+_ON_LAYOUTS: frozenset[Opcode] = frozenset(("bitcast", "bitcast-convert", "custom-call"))
+_INLINED: frozenset[Opcode] = frozenset(("fusion", "call"))
 
 Numbers = dict[HloInstruction, int]
 

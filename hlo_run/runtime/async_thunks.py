@@ -11,6 +11,7 @@ from hlo_run.artifact import AsyncDoneThunk, AsyncStartThunk, CopyThunk, Sequent
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF, SYNC_CONTROL_FLOW, TRANSFER
 from hlo_run.runtime.collective_thunks import collective_thunk
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, record
@@ -102,7 +103,7 @@ def _update(_context: ThunkContext, _update: HloInstruction) -> list[Thunk]:
     return []
 
 
-OPCODES: dict[str, EmitThunk] = {
+OPCODES: dict[Opcode, EmitThunk] = {
     **dict.fromkeys(ASYNC_START - TRANSFER, _start),
     **{DONE_OF[start]: _done for start in ASYNC_START - TRANSFER},
     "async-update": _update,

@@ -20,6 +20,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import FORWARDED_PART
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
@@ -209,7 +210,7 @@ class _Run:
         return state
 
 
-def _forwarded(opcode: str, operands: list[Content]) -> dict[int, Content]:
+def _forwarded(opcode: Opcode, operands: list[Content]) -> dict[int, Content]:
     """Return the parts of a result that are operands or parts of operands, by tuple index."""
     match opcode:
         case "copy-start":

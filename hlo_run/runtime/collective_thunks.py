@@ -5,11 +5,12 @@ from __future__ import annotations
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import ASYNC_START, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
+from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
-_KINDS: dict[str, CollectiveKind] = {
+_KINDS: dict[Opcode, CollectiveKind] = {
     "all-reduce": "kAllReduce",
     "reduce-scatter": "kReduceScatter",
     "all-gather": "kAllGather",
@@ -26,7 +27,7 @@ def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thun
 
 def collective_thunk(context: ThunkContext, instruction: HloInstruction) -> CollectiveThunk:
     """Return the thunk of a collective, or of the collective that a start such as `all-gather-start` begins."""
-    opcode = instruction.opcode.removesuffix("-start")
+    opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The other starts return (operands, results, ..).
     index = (1,) if instruction.opcode in ASYNC_START and instruction.opcode != "all-reduce-start" else ()
     # The reducer is one operation: general-reduction-decomposer has replaced the others.
@@ -74,4 +75,4 @@ def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups if group)
 
 
-OPCODES: dict[str, EmitThunk] = dict.fromkeys(_KINDS, _collective)
+OPCODES: dict[Opcode, EmitThunk] = dict.fromkeys(_KINDS, _collective)

@@ -23,6 +23,7 @@ from hlo_run.artifact import (
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, record
 
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
@@ -148,7 +149,7 @@ def _partition_id(context: ThunkContext, instruction: HloInstruction) -> list[Th
     return [MemsetThunk(instruction.name, context.array(instruction).slice, 0, "kPartitionId")]
 
 
-OPCODES: dict[str, EmitThunk] = {
+OPCODES: dict[Opcode, EmitThunk] = {
     "while": _while,
     "conditional": _conditional,
     "call": _call,

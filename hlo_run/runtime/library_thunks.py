@@ -25,6 +25,7 @@ from hlo_run.artifact import (
 from hlo_run.artifact.library_thunks import Activation
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
@@ -43,10 +44,7 @@ def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 def _dot(context: ThunkContext, dot: HloInstruction) -> list[Thunk]:
     """Emit a dot that no pass has rewritten."""
-    get = dot.attrs.get
-    numbers = DotNumbers(
-        get("lhs_batch_dims", ()), get("lhs_contracting_dims", ()), get("rhs_batch_dims", ()), get("rhs_contracting_dims", ())
-    )
+    numbers = DotNumbers(dot.lhs_batch_dims, dot.lhs_contracting_dims, dot.rhs_batch_dims, dot.rhs_contracting_dims)
     left, right = (context.array(operand) for operand in dot.operands[:2])
     return [GemmThunk(dot.name, left, right, context.array(dot), numbers, kind="kGemm")]
 
@@ -279,7 +277,7 @@ def _slice_to_dynamic(context: ThunkContext, call: HloInstruction) -> list[Thunk
     return [ResizeThunk(call.name, source, context.array(call), tuple(sizes), is_padding=False)]
 
 
-OPCODES: dict[str, EmitThunk] = {
+OPCODES: dict[Opcode, EmitThunk] = {
     "dot": _dot,
     "convolution": _convolution,
     "fft": _fft,

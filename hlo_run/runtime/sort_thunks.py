@@ -22,6 +22,7 @@ from hlo_run.artifact import (
 )
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.wrap import fusion_of_entry
 from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
@@ -112,7 +113,7 @@ def _radix_sort(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
 
 
 _DESCENDING = re.compile(r'\bdescending"?\s*[:=]\s*true\b')
-OPCODES: dict[str, EmitThunk] = {"sort": _sort}
+OPCODES: dict[Opcode, EmitThunk] = {"sort": _sort}
 _CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
 CUSTOM_CALLS: dict[str, EmitThunk] = {
     **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},

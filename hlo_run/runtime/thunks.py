@@ -6,6 +6,7 @@ from hlo_run.analysis.buffers.copied_operands import CopiedSlice, SlicePlace, co
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, LoopOffset, SequentialThunk, SliceCopyThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
 from hlo_run.runtime import async_thunks, collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.runtime.buffers import BufferAssignment
@@ -14,7 +15,7 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 from hlo_run.target import TargetSpec
 
 # They do something even where all arrays of the result are empty.
-_EFFECTS = SYNC_CONTROL_FLOW | {"outfeed", "infeed", "send", "custom-call", "copy"}
+_EFFECTS = SYNC_CONTROL_FLOW | opcode_set("outfeed infeed send custom-call copy")
 
 
 def plan_thunks(
@@ -112,7 +113,7 @@ def _copy(context: ThunkContext, copy: HloInstruction) -> list[Thunk]:
     return [] if source == target else [CopyThunk(copy.name, source, target)]
 
 
-_OPCODES: dict[str, EmitThunk] = {
+_OPCODES: dict[Opcode, EmitThunk] = {
     **library_thunks.OPCODES,
     **sort_thunks.OPCODES,
     **control_thunks.OPCODES,

@@ -10,13 +10,14 @@ from hlo_run.analysis.cost.module_cost import BYTES, FLOPS, TRANSCENDENTALS, Mod
 from hlo_run.columns import aligned
 from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.tools.read import read
 
 _HELP = """Print the cost of FILE by XLA's HloCostAnalysis: flops, transcendental functions and bytes accessed.
 
 A loop counts one iteration. Custom calls count -1 flop and -1 byte, as XLA does not know their cost. The module is not compiled:
 'hlo-run --stage=hlo --output_file=OPT.hlo FILE' writes the optimised module."""
-_FREE = frozenset("parameter constant tuple get-tuple-element bitcast".split())
+_FREE = opcode_set("parameter constant tuple get-tuple-element bitcast")
 _COLUMNS = (FLOPS, TRANSCENDENTALS, BYTES)
 
 

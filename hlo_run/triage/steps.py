@@ -10,13 +10,14 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.module_edits import attributes, structure, texts, values
 from hlo_run.module_edits.texts import PRINTED
 
 Edit: TypeAlias = "Callable[[HloModule], bool | str]"
 
 # They depend on more than their operands.
-_NOT_ALONE = frozenset("get-tuple-element tuple while conditional call infeed recv after-all".split())
+_NOT_ALONE = opcode_set("get-tuple-element tuple while conditional call infeed recv after-all")
 
 # How far away a value may be that replaces an instruction.
 _ANCESTORS = 4

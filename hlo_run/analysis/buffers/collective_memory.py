@@ -8,14 +8,14 @@ from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, DONE_OF
 from hlo_run.hlo.values.backend_config import config_of
 
 COLLECTIVE_SPACE = 1
 """The memory space of these buffers."""
-EXCHANGES = tuple(
-    sorted((COLLECTIVE | {done for start, done in DONE_OF.items() if start in COLLECTIVE}) - {"collective-broadcast"})
-)
+_DONES: frozenset[Opcode] = frozenset(done for start, done in DONE_OF.items() if start in COLLECTIVE)
+EXCHANGES: list[Opcode] = sorted((COLLECTIVE | _DONES) - opcode_set("collective-broadcast"))
 """The collectives with such buffers. XLA leaves collective-broadcasts out."""
 _SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 

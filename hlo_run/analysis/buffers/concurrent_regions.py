@@ -10,10 +10,11 @@ Mirrors XLA's `ConcurrentRegionsHloOrdering`.
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
-_ALWAYS = frozenset(("parameter", "bitcast", "get-tuple-element", "tuple"))
-_ALONE_IN_FUSION = ("dot", "convolution")
+_ALWAYS: frozenset[Opcode] = frozenset(("parameter", "bitcast", "get-tuple-element", "tuple"))
+_ALONE_IN_FUSION: tuple[Opcode, ...] = ("dot", "convolution")
 _MOST_FUSED = 100
 _MOST_BYTES = 20_000_000
 

@@ -20,14 +20,15 @@ from hlo_run.analysis.buffers.phi_graph import replaceable_phis
 from hlo_run.analysis.computation_order import computation_post_order, flat_post_order, nested_computations
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 # Their results contain only values of other instructions.
 # Of their results, only the tuple or array itself is a value of theirs.
-_OWN_TOP_ALONE = ("tuple", "copy")
+_OWN_TOP_ALONE: tuple[Opcode, ...] = ("tuple", "copy")
 # Their arrays are those of the operand, and the tuples of them are values of theirs.
-_OWN_TABLES = frozenset(("async-update", "async-done", "all-gather-done", "collective-permute-done"))
+_OWN_TABLES: frozenset[Opcode] = frozenset(("async-update", "async-done", "all-gather-done", "collective-permute-done"))
 _NO_OWN_VALUE = frozenset((*FORWARDED_PART, *SYNC_CONTROL_FLOW, "get-tuple-element"))
 
 # The numbers of every operand, by user and operand.
@@ -312,7 +313,7 @@ def _subshapes(shape: Shape) -> Iterator[tuple[ShapeIndex, Shape]]:
             waiting += reversed([((*index, n), element) for n, element in enumerate(part.tuple_shapes)])
 
 
-def _is_forwarded(opcode: str, index: ShapeIndex, shape: Shape) -> bool:
+def _is_forwarded(opcode: Opcode, index: ShapeIndex, shape: Shape) -> bool:
     """True where an instruction that defines other results forwards an operand, or a result of its callee."""
     match opcode:
         case "async-start":

@@ -13,14 +13,15 @@ from typing import TypeAlias
 
 from hlo_run.analysis.buffers.dataflow_values import shape_bytes
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 Buffer: TypeAlias = tuple[HloInstruction, ShapeIndex]
 """A buffer: the instruction that makes it, and its place in the result."""
 
 # The result is that of the operand.
-_ALIASES = frozenset("bitcast domain add-dependency opt-barrier optimization-barrier async-update".split())
-LASTING = frozenset(("parameter", "constant"))
+_ALIASES = opcode_set("bitcast domain add-dependency opt-barrier async-update")
+LASTING: frozenset[Opcode] = frozenset(("parameter", "constant"))
 """The buffers of these exist before the computation runs, and remain."""
 
 

@@ -16,12 +16,13 @@ from msgspec import Struct
 from hlo_run.analysis.cost.module_cost import BYTES, OUTPUT_KEY, buffer_bytes, cost_analysis
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
 # Instructions that only name existing values, and ends of asynchronous instructions.
-_NO_WORK = NO_CODE | CONTROL_FLOW | DEVICE_ID | frozenset("async-update async-done copy-done send-done recv-done".split())
+_NO_WORK = NO_CODE | CONTROL_FLOW | DEVICE_ID | opcode_set("async-update async-done copy-done send-done recv-done")
 # Attributes without influence on values, or specific to a compiler.
 _SILENT = frozenset(
     """metadata origin statistics frontend_attributes sharding backend_config parameter_number literal channel_id kind

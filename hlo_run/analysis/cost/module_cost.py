@@ -21,6 +21,7 @@ from hlo_run.analysis.bitcast_kind import is_bitcast
 from hlo_run.analysis.cost.convolution_products import convolution_products
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape
 
 FLOPS, TRANSCENDENTALS, BYTES, UTILIZATION = "flops", "transcendentals", "bytes accessed", "utilization"
@@ -38,10 +39,8 @@ _IMMEDIATE_ELEMENTS = 1
 _UNKNOWN = -1.0
 
 # XLA counts these apart from flops, since one of them can be many floating-point operations.
-_TRANSCENDENTAL = frozenset(
-    """acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one logistic power
-    rsqrt sine sinh sqrt tan tanh""".split()
-)
+_TRANSCENDENTAL = opcode_set("""acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
+    log-plus-one logistic power rsqrt sine sinh sqrt tan tanh""")
 
 
 class ModuleCost(Struct, frozen=True):
@@ -462,7 +461,7 @@ def _partial_bytes(value: HloInstruction, user: HloInstruction) -> int | None:
     return buffer_bytes(value.shape) if user.opcode in ("broadcast", "reshape") else None
 
 
-_HANDLERS: dict[str, _Handler] = {
+_HANDLERS: dict[Opcode, _Handler] = {
     "add-dependency": _nothing,
     "after-all": _nothing,
     "all-reduce": _all_reduce,

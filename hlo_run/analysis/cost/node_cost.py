@@ -17,12 +17,13 @@ from hlo_run.analysis.cost.op_cost import OpCost, op_cost, operand_bytes, shape_
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.target import TargetSpec
 
 _Amount = TypeVar("_Amount", int, float)
 
 # Besides the elementwise ops: these read an element at the index at which it is used.
-_FORWARDS_INDEX = frozenset(("tuple", "get-tuple-element"))
+_FORWARDS_INDEX: frozenset[Opcode] = frozenset(("tuple", "get-tuple-element"))
 
 
 class NodeCost:

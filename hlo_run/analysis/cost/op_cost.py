@@ -15,6 +15,7 @@ from hlo_run.analysis.cost.convolution_products import convolution_products
 from hlo_run.analysis.cost.op_cycles import cycles_per_element
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
@@ -176,7 +177,7 @@ def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) 
     cost.flops = each * instruction.shape.element_count
 
 
-_HANDLERS: dict[str, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
+_HANDLERS: dict[Opcode, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
     "all-reduce": _reducing_collective,
     "all-reduce-start": _reducing_collective,
     "broadcast": _broadcast,

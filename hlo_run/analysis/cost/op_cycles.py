@@ -5,6 +5,7 @@ From XLA's `hlo_op_profiles_data.h`. A capability without a profile uses that of
 
 from __future__ import annotations
 
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.target import TargetSpec
 
 _DEFAULT_CYCLES = 3
@@ -187,7 +188,7 @@ def _read(text: str) -> dict[tuple[str, str], int]:
 _CYCLES = {capability: _read(text) for capability, text in _PROFILES.items()}
 
 
-def cycles_per_element(opcode: str, element_type: str, target: TargetSpec) -> int:
+def cycles_per_element(opcode: Opcode, element_type: str, target: TargetSpec) -> int:
     """Return the cycles of one element of an elementwise op whose result has this type."""
     profile = _CYCLES.get(target.sm, _CYCLES[_DEFAULT_PROFILE])
     return profile.get((opcode, element_type), _DEFAULT_CYCLES)

@@ -13,6 +13,7 @@ from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
 from hlo_run.analysis.tiling.node_facts import Facts, NodeFacts
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.fusion_graph import Node
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -20,11 +21,9 @@ MAX_OPERANDS_AND_OUTPUTS = 96
 _MAX_UNNESTED_REDUCTIONS = 8
 _MAX_IR_SIZE = 10_000
 # Besides the elementwise ops: ops that a loop can compute inside (XLA's `IsLoopFusibleAsProducer`, without reduce).
-LOOP_FUSIBLE = frozenset(
-    """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce-window reshape reverse
-    slice transpose""".split()
-)
-_FUSIBLE = LOOP_FUSIBLE | {"reduce", "scatter"}
+LOOP_FUSIBLE = opcode_set("""broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad
+    reduce-window reshape reverse slice transpose""")
+_FUSIBLE = LOOP_FUSIBLE | opcode_set("reduce scatter")
 
 
 def is_fusible_bitcast(node: Node) -> bool:

@@ -14,9 +14,10 @@ from typing import Any
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op, Operand
+from hlo_run.hlo.opcodes.names import Opcode
 
 # Besides an update and elementwise ops, a producer may contain these (XLA's rule for in-place fusions).
-_HANDS_ON = frozenset(("bitcast", "constant", "tuple"))
+_HANDS_ON: frozenset[Opcode] = frozenset(("bitcast", "constant", "tuple"))
 
 _READ_TWICE = (
     "The consumer is an in-place operation that has an additional operand that has the same value as the in-place buffer"

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, cast
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, TRANSFER
+from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, OPERATION_OF, TRANSFER
 from hlo_run.hlo.values.backend_config import config_of
 
 COLLECTIVE_STREAM = "collective"
@@ -21,7 +22,7 @@ class AsyncKind(NamedTuple):
     """`phase` is start, done or "" (not asynchronous). `inner` is the opcode of the operation, without -start and -done."""
 
     phase: str
-    inner: str
+    inner: Opcode
 
 
 def async_kind(instruction: HloInstruction) -> AsyncKind:
@@ -32,9 +33,9 @@ def async_kind(instruction: HloInstruction) -> AsyncKind:
         inner = start.called_computations[0].root.opcode if start is not None else opcode
         return AsyncKind(opcode.removeprefix("async-"), inner)
     if opcode in ASYNC_START:
-        return AsyncKind("start", opcode.removesuffix("-start"))
+        return AsyncKind("start", OPERATION_OF[opcode])
     if opcode in ASYNC_DONE:
-        return AsyncKind("done", opcode.removesuffix("-done"))
+        return AsyncKind("done", OPERATION_OF[opcode])
     return AsyncKind("", opcode)
 
 

@@ -15,6 +15,7 @@ from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
@@ -138,7 +139,7 @@ def group_size(collective: HloInstruction) -> int:
     return max(map(len, _groups(collective)))
 
 
-def accessed_bytes(collective: HloInstruction, inner: str) -> int:
+def accessed_bytes(collective: HloInstruction, inner: Opcode) -> int:
     """Return the bytes of memory that XLA's cost analysis counts. `inner` is the opcode without -start."""
     return _accessed_bytes(collective, _transferred_bytes(collective, inner))
 
@@ -151,7 +152,7 @@ def _permute(permute: HloInstruction, size: int, network: Network, target: Targe
 
 
 def _between_hosts(
-    inner: str, collective: HloInstruction, groups: IntLists, hosts: int, size: int, network: Network, target: TargetSpec
+    inner: Opcode, collective: HloInstruction, groups: IntLists, hosts: int, size: int, network: Network, target: TargetSpec
 ) -> float | None:
     communicators = len(groups)
     if network.devices_per_host % communicators:
@@ -204,7 +205,7 @@ def device_count(module: HloModule | None) -> int:
     return int(module.attrs.get("num_partitions", 1)) * int(module.attrs.get("replica_count", 1))
 
 
-def _transferred_bytes(collective: HloInstruction, inner: str) -> int:
+def _transferred_bytes(collective: HloInstruction, inner: Opcode) -> int:
     """Return the bytes that XLA counts for a collective, whose opcode without -start is `inner`."""
     match inner:
         case "collective-permute":

@@ -10,11 +10,12 @@ from typing import Protocol
 from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
 
 LOW_COST, MEDIUM_COST, HIGH_COST = 1.0, 1000.0, 5000.0
 LOW_LATENCY, HIGH_LATENCY = 1.0, 5000.0
-FREE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "opt-barrier")) | DEVICE_ID
+FREE = opcode_set("get-tuple-element bitcast constant parameter tuple opt-barrier") | DEVICE_ID
 """Instructions that cost nothing."""
 _COSTLY_ALL_REDUCE_BYTES = 30 * 1024 * 1024
 _COSTLY_FACTOR = 4

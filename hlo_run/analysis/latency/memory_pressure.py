@@ -13,8 +13,9 @@ from msgspec import Struct
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
-_PARTS_ONLY = frozenset(("get-tuple-element", "bitcast"))
+_PARTS_ONLY: frozenset[Opcode] = frozenset(("get-tuple-element", "bitcast"))
 
 
 class PressureChange(NamedTuple):

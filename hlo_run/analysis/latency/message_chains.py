@@ -12,10 +12,11 @@ from hlo_run.analysis.latency.async_kinds import async_kind
 from hlo_run.errors import InternalError
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
 
 _PIPELINE = "_xla_send_recv_pipeline"
-_PARTS = ("recv", "send", "recv-done", "send-done")
+_PARTS: tuple[Opcode, ...] = ("recv", "send", "recv-done", "send-done")
 _MOST_IN_LOOP = 2
 
 
@@ -26,7 +27,7 @@ class Message(Struct, eq=False):
     parts: dict[str, HloInstruction] = field(default_factory=dict[str, HloInstruction])
     loop: HloInstruction | None = None
 
-    def part(self, opcode: str) -> HloInstruction:
+    def part(self, opcode: Opcode) -> HloInstruction:
         """Return the instruction with an opcode of `recv`, `send`, `recv-done` and `send-done`."""
         return self.parts[opcode]
 

@@ -11,12 +11,13 @@ from hlo_run.analysis.latency.collective_times import accessed_bytes, collective
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE, TRANSFER
 from hlo_run.target import TargetSpec
 
 _LAUNCH_MICROSECONDS = 5.0
 _CHANNELS, _THREADS = 32, 640
-_RINGS = REDUCING_COLLECTIVE | {"all-gather"}
+_RINGS = REDUCING_COLLECTIVE | opcode_set("all-gather")
 _HOPPER = 9
 # Gigabytes per second of a channel: of the links between the GPUs of a host, and of the protocol.
 _LINK, _OLD_LINK = 60.0, 40.0
@@ -45,7 +46,7 @@ class RingTimes:
             return self._other.latency(first, user)
         return self._ring(first, one.inner) if one.inner in _RINGS else _LAUNCH_MICROSECONDS
 
-    def _ring(self, start: HloInstruction, inner: str) -> float:
+    def _ring(self, start: HloInstruction, inner: Opcode) -> float:
         collective = collective_of(start)
         ranks = group_size(collective)
         if ranks == 1:

@@ -15,10 +15,11 @@ from hlo_run.analysis.latency.resources import Resource, Streams
 from hlo_run.analysis.latency.scheduling_groups import group_number
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.walks import reaches
 
-_AT_ONCE = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
+_AT_ONCE: frozenset[Opcode] = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
 _HINT = "scheduler_hint"
 _PRIORITY = "scheduler_delay_priority"
 

@@ -17,6 +17,7 @@ from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metad
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.dtype import DTYPES
@@ -24,7 +25,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
 _HOPPER, _BLACKWELL = 9, 10
-_UNKNOWN_COLLECTIVES = frozenset(("collective-broadcast", "ragged-all-to-all"))
+_UNKNOWN_COLLECTIVES: frozenset[Opcode] = frozenset(("collective-broadcast", "ragged-all-to-all"))
 _FUSIONS_OF_THE_MODEL = ("kLoop", "kInput")
 PRODUCT_CALLS = frozenset(("__cublas$lt$matmul", "__cublas$lt$matmul$f8"))
 _PART_OF_T_SHIRT = 0.01

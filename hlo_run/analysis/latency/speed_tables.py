@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.target import TargetSpec
 
 _FOLDER = Path(__file__).parent
@@ -41,7 +42,7 @@ def table_of(target: TargetSpec) -> str | None:
     return name if name in _GPUS_WITH_TABLES else None
 
 
-def collective_seconds(table: str, opcode: str, devices: int, size_bytes: int) -> float | None:
+def collective_seconds(table: str, opcode: Opcode, devices: int, size_bytes: int) -> float | None:
     """Return the time of a collective within a host; None for an opcode without a speed.
 
     The speed is that of the nearest measured size and number of devices. `table` is a name that `table_of` returned.
@@ -64,7 +65,7 @@ def permute_seconds(table: str, pairs: Sequence[Sequence[int]], size_bytes: int)
     return _collective_seconds(table, "collective-permute", kind, size_bytes)
 
 
-def _collective_seconds(table: str, opcode: str, kind: str, size_bytes: int) -> float | None:
+def _collective_seconds(table: str, opcode: Opcode, kind: str, size_bytes: int) -> float | None:
     speeds = _collective_speeds(table).get((opcode, kind))
     if speeds is None:
         return None

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.latency.measured_tables import MeasuredTable, nearest, permutation_kind, read_table
 from hlo_run.analysis.latency.speed_tables import collective_seconds, permute_seconds, product_seconds, table_of
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.options import CompileOptions
 from hlo_run.target import TargetSpec
 
@@ -19,7 +20,7 @@ class Speeds(Struct, frozen=True):
     collectives: MeasuredTable | None = None
     products: MeasuredTable | None = None
 
-    def collective(self, opcode: str, groups: int, devices: int, size_bytes: int, element_type: str) -> float | None:
+    def collective(self, opcode: Opcode, groups: int, devices: int, size_bytes: int, element_type: str) -> float | None:
         """Return the seconds of a collective within a host; None for an opcode without a measurement.
 
         There are `groups` groups of `devices` devices each. `opcode` is that of the synchronous collective.

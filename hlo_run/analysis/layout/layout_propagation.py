@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
@@ -28,7 +29,7 @@ Use: TypeAlias = "tuple[HloInstruction | None, int, ShapeIndex]"
 _Item: TypeAlias = "Value | Use"
 
 # Their elements are other values under another name.
-NAMES = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
+NAMES: frozenset[Opcode] = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
 # The number of changes after which a wish replaces nothing. The bound ensures that propagation ends.
 _MAX_CHANGES = 2
 # Operands that mind less lower the priority down to this one.
@@ -276,7 +277,7 @@ class LayoutPropagation(Struct):
 
 
 # Their layouts are settled elsewhere, regardless of their operands' layouts.
-_FIXED = CONTROL_FLOW | {"bitcast", "custom-call", "fusion"}
+_FIXED = CONTROL_FLOW | opcode_set("bitcast custom-call fusion")
 
 
 def _goes_deep(instruction: HloInstruction) -> bool:

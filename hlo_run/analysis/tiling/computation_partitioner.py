@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import dim
@@ -28,7 +29,7 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
 # A function of only these ops is recomputed wherever it is used (XLA's `IsNoCompute`).
-_NO_COMPUTE = MOVES_ELEMENTS | {"constant", "iota", "parameter"}
+_NO_COMPUTE = MOVES_ELEMENTS | opcode_set("constant iota parameter")
 
 
 class Subgraph(Struct, eq=False):

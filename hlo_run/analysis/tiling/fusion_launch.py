@@ -16,11 +16,12 @@ from hlo_run.analysis.tiling.transpose_description import TransposeDescription
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR, unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
 # The opcodes of heroes of the emitter kinds other than loop.
-_SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
+_SHAPES_KERNEL: frozenset[Opcode] = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
 _LOOP = EmitterKind("loop", None, ())
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.reduction_description import init_may_repeat
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import dim
@@ -24,7 +25,7 @@ from hlo_run.indexing.reshape import delinearize
 from hlo_run.ops.index import operand_map
 
 # These do not compute single elements, or have loops that each element would repeat.
-_ELSEWHERE = frozenset("convolution dot fusion reduce-window scaled-dot scatter sort".split())
+_ELSEWHERE = opcode_set("convolution dot fusion reduce-window scaled-dot scatter sort")
 # Give up on an instruction that is read at more indices than this.
 _MAX_MAPS = 8
 

@@ -23,6 +23,7 @@ from hlo_run.analysis.tiling.unroll_factor import unroll_factor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.indexing.expr import dim, symbol
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
@@ -110,27 +111,22 @@ class ScatterTiling(Struct, frozen=True):
     @property
     def window_update_dims(self) -> tuple[int, ...]:
         """The dimensions of the updates within a window."""
-        dims = self.scatter.update_window_dims
-        return dims
+        return self.scatter.update_window_dims
 
     @property
     def scatter_dims(self) -> tuple[int, ...]:
         """The dimensions of the updates that number the index vectors."""
-        return tuple(dim for dim in range(self.updates[0].shape.rank) if dim not in self.window_update_dims)
+        return Indexed.of(self.scatter).batch_dims
 
     @property
     def window_operand_dims(self) -> tuple[int, ...]:
         """The dimension of the operand for each of the update window dims."""
-        dropped = (*self.scatter.inserted_window_dims, *self.scatter.input_batching_dims)
-        return tuple(dim for dim in range(self.scatter.operands[0].shape.rank) if dim not in dropped)
+        return Indexed.of(self.scatter).kept_dims
 
     @property
     def window_sizes(self) -> tuple[int, ...]:
         """The size of a window along each dimension of the operand."""
-        sizes = [1] * self.scatter.operands[0].shape.rank
-        for update_dim, operand_dim in zip(self.window_update_dims, self.window_operand_dims, strict=True):
-            sizes[operand_dim] = self.updates[0].shape.dims[update_dim]
-        return tuple(sizes)
+        return Indexed.of(self.scatter).slice_sizes
 
     def __str__(self) -> str:
         return f"scatter: {self.writes} writes, {self.launch}, {self.vector_size} elements per thread"

@@ -14,6 +14,7 @@ from hlo_run.codegen.elemental.convert import widen
 from hlo_run.dialects.types import is_complex
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
 Emit: TypeAlias = "Callable[[IrBuilder, HloInstruction, Sequence[SSAValue]], SSAValue]"
 
@@ -90,7 +91,7 @@ def emit_complex(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSA
     return emit(b, instruction, values)
 
 
-EMIT: dict[str, Emit] = {
+EMIT: dict[Opcode, Emit] = {
     "add": _number(complex.AddOp),
     "subtract": _number(complex.SubOp),
     "multiply": _number(complex.MulOp),

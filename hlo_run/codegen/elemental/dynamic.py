@@ -13,6 +13,7 @@ from hlo_run.codegen.elemental.emission import Emission, EmissionContext, EmitSt
 from hlo_run.codegen.elemental.shaping import choose
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.indexing.expr import dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
@@ -132,7 +133,7 @@ def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
     return (value,)
 
 
-EMIT: dict[str, EmitStructured] = {
+EMIT: dict[Opcode, EmitStructured] = {
     "dynamic-slice": _dynamic_slice,
     "dynamic-update-slice": _dynamic_update_slice,
     "gather": _gather,

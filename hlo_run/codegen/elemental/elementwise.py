@@ -21,10 +21,11 @@ from hlo_run.codegen.elemental.types import element_type
 from hlo_run.dialects.arith_extra import RemFOp
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
 Emit: TypeAlias = "Callable[[IrBuilder, HloInstruction, Sequence[SSAValue]], SSAValue]"
 OpType: TypeAlias = "type[Operation]"
-Row: TypeAlias = "tuple[str, Emit]"
+Row: TypeAlias = "tuple[Opcode, Emit]"
 
 
 def unsupported(instruction: HloInstruction) -> Unsupported:
@@ -37,7 +38,7 @@ def _operand_kind(instruction: HloInstruction) -> str:
     return instruction.operands[0].shape.dtype.kind
 
 
-def floats(opcode: str, op: OpType) -> Row:
+def floats(opcode: Opcode, op: OpType) -> Row:
     """Return the row of an opcode on floats, which is one op of the math or arith dialect.
 
     The emitter raises Unsupported for other types.
@@ -51,7 +52,7 @@ def floats(opcode: str, op: OpType) -> Row:
     return opcode, emit
 
 
-def approximate_floats(opcode: str, op: OpType) -> Row:
+def approximate_floats(opcode: Opcode, op: OpType) -> Row:
     """As `floats`, but 16-bit types may use the approximate function: its error is below their precision."""
     fast = {"fastmath": arith.FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))}
 
@@ -63,18 +64,20 @@ def approximate_floats(opcode: str, op: OpType) -> Row:
     return opcode, emit
 
 
-def integers(opcode: str, op: OpType, pred: OpType | None = None) -> Row:
+def integers(opcode: Opcode, op: OpType, pred: OpType | None = None) -> Row:
     """Return the row of an opcode on signed and unsigned integers, and on PRED with the op `pred`."""
     return by_kind(opcode, signed=_one(op), unsigned=_one(op), pred=_one(pred) if pred else None)
 
 
-def arithmetic(opcode: str, float_op: OpType, signed: OpType, unsigned: OpType | None = None, pred: OpType | None = None) -> Row:
+def arithmetic(
+    opcode: Opcode, float_op: OpType, signed: OpType, unsigned: OpType | None = None, pred: OpType | None = None
+) -> Row:
     """Return the row of a binary opcode on numbers. Without `unsigned`, unsigned integers use the op `signed`."""
     return by_kind(opcode, _one(float_op), _one(signed), _one(unsigned or signed), _one(pred) if pred else None)
 
 
 def by_kind(
-    opcode: str, float_: Emit | None = None, signed: Emit | None = None, unsigned: Emit | None = None, pred: Emit | None = None
+    opcode: Opcode, float_: Emit | None = None, signed: Emit | None = None, unsigned: Emit | None = None, pred: Emit | None = None
 ) -> Row:
     """Return the row of an opcode that chooses its emitter by the kind of the first operand's element type.
 
@@ -197,7 +200,7 @@ def _reduce_precision(b: IrBuilder, instruction: HloInstruction, values: Sequenc
     return reduce_precision(b, values[0], instruction.shape.dtype, *bits)
 
 
-EMIT: dict[str, Emit] = dict(
+EMIT: dict[Opcode, Emit] = dict(
     (
         arithmetic("add", arith.AddfOp, arith.AddiOp, pred=arith.OrIOp),
         arithmetic("subtract", arith.SubfOp, arith.SubiOp),

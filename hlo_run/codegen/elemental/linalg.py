@@ -16,6 +16,7 @@ from hlo_run.codegen.elemental.reduce import guarded, loop_nest
 from hlo_run.codegen.elemental.types import element_type
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.indexing import IndexingMap, dim
 from hlo_run.ops.convolution import convolution_labels
@@ -139,4 +140,4 @@ def _through_bf16(b: IrBuilder, value: SSAValue) -> SSAValue:
     return b.cast(arith.ExtFOp, rounded, Float32Type())
 
 
-EMIT: dict[str, EmitStructured] = {"dot": _dot, "scaled-dot": _dot, "convolution": _convolution}
+EMIT: dict[Opcode, EmitStructured] = {"dot": _dot, "scaled-dot": _dot, "convolution": _convolution}

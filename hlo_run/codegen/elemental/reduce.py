@@ -11,6 +11,7 @@ from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
 from hlo_run.codegen.elemental.emission import Emission, EmissionContext, EmitStructured, Request, Values, element
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
@@ -110,7 +111,7 @@ def _nested(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
     return ctx.call_scalar(instruction.called_computations[0], tuple(values), is_reduction=False)
 
 
-EMIT: dict[str, EmitStructured] = {
+EMIT: dict[Opcode, EmitStructured] = {
     "reduce": _reduce,
     "reduce-window": _reduce,
     "map": _map,

@@ -15,6 +15,7 @@ from hlo_run.codegen.elemental.types import element_type, tensor_type
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.index import bitcast_map, operand_map
@@ -173,7 +174,7 @@ def bitcast_convert_changes_rank(instruction: HloInstruction) -> bool:
     return instruction.shape.dtype.bits != instruction.operands[0].shape.dtype.bits
 
 
-EMIT: dict[str, EmitStructured] = {
+EMIT: dict[Opcode, EmitStructured] = {
     **dict.fromkeys(("reshape", "transpose", "broadcast", "slice", "reverse"), _move),
     "bitcast": _bitcast,
     "pad": _pad,

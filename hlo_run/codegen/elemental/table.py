@@ -9,14 +9,15 @@ from hlo_run.codegen.elemental.emission import Emission, EmissionContext, EmitSt
 from hlo_run.codegen.elemental.types import element_type
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES
 
 # Opcodes that move or convert elements of every type, so small floats need no conversion to f32.
-_ON_ANY_BITS = frozenset(("convert", "copy", "bitcast-convert", "reduce-precision", "select"))
+_ON_ANY_BITS: frozenset[Opcode] = frozenset(("convert", "copy", "bitcast-convert", "reduce-precision", "select"))
 _F32 = DTYPES["f32"]
 _F32_TYPE = element_type("f32")
 
-STRUCTURED: dict[str, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
+STRUCTURED: dict[Opcode, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
 
 
 def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from hlo_run.fuzz.program.making import converted, magnitude, obtain, some_number
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import PART_OF, TYPES, Range, Value, join, plus, times
+from hlo_run.hlo.opcodes.names import Opcode
 
 # By opcode: (factor from operand error to result error, bound of the result, largest operand bound).
-_SMOOTH: dict[str, tuple[float, float, float]] = {
+_SMOOTH: dict[Opcode, tuple[float, float, float]] = {
     "tanh": (1, 1, 64),
     "sine": (1, 1, 8),
     "cosine": (1, 1, 8),
@@ -24,14 +25,14 @@ _SMOOTH: dict[str, tuple[float, float, float]] = {
     "cosh": (3.7, 3.8, 2),
 }
 # Functions of positive operands, with the bound of the result by the bound of the operand.
-_OF_POSITIVE: dict[str, Callable[[float], float]] = {
+_OF_POSITIVE: dict[Opcode, Callable[[float], float]] = {
     "log-plus-one": math.log1p,
     "sqrt": math.sqrt,
     "cbrt": lambda x: x ** (1 / 3),
     "log": lambda x: max(math.log(x), 0.7),
     "rsqrt": lambda x: 1.5,
 }
-_STEPS = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "sign")
+_STEPS: tuple[Opcode, ...] = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "sign")
 # The allowed error of library functions and approximations, in roundings of the type.
 _SLACK = 16.0
 
@@ -43,7 +44,7 @@ def smooth(scope: Scope) -> None:
         return
     if scope.chance(0.25):
         return _of_positive(scope, value)
-    fitting = [opcode for opcode, (_, _, most) in _SMOOTH.items() if value.range.bound <= most]
+    fitting: list[Opcode] = [opcode for opcode, (_, _, most) in _SMOOTH.items() if value.range.bound <= most]
     if not fitting:
         return
     opcode = scope.rng.choice(fitting)
@@ -61,7 +62,7 @@ def _of_positive(scope: Scope, value: Value) -> None:
     _add_inexact(scope, above, opcode, Range(_OF_POSITIVE[opcode](above.range.bound), 0, 2 * above.range.error))
 
 
-def _add_inexact(scope: Scope, value: Value, opcode: str, range_: Range) -> None:
+def _add_inexact(scope: Scope, value: Value, opcode: Opcode, range_: Range) -> None:
     error = range_.error + _SLACK * max(range_.bound, 1.0) * 2.0**-value.element.digits
     scope.add(value.type, value.dims, f"{opcode}({value.name})", Range(range_.bound, 0, error))
 
@@ -71,17 +72,17 @@ def arithmetic(scope: Scope) -> None:
     value = scope.pick(lambda v: v.element.kind != "pred")
     if value is None:
         return
-    opcodes = ["add", "subtract", "multiply"] if value.element.kind == "complex" else _ARITHMETIC
+    opcodes: list[Opcode] = ["add", "subtract", "multiply"] if value.element.kind == "complex" else _ARITHMETIC
     opcode = scope.rng.choice(opcodes)
     other = obtain(scope, value.type, value.dims, exact=False)
     one, two = (value, other) if scope.chance(0.7) else (other, value)
     add_binary(scope, opcode, one, two)
 
 
-_ARITHMETIC = ["add", "add", "subtract", "multiply", "multiply", "maximum", "minimum"]
+_ARITHMETIC: list[Opcode] = ["add", "add", "subtract", "multiply", "multiply", "maximum", "minimum"]
 
 
-def add_binary(scope: Scope, opcode: str, one: Value, two: Value, keep: bool = True) -> Value:
+def add_binary(scope: Scope, opcode: Opcode, one: Value, two: Value, keep: bool = True) -> Value:
     """Add one of add, subtract, multiply, maximum, minimum."""
     if opcode == "multiply":
         known = times(one.range, two.range)

@@ -9,22 +9,28 @@ from msgspec.structs import replace
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, join, sum_of
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 
 _MOST_SUMMED = 2.0**20
 
 
-def _reducer(scope: Scope, value: Value, count: int) -> tuple[str, float, Range] | None:
+_OF_PREDS: tuple[Opcode, ...] = ("and", "or", "xor")
+_OF_NUMBERS: tuple[Opcode, ...] = ("add", "add", "maximum", "minimum")
+_OF_INTEGERS: tuple[Opcode, ...] = ("and", "or", "xor", "multiply")
+
+
+def _reducer(scope: Scope, value: Value, count: int) -> tuple[Opcode, float, Range] | None:
     """Return (opcode, init, range of the result) of a reduction of `count` elements; None if the sum may be too large."""
     t = value.element
     if t.kind == "pred":
-        opcode = scope.rng.choice(("and", "or", "xor"))
+        opcode = scope.rng.choice(_OF_PREDS)
         return opcode, float(opcode == "and"), Range(1)
     if t.kind == "complex":
         return "add", 0, sum_of(value.range, count, value.type)
-    opcode = scope.rng.choice(("add", "add", "maximum", "minimum"))
+    opcode = scope.rng.choice(_OF_NUMBERS)
     if t.is_integer:
-        opcode = scope.rng.choice((opcode, "and", "or", "xor", "multiply"))
+        opcode = scope.rng.choice((opcode, *_OF_INTEGERS))
         init = 0 if opcode != "multiply" else 1
         return opcode, init, Range(t.highest)
     if opcode == "add":
@@ -64,7 +70,7 @@ def reduce_several(scope: Scope) -> None:
     # Floats of two types would be mixed precision, which XLA refuses.
     first = value
     others = [v for v in (scope.pick(lambda v: v.dims == first.dims and _goes_with(v, first)) for _ in range(2)) if v]
-    parts: list[tuple[Value, str, float, Range]] = []
+    parts: list[tuple[Value, Opcode, float, Range]] = []
     for part in [value, *others][: scope.rng.randint(2, 3)]:
         found = _reducer(scope, part, count)
         if found is not None:
@@ -91,7 +97,7 @@ def _goes_with(value: Value, other: Value) -> bool:
     return value.element.is_number and (value.type == other.type or not (value.element.is_float and other.element.is_float))
 
 
-def _identity(value: Value, opcode: str) -> float:
+def _identity(value: Value, opcode: Opcode) -> float:
     """Return an identity of the opcode: a reduction of several arrays may apply its init any number of times."""
     t = value.element
     if opcode in ("maximum", "minimum"):

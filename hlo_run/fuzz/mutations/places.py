@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 # Computations whose form matters: reducers, comparators, conditions of loops, bodies of async operations.
 _FIXED = frozenset(("to_apply", "condition", "select", "scatter", "async_wrapped_calls", "called_computations"))
-_LEAVES = frozenset(("parameter", "constant", "iota"))
+_LEAVES: frozenset[Opcode] = frozenset(("parameter", "constant", "iota"))
 
 
 def open_computations(module: HloModule) -> list[HloComputation]:

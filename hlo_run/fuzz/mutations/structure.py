@@ -9,15 +9,18 @@ from hlo_run.fuzz.mutations.places import change_users, fit, is_plain, not_after
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE, MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 
 _MOST = 8
-_FUSED = ELEMENTWISE | MOVES_ELEMENTS | frozenset("pad concatenate iota constant reduce dynamic-slice gather".split())
-_NEVER = frozenset(("parameter", "get-tuple-element", "tuple", "while", "conditional", "fusion", "call", "copy-start"))
+_FUSED = ELEMENTWISE | MOVES_ELEMENTS | opcode_set("pad concatenate iota constant reduce dynamic-slice gather")
+_NEVER: frozenset[Opcode] = frozenset(
+    ("parameter", "get-tuple-element", "tuple", "while", "conditional", "fusion", "call", "copy-start")
+)
 
 
-def _group(rng: random.Random, root: HloInstruction, allowed: frozenset[str] | None) -> set[HloInstruction]:
+def _group(rng: random.Random, root: HloInstruction, allowed: frozenset[Opcode] | None) -> set[HloInstruction]:
     """Return the instruction with some of the instructions that it depends on."""
     group = {root}
     for _ in range(rng.randrange(_MOST)):
@@ -52,7 +55,7 @@ def _outline(
     return module.add_computation(computation), operands
 
 
-def _choose(rng: random.Random, module: HloModule, allowed: frozenset[str] | None) -> HloInstruction | None:
+def _choose(rng: random.Random, module: HloModule, allowed: frozenset[Opcode] | None) -> HloInstruction | None:
     value = pick_inner(rng, module)
     if value is None or value.parent is None or value.parent.is_fusion or has_side_effect(value):
         return None
@@ -71,7 +74,7 @@ def fusion(rng: random.Random, module: HloModule) -> bool:
     return _wrapped(rng, module, _FUSED, "fusion", "calls")
 
 
-def _wrapped(rng: random.Random, module: HloModule, allowed: frozenset[str] | None, opcode: str, attribute: str) -> bool:
+def _wrapped(rng: random.Random, module: HloModule, allowed: frozenset[Opcode] | None, opcode: Opcode, attribute: str) -> bool:
     value = _choose(rng, module, allowed)
     if value is None:
         return False

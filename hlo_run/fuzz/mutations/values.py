@@ -21,6 +21,7 @@ from hlo_run.fuzz.mutations.places import (
 )
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.module_edits.texts import PRINTED, dimension_sizes, element_types, with_size, with_type
@@ -33,15 +34,15 @@ _GROUPS = [
     for arity in (1, 2)
 ]
 # Results for all arguments are defined for these; the others of their arity are rare.
-_TAME = ASSOCIATIVE | frozenset(
+_TAME = ASSOCIATIVE | opcode_set(
     """abs negate sign not popcnt count-leading-zeros ceil floor round-nearest-afz round-nearest-even cosine sine tanh logistic
-    subtract""".split()
+    subtract"""
 )
 _WILD_CHANCE = 0.15
-_UNDEFINED = frozenset(("divide", "remainder", "power", "atan2"))
+_UNDEFINED: frozenset[Opcode] = frozenset(("divide", "remainder", "power", "atan2"))
 # Reducers whose order does not matter.
-_REDUCERS = tuple(sorted(ASSOCIATIVE))
-_REDUCES = frozenset(("reduce", "reduce-window", "scatter", "all-reduce", "reduce-scatter"))
+_REDUCERS: tuple[Opcode, ...] = tuple(sorted(ASSOCIATIVE))
+_REDUCES: frozenset[Opcode] = frozenset(("reduce", "reduce-window", "scatter", "all-reduce", "reduce-scatter"))
 _DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 _TYPES = "pred s8 u8 s16 u16 s32 u32 s64 u64 bf16 f16 f32 f64 f8e4m3fn f8e5m2 s4 u4 c64".split()
 _NUMBERS = (0, 1, -1, 2, 3, 7, 0.5, -2.5, 100)
@@ -62,10 +63,10 @@ def opcode(rng: random.Random, module: HloModule) -> bool:
     if group is None:
         return False
     dtype = value.shape.dtype
-    fitting = [o.name for o in group if dtype.kind in o.takes and o.name != value.opcode]
+    fitting: list[Opcode] = [o.name for o in group if dtype.kind in o.takes and o.name != value.opcode]
     if not dtype.is_float:
         fitting = [name for name in fitting if name not in _UNDEFINED]
-    tame = [name for name in fitting if name in _TAME]
+    tame: list[Opcode] = [name for name in fitting if name in _TAME]
     chosen = fitting if rng.random() < _WILD_CHANCE else tame
     if not chosen:
         return False

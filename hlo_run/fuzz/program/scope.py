@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, rounded
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 
 # Inexact values with a larger relative error are not used by later steps.
@@ -49,7 +50,7 @@ class Program(Struct):
         self.counter += 1
         return f"{word}{self.counter}"
 
-    def scalar_computation(self, opcode: str, element_type: str) -> str:
+    def scalar_computation(self, opcode: Opcode, element_type: str) -> str:
         """Return the name of a computation of two scalars, added at its first use."""
         name = f"{opcode}_{element_type}"
         if name not in self.scalars:

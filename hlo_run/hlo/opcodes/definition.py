@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from hlo_run.hlo.opcodes.names import Opcode, opcode_of
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 
 DefaultValue: TypeAlias = "bool | tuple[int, ...] | ReplicaGroups"
@@ -42,7 +43,7 @@ TRAITS: dict[str, str] = {
 }
 
 
-class Opcode(Struct, frozen=True):
+class OpcodeDefinition(Struct, frozen=True):
     """One opcode. `arity` None means any number of operands. `attributes` are its own in the order they print.
 
     `forwards` is the part of operand 0, as a shape index, whose buffers the result lives in (XLA's dataflow analysis); None
@@ -50,7 +51,7 @@ class Opcode(Struct, frozen=True):
     `gives` what its result has: `same`, `pred` or `real` elements. The shape rules of other opcodes are in `ops/`.
     """
 
-    name: str
+    name: Opcode
     arity: int | None
     attributes: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
@@ -76,13 +77,13 @@ class Opcode(Struct, frozen=True):
         return sorted((*self.attributes, *COMMON_ATTRIBUTES))
 
 
-def read_rows(table: str, defaults: dict[str, dict[str, DefaultValue]]) -> dict[str, Opcode]:
+def read_rows(table: str, defaults: dict[Opcode, dict[str, DefaultValue]]) -> dict[Opcode, OpcodeDefinition]:
     """Read `opcodes | arity | attributes | traits | elements` rows; the traits of a line `[..]` hold for the rows below it.
 
-    An arity of `-` is any. `!` marks a required attribute. A trait `forwards{1}` gives `Opcode.forwards`. Elements are the
-    kinds that a plain elementwise opcode takes, with `-> pred` or `-> real` where its result has others.
+    An arity of `-` is any. `!` marks a required attribute. A trait `forwards{1}` gives `OpcodeDefinition.forwards`. Elements are
+    the kinds that a plain elementwise opcode takes, with `-> pred` or `-> real` where its result has others.
     """
-    opcodes: dict[str, Opcode] = {}
+    opcodes: dict[Opcode, OpcodeDefinition] = {}
     family: list[str] = []
     for line in filter(None, table.splitlines()):
         if line.startswith("["):
@@ -94,8 +95,10 @@ def read_rows(table: str, defaults: dict[str, dict[str, DefaultValue]]) -> dict[
         traits = frozenset(word for word in words if word != forwards)
         assert traits <= TRAITS.keys(), f"no such trait: {sorted(traits - TRAITS.keys())}"
         gives = elements[-1] if "->" in elements else "same"
-        for name in names:
-            opcodes[name] = Opcode(
+        for word in names:
+            name = opcode_of(word)
+            assert name is not None, f"`Opcode` has no {word}"
+            opcodes[name] = OpcodeDefinition(
                 name,
                 None if arity[0] == "-" else int(arity[0]),
                 tuple(attribute.rstrip("!") for attribute in attributes),

@@ -6,7 +6,8 @@ printed. `hlo/opcodes/traits.py` has a set of opcodes for each trait.
 
 from __future__ import annotations
 
-from hlo_run.hlo.opcodes.definition import DefaultValue, Opcode, read_rows
+from hlo_run.hlo.opcodes.definition import DefaultValue, OpcodeDefinition, read_rows
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 
 _GROUPS = "channel_id replica_groups constrain_layout use_global_device_ids"
@@ -130,14 +131,21 @@ all-reduce-done | 1 | | forwards{{}}
 all-gather-done collective-permute-done | 1 | | forwards{{1}}
 """
 
-_GROUPED = """all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all
-    collective-broadcast""".split()
+_GROUPED = opcode_set("""all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all
+    collective-broadcast""")
+_DOTS = opcode_set("dot ragged-dot scaled-dot")
 # What is there, and prints, whether it is written or not.
-_DEFAULTS: dict[str, dict[str, DefaultValue]] = {
+_DEFAULTS: dict[Opcode, dict[str, DefaultValue]] = {
     "topk": {"largest": True},
     "scan": {"is_associative": False},
-    **{name: {"lhs_contracting_dims": (), "rhs_contracting_dims": ()} for name in ("dot", "ragged-dot", "scaled-dot")},
+    **{name: {"lhs_contracting_dims": (), "rhs_contracting_dims": ()} for name in _DOTS},
     **{name: {"replica_groups": ReplicaGroups()} for name in _GROUPED},
 }
 
-OPCODES: dict[str, Opcode] = read_rows(_TABLE, _DEFAULTS)
+OPCODES: dict[Opcode, OpcodeDefinition] = read_rows(_TABLE, _DEFAULTS)
+_BY_TEXT: dict[str, OpcodeDefinition] = {**OPCODES}
+
+
+def definition_of(text: str) -> OpcodeDefinition | None:
+    """Return the definition of the opcode that `text` names, or None if it names none."""
+    return _BY_TEXT.get(text)

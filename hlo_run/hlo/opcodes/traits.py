@@ -6,16 +6,23 @@ policy: which opcodes a pass rewrites, refuses or costs.
 
 from __future__ import annotations
 
+from hlo_run.hlo.opcodes.names import Opcode, opcode_of
 from hlo_run.hlo.opcodes.table import OPCODES
 
 
-def _having(trait: str) -> frozenset[str]:
+def _having(trait: str) -> frozenset[Opcode]:
     return frozenset(opcode.name for opcode in OPCODES.values() if trait in opcode.traits)
 
 
-def _taking(attribute: str) -> frozenset[str]:
+def _taking(attribute: str) -> frozenset[Opcode]:
     """Return the opcodes that have an attribute."""
     return frozenset(opcode.name for opcode in OPCODES.values() if attribute in opcode.attributes)
+
+
+def _done(start: Opcode) -> Opcode:
+    done = opcode_of(f"{start.removesuffix('-start')}-done")
+    assert done is not None, f"{start} has no done"
+    return done
 
 
 ASSOCIATIVE = _having("associative")
@@ -34,7 +41,7 @@ SIDE_EFFECT = _having("side_effect")
 TAKES_GLOBAL_IDS = _taking("use_global_device_ids")
 
 # The three opcodes around a wrapped computation.
-ASYNC = ("async-start", "async-update", "async-done")
+ASYNC: tuple[Opcode, ...] = ("async-start", "async-update", "async-done")
 # They run their computations before the next instruction runs.
 SYNC_CONTROL_FLOW = CONTROL_FLOW - ASYNC_START
 # Collectives that combine the values of several devices.
@@ -44,9 +51,15 @@ PERMUTE = _taking("source_target_pairs")
 # They send to, or receive from, the host or another device.
 TRANSFER = ASYNC_START & _taking("is_host_transfer")
 # The done of every start.
-DONE_OF: dict[str, str] = {start: f"{start.removesuffix('-start')}-done" for start in OPCODES if start in ASYNC_START}
+DONE_OF: dict[Opcode, Opcode] = {start: _done(start) for start in OPCODES if start in ASYNC_START}
+# What a start begins and a done ends, without those of wrapped computations: `send` for `send` and `send-done`.
+OPERATION_OF: dict[Opcode, Opcode] = {
+    opcode: operation
+    for opcode in ASYNC_START | ASYNC_DONE
+    if (operation := opcode_of(opcode.removesuffix("-start").removesuffix("-done"))) is not None
+}
 # The part of operand 0 that the result is, by opcode.
-FORWARDED_PART: dict[str, tuple[int, ...]] = {
+FORWARDED_PART: dict[Opcode, tuple[int, ...]] = {
     opcode.name: opcode.forwards for opcode in OPCODES.values() if opcode.forwards is not None
 }
 # The result is operand 0 as it is, at once.

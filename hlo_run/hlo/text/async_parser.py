@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.names import Opcode, opcode_of
 from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.text.pending import Attributes, Pending, check_required
@@ -22,12 +22,15 @@ _SUGAR = re.compile(r"(.+)-(start|update|done)")
 _WITHOUT_SUGAR = frozenset(start.removesuffix("-start") for start in ASYNC_START)
 
 
-def split_sugar(word: str) -> tuple[str, str] | None:
+def split_sugar(word: str) -> tuple[Opcode, Opcode] | None:
     """Return (`add`, `async-start`) for `add-start`; None if `word` is not the short form of an async op."""
     found = _SUGAR.fullmatch(word)
-    if found is None or found[1] in _WITHOUT_SUGAR or found[1] not in OPCODES:
+    wrapped = opcode_of(found[1]) if found is not None else None
+    if found is None or wrapped is None or wrapped in _WITHOUT_SUGAR:
         return None
-    return found[1], f"async-{found[2]}"
+    chain = opcode_of(f"async-{found[2]}")
+    assert chain is not None, "the three words of the expression have an opcode"
+    return wrapped, chain
 
 
 def share_attributes(instruction: HloInstruction) -> None:
@@ -90,7 +93,7 @@ def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
     return _wrapping_computation(lexer, pending, wrapped.name, own)
 
 
-def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: str, attributes: Attributes) -> HloComputation:
+def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: Opcode, attributes: Attributes) -> HloComputation:
     """Return a computation of parameters and one `opcode` on them, as XLA's parser makes for `opcode-start`."""
     where, start_shape = lexer.where(pending.start), pending.shape
     computation = HloComputation("async_wrapped", where)

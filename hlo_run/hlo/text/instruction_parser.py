@@ -15,7 +15,7 @@ from hlo_run.hlo.attributes.text import parse_integer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.names import legal_name
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
-from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.table import OPCODES, definition_of
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.text.async_parser import finish_async, share_attributes, split_sugar
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
@@ -183,7 +183,7 @@ class InstructionParser:
     def _begin(self, name: str, start: int, shape: Shape) -> Pending:
         """Read opcode and `(`, and push the instruction on the stack."""
         lexer = self.lexer
-        opcode = OPCODES.get(lexer.value) if lexer.kind == "ident" else None
+        opcode = definition_of(lexer.value) if lexer.kind == "ident" else None
         wrapped = None
         if opcode is None:
             sugar = split_sugar(lexer.value) if lexer.kind == "ident" else None
@@ -250,7 +250,7 @@ class InstructionParser:
         found = self._names.get(name)
         if found is None and declared is not None and self._makes_parameters:
             found = self._new_parameter(name, declared, start)
-        if name and lexer.kind == "ident" and (name in OPCODES or split_sugar(name)) and lexer.is_followed_by("("):
+        if name and lexer.kind == "ident" and (definition_of(name) or split_sugar(name)) and lexer.is_followed_by("("):
             nested = self._begin("", start, declared or UNKNOWN_SHAPE)
             nested.is_nested = True
             return None

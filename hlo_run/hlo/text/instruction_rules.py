@@ -12,6 +12,7 @@ from msgspec import Struct
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import DEVICE_ID, PERMUTE, REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
@@ -25,7 +26,7 @@ class Draft(Struct):
     """An instruction before it is created. The shape may be unknown; a rule may change any field."""
 
     name: str
-    opcode: str
+    opcode: Opcode
     shape: Shape
     operands: list[HloInstruction]
     attributes: dict[str, AttributeValue]
@@ -311,7 +312,7 @@ def _add_dependency(draft: Draft) -> str:
 
 
 # Rules that compute the shape ignore the one in the text, as XLA does.
-_RULES: dict[str, Callable[[Draft], str]] = {
+_RULES: dict[Opcode, Callable[[Draft], str]] = {
     **dict.fromkeys(("reduce", "reduce-window"), _even),
     "scatter": _odd,
     "dot": _first_operands(2),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.definition import OpcodeDefinition
 from hlo_run.hlo.values.shape import Shape
 
 Attributes: TypeAlias = "dict[str, AttributeValue]"
@@ -54,7 +54,7 @@ class Pending:
         "wrapped",
     )
 
-    def __init__(self, name: str, start: int, shape: Shape, opcode: Opcode, wrapped: Opcode | None) -> None:
+    def __init__(self, name: str, start: int, shape: Shape, opcode: OpcodeDefinition, wrapped: OpcodeDefinition | None) -> None:
         self.name = name
         self.start = start
         self.shape = shape
@@ -80,7 +80,7 @@ class Pending:
             self.called[self.called_name] = (computation,)
 
 
-def check_required(lexer: Lexer, opcode: Opcode, given: Iterable[str], start: int) -> None:
+def check_required(lexer: Lexer, opcode: OpcodeDefinition, given: Iterable[str], start: int) -> None:
     """Raise ParseError, at the instruction that begins at `start`, if one of the opcode's required attributes is missing."""
     if not opcode.required:
         return

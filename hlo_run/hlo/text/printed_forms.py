@@ -15,8 +15,8 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
 from hlo_run.hlo.attributes.shape_text import array_shape
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.definition import Opcode
-from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.definition import OpcodeDefinition
+from hlo_run.hlo.opcodes.table import definition_of
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 
@@ -36,7 +36,7 @@ class Head(Struct, frozen=True):
     start: int
     end: int
     shape: Shape
-    opcode: Opcode
+    opcode: OpcodeDefinition
 
 
 def read_head(lexer: Lexer) -> Head | None:
@@ -45,7 +45,7 @@ def read_head(lexer: Lexer) -> Head | None:
     if found is None:
         return None
     root, percent, name, shape, word = found.groups()
-    opcode = OPCODES.get(word)
+    opcode = definition_of(word)
     if opcode is None or (not percent and name in RESERVED):
         return None
     try:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DONE_OF, TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
 
 # A tuple, a loop's mostly, may stand between a transfer and its end.
 # Which opcodes may use a start, and which the operand of a done may be.
-_USERS: dict[str, tuple[str, ...]] = {
+_USERS: dict[Opcode, tuple[str, ...]] = {
     **{start: (done, "tuple") if start in TRANSFER else (done,) for start, done in DONE_OF.items()},
     "async-start": ("async-update", "async-done"),
     "async-update": ("async-update", "async-done"),
 }
-_STARTS: dict[str, tuple[str, ...]] = {
+_STARTS: dict[Opcode, tuple[str, ...]] = {
     **{done: (start, "get-tuple-element") if start in TRANSFER else (start,) for start, done in DONE_OF.items()},
     "async-update": ("async-start", "async-update"),
     "async-done": ("async-start", "async-update"),
@@ -61,7 +62,7 @@ def _verify_wrapped(start: HloInstruction) -> None:
 
 
 # An async computation may contain a group of transfers.
-_SEND_RECV = frozenset("send recv send-done recv-done bitcast tuple get-tuple-element parameter".split())
+_SEND_RECV = opcode_set("send recv send-done recv-done bitcast tuple get-tuple-element parameter")
 
 
 def _verify_operand(done: HloInstruction) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
 # Protocol buffers, XLA's own file format, nest at most 100 deep, so XLA reads no module with deeper tuples from a file.
@@ -21,7 +22,7 @@ MAX_CALL_DEPTH = 100
 # Elements of an array that a run can hold, on any platform.
 MAX_RUN_ELEMENTS = 2**40
 # Calls that the reference follows without Python's stack.
-_FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
+_FOLLOWED_BY_REFERENCE: frozenset[Opcode] = frozenset(("call", "while", "conditional", "fusion", "async-start"))
 
 
 def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
@@ -87,7 +88,7 @@ def _verify_dynamic_reshape(reshape: HloInstruction) -> None:
         raise Unsupported(f"'{reshape.name}': a dynamic-reshape whose sizes are no scalars", reshape.where)
 
 
-_FORMS: dict[str, Callable[[HloInstruction], None]] = {
+_FORMS: dict[Opcode, Callable[[HloInstruction], None]] = {
     "bitcast": _verify_bitcast,
     "bitcast-convert": _verify_bitcast_convert,
     "dynamic-reshape": _verify_dynamic_reshape,
@@ -122,7 +123,7 @@ def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
     return known[id(shape)]
 
 
-def _verify_call_depth(module: HloModule, free: frozenset[str]) -> None:
+def _verify_call_depth(module: HloModule, free: frozenset[Opcode]) -> None:
     """Check the levels of calls. Calls of the opcodes `free` make no level."""
     depths: dict[HloComputation, int] = {}
     calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import replace_by_pair, wrapped_start
@@ -44,7 +45,7 @@ class AsyncCollectiveCreator(Struct, frozen=True):
                 replace_by_pair(module, collective, wrapped_start(module, collective), "async-done")
 
 
-def _start(collective: HloInstruction, opcode: str) -> HloInstruction:
+def _start(collective: HloInstruction, opcode: Opcode) -> HloInstruction:
     attributes = {name: value for name, value in collective.attrs.items() if name not in _NOT_COPIED}
     called = dict(collective.called)
     return HloInstruction(opcode, opcode, _shape(collective), collective.operands, attributes, called, collective.where)

@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from hlo_run.analysis.latency.async_kinds import is_collective_done, is_collective_start
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_sync
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_NO_WORK = frozenset(("parameter", "constant", "bitcast", "get-tuple-element"))
+_NO_WORK: frozenset[Opcode] = frozenset(("parameter", "constant", "bitcast", "get-tuple-element"))
 
 
 class ConvertAsyncToSync(Struct, frozen=True):

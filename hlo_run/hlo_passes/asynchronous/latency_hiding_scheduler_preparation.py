@@ -20,10 +20,11 @@ from hlo_run.analysis.latency.message_chains import Chain, Chains, Message, is_m
 from hlo_run.analysis.topological_order import runs_before
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_ONE = ("recv", "send", "recv-done", "send-done")
+_ONE: tuple[Opcode, ...] = ("recv", "send", "recv-done", "send-done")
 
 
 class LatencyHidingSchedulerPreparation(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.options.collective_flags import PRIVATE_MEMORY
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -25,7 +26,10 @@ class CollectiveBackendAssigner(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        modes = {"collective-permute": ctx.options.collective_permute_mode, "all-gather": ctx.options.all_gather_mode}
+        modes: dict[Opcode, str] = {
+            "collective-permute": ctx.options.collective_permute_mode,
+            "all-gather": ctx.options.all_gather_mode,
+        }
         for collective in module.instructions_of(*modes):
             if (mode := modes[collective.opcode]) != PRIVATE_MEMORY:
                 set_collective_config(collective, collectives_mode=mode)

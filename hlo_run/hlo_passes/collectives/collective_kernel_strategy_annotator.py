@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -23,7 +24,7 @@ _ONE_SHOT_BYTES, _TWO_SHOT_BYTES = 256 << 10, 4 << 20
 _SIZES = (1, 2, 4, 8)
 _NUMERIC = ("bf16", "f32", "f64", "s32", "s64")
 # Of booleans: or, and.
-_LOGIC = ("maximum", "minimum")
+_LOGIC: tuple[Opcode, ...] = ("maximum", "minimum")
 _GROUP = "_collectives_group"
 _HOPPER = 90
 

@@ -22,11 +22,12 @@ from msgspec import Struct
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.ops.groups import FLATTENED, PARTITIONS, device_counts, group_mode
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_COLLECTIVES = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
-_VIEWS = ("bitcast", "copy", "reshape", "slice")
+_COLLECTIVES: tuple[Opcode, ...] = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
+_VIEWS: tuple[Opcode, ...] = ("bitcast", "copy", "reshape", "slice")
 # What an instruction takes over from the one that it derives from.
 _NOTES = ("sharding", "metadata", "frontend_attributes")
 

@@ -15,10 +15,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.reshapes import kept_dims
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_COLLECTIVES = ("all-gather", "all-reduce", "collective-permute")
+_COLLECTIVES: tuple[Opcode, ...] = ("all-gather", "all-reduce", "collective-permute")
 _OWN = ("channel_id", "metadata", "backend_config", "frontend_attributes", "sharding")
 
 

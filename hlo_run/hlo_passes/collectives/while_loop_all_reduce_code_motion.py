@@ -30,6 +30,7 @@ from msgspec import Struct
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, pins_layouts
@@ -41,7 +42,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 
 # Whether a value is the same on the devices of each group of an all-reduce.
 _IsSame = Callable[[HloInstruction, HloInstruction], bool]
-_VIEWS = ("bitcast", "convert", "reshape", "transpose")
+_VIEWS: tuple[Opcode, ...] = ("bitcast", "convert", "reshape", "transpose")
 _TYPES = frozenset("bf16 f16 f32 f64 s8 s16 s32 s64 u8 u16 u32 u64".split())
 
 

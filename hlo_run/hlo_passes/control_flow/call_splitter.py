@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.errors import UsageError
 from hlo_run.hlo.edit import Editor, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcodes_in
 from hlo_run.hlo_passes.subgraphs.partial_copies import call_instead, copy_part, is_ordered
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -41,7 +42,7 @@ class CallSplitter(Struct, frozen=True):
         del ctx
         if self.direction not in ("down", "up"):
             raise UsageError(f"option direction of pass {self.name} takes down or up, got '{self.direction}'")
-        opcodes = frozenset(self.boundary.split("+"))
+        opcodes = frozenset(opcodes_in(self.boundary))
         parts: dict[HloComputation, tuple[HloComputation, HloComputation] | None] = {}
         for call in module.in_post_order("call"):
             body = call.to_apply
@@ -56,7 +57,7 @@ class CallSplitter(Struct, frozen=True):
             remove_uncalled(module)
 
     def _split(
-        self, module: HloModule, body: HloComputation, opcodes: frozenset[str]
+        self, module: HloModule, body: HloComputation, opcodes: frozenset[Opcode]
     ) -> tuple[HloComputation, HloComputation] | None:
         border = [value for value in body.instructions if value.opcode in opcodes]
         after: dict[HloInstruction, list[HloInstruction]] = {}

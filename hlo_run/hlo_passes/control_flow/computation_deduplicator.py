@@ -19,13 +19,14 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
 # The pass skips computations called by these.
-_NOT_OF = REDUCING_COLLECTIVE | {"async-start"}
+_NOT_OF = REDUCING_COLLECTIVE | opcode_set("async-start")
 
 
 class ComputationDeduplicator(Struct, frozen=True):

@@ -18,15 +18,15 @@ from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.subgraphs.conditional_values import branches, may_change, narrow_operands, narrow_results
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The opcodes that a branch may have if it is to be computed unconditionally.
-_CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
-    """broadcast concatenate constant dynamic-slice get-tuple-element pad parameter reduce reshape slice tuple""".split()
-)
+_CHEAP = (ELEMENTWISE - opcode_set("""map""")) | opcode_set("""broadcast concatenate constant dynamic-slice get-tuple-element pad
+    parameter reduce reshape slice tuple""")
 
 # A conditional with this attribute belongs to a group that the scheduler keeps together.
 _SCHEDULED = "_scheduling_group_id"

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcodes_in
 from hlo_run.hlo_passes.subgraphs.loops.hoisting import ends_after_one, hoist, is_pinned, shape_bytes, unchanged_elements
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -29,7 +30,7 @@ class WhileLoopExpensiveInvariantCodeMotion(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, inner loops before outer ones."""
         del ctx
-        opcodes = frozenset(self.opcodes.split("+"))
+        opcodes = frozenset(opcodes_in(self.opcodes))
         version = module.version
         for loop in reversed(module.instructions_of("while")):
             attributes = loop.frontend_attributes
@@ -53,7 +54,7 @@ class _Invariant(Struct):
     waiting: list[HloInstruction] = field(default_factory=list[HloInstruction])
 
 
-def _expensive(body: HloComputation, opcodes: frozenset[str]) -> list[HloInstruction]:
+def _expensive(body: HloComputation, opcodes: frozenset[Opcode]) -> list[HloInstruction]:
     known = {
         value: _Invariant(len(value.users) - (body.root in value.users), shape_bytes(value.shape))
         for value in unchanged_elements(body)

@@ -17,11 +17,12 @@ from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_SLICES = frozenset(("dynamic-slice", "gather", "slice"))
+_SLICES: frozenset[Opcode] = frozenset(("dynamic-slice", "gather", "slice"))
 # The maximum number of instructions of a value that is computed in every iteration.
 _MOST = 100
 

@@ -15,10 +15,11 @@ from msgspec import Struct
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.subgraphs.loops.hoisting import ends_after_one, hoist, is_pinned, shape_bytes, unchanged_elements
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_MOVES_WITH_OTHERS = frozenset(("bitcast", "broadcast", "iota", "reverse", "slice", "transpose", "tuple"))
+_MOVES_WITH_OTHERS: frozenset[Opcode] = frozenset(("bitcast", "broadcast", "iota", "reverse", "slice", "transpose", "tuple"))
 
 
 class WhileLoopInvariantCodeMotion(Struct, frozen=True):

@@ -23,6 +23,7 @@ from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 from hlo_run.hlo_passes.subgraphs.loops.counters import merge_counters
 from hlo_run.hlo_passes.subgraphs.loops.nested import flatten_state
@@ -34,7 +35,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 # A loop of one iteration with this attribute stays a loop.
 _ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"
 # A loop with these in it keeps its state, which other programs may rely on.
-_EXCHANGES = frozenset(("send", "send-done", "recv", "recv-done"))
+_EXCHANGES: frozenset[Opcode] = frozenset(("send", "send-done", "recv", "recv-done"))
 _COUNTER_TYPES = ("s8", "u8", "s32", "u32", "s64", "u64")
 
 

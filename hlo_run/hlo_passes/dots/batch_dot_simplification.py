@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.pass_support.hlo_pass import PassContext
 
 

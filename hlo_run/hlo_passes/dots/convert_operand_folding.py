@@ -16,11 +16,12 @@ from msgspec import Struct
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.literal import float_info
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_MOVES = ("dynamic-slice", "gather", "reshape", "slice", "transpose")
+_MOVES: tuple[Opcode, ...] = ("dynamic-slice", "gather", "reshape", "slice", "transpose")
 
 
 class ConvertOperandFolding(Struct, frozen=True):
@@ -58,7 +59,7 @@ def _is_reshape(value: HloInstruction) -> bool:
     if value.opcode != "reduce" or not value.shape.is_array or value.shape.element_count != value.operands[0].shape.element_count:
         return False
     opcode = simple_reducer(value.to_apply)
-    return bool(opcode) and is_identity(value.operands[1], opcode)
+    return opcode is not None and is_identity(value.operands[1], opcode)
 
 
 def _narrow(chain: list[HloInstruction]) -> HloInstruction:

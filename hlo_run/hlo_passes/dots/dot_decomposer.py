@@ -21,6 +21,7 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import Dot
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -43,24 +44,17 @@ def _dots(computation: HloComputation) -> list[HloInstruction]:
 
 
 def _is_canonical(dot: HloInstruction) -> bool:
-    for side, operand in zip(("lhs", "rhs"), dot.operands, strict=True):
-        batch = dot.attrs.get(f"{side}_batch_dims", ())
-        if len(dot.attrs[f"{side}_contracting_dims"]) != 1 or operand.shape.rank > len(batch) + 2:
-            return False
-        if tuple(batch) != tuple(range(len(batch))):
-            return False
-    return True
+    return all(
+        len(side.contracting) == 1 and len(side.free) <= 1 and side.batch == tuple(range(len(side.batch)))
+        for side in Dot.of(dot).sides
+    )
 
 
 def _canonical(dot: HloInstruction) -> HloInstruction:
     editor = Editor(dot, keeps_sharding=False)
-    (lhs, rhs), attrs = dot.operands, dot.attrs
-    batch = dot.lhs_batch_dims, dot.rhs_batch_dims
-    contracting = dot.lhs_contracting_dims, dot.rhs_contracting_dims
-    free = [
-        [d for d in range(operand.shape.rank) if d not in batch[side] and d not in contracting[side]]
-        for side, operand in enumerate((lhs, rhs))
-    ]
+    (lhs, rhs), attrs, sides = dot.operands, dot.attrs, Dot.of(dot).sides
+    batch, contracting = [side.batch for side in sides], [side.contracting for side in sides]
+    free = [list(side.free) for side in sides]
     # XLA takes the sizes in the order of the left operand's dimensions: all batches together are the same.
     sizes = [lhs.shape.dims[d] for d in (batch[0] if any(dot.shape.dynamic_dims) else sorted(batch[0]))]
     # Free dimensions that have one element together go.

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.edit import Editor, replace_each, scalar_adder
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import Side, dot_side, size_of
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 10_000_000
@@ -59,8 +59,7 @@ def _is_reduced(dot: HloInstruction) -> bool:
 
 def _is_for_triton(dot: HloInstruction) -> bool:
     """True if the product's types and precision are those of XLA's Triton kernels, which XLA asks about here in every case."""
-    precision = dot.attrs.get("operand_precision") or ()
-    if "algorithm" not in dot.attrs and any(word != "default" for word in precision):
+    if "algorithm" not in dot.attrs and any(word != "default" for word in dot.operand_precision):
         return False
     lhs, rhs = (operand.shape for operand in dot.operands)
     if lhs.element_type != rhs.element_type:

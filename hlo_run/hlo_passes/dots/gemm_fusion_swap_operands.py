@@ -13,15 +13,16 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.dot_dims import dot_side, size_of
 from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo.views.dots import dot_side, size_of
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _BLOCK_ROWS = 64
-_ONLY_MOVE = frozenset("bitcast broadcast constant get-tuple-element parameter reshape transpose".split())
+_ONLY_MOVE = opcode_set("bitcast broadcast constant get-tuple-element parameter reshape transpose")
 _SIDES = ("batch_dims", "contracting_dims")
 
 
@@ -71,7 +72,6 @@ def _swapped(dot: HloInstruction) -> HloInstruction:
             attributes.pop(f"{mine}_{name}", None)
             if f"{other}_{name}" in dot.attrs:
                 attributes[f"{mine}_{name}"] = dot.attrs[f"{other}_{name}"]
-    precision = dot.attrs.get("operand_precision")
-    if isinstance(precision, tuple):
-        attributes["operand_precision"] = precision[::-1]
+    if dot.operand_precision:
+        attributes["operand_precision"] = dot.operand_precision[::-1]
     return Editor(dot).add("dot", shape, dot.operands[::-1], **attributes)

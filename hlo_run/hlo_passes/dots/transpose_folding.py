@@ -14,11 +14,11 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.edit import copy_instruction, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandLabels
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -57,7 +57,7 @@ def _folded(user: HloInstruction, numbers: list[int]) -> HloInstruction:
     new = computation.add(copy_instruction(user, operands, name=user.opcode))
     for number in numbers:
         if user.opcode == "dot":
-            _renumber(new, ("lhs", "rhs")[number], transposes[number].dimensions)
+            _renumber(new, number, transposes[number].dimensions)
         else:
             _relabel(new, ("input", "kernel")[number], transposes[number].dimensions)
     return new
@@ -70,11 +70,11 @@ def _relabel(convolution: HloInstruction, side: str, permutation: tuple[int, ...
     convolution.attrs["dim_labels"] = replace(convolution.dim_labels, **{side: new})
 
 
-def _renumber(dot: HloInstruction, side: str, permutation: tuple[int, ...]) -> None:
-    for name in (f"{side}_batch_dims", f"{side}_contracting_dims"):
-        if name in dot.attrs:
-            dims: tuple[int, ...] = dot.attrs[name]
-            dot.attrs[name] = tuple(permutation[d] for d in dims)
+def _renumber(dot: HloInstruction, number: int, permutation: tuple[int, ...]) -> None:
+    name, side = ("lhs", "rhs")[number], dot_side(dot, number)
+    for kind, dims in (("batch", side.batch), ("contracting", side.contracting)):
+        if f"{name}_{kind}_dims" in dot.attrs:
+            dot.attrs[f"{name}_{kind}_dims"] = tuple(permutation[d] for d in dims)
 
 
 def _may_fold(dot: HloInstruction, number: int) -> bool:

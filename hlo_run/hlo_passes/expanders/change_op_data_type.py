@@ -14,6 +14,7 @@ from msgspec import Struct
 from hlo_run.errors import UsageError
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcodes_in
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -40,7 +41,7 @@ class ChangeOpDataType(Struct, frozen=True):
         for name in (*changes, *changes.values()):
             if name not in DTYPES:
                 raise UsageError(f"'{name}' is no element type", hint="write types=FROM:TO+FROM:TO")
-        opcodes = frozenset(self.opcodes.split("+")) if self.opcodes else None
+        opcodes = frozenset(opcodes_in(self.opcodes)) if self.opcodes else None
         for computation in module.computations if changes else ():
             for value in computation.post_order() if not computation.is_fusion else ():
                 types = {operand.shape.element_type for operand in value.operands}

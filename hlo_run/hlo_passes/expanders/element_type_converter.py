@@ -15,11 +15,12 @@ from msgspec import Struct
 from hlo_run.errors import UsageError
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_KEPT = frozenset("parameter constant tuple convert bitcast-convert get-tuple-element infeed outfeed custom-call".split())
+_KEPT = opcode_set("parameter constant tuple convert bitcast-convert get-tuple-element infeed outfeed custom-call")
 
 
 class ElementTypeConverter(Struct, frozen=True):

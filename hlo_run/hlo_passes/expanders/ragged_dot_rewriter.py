@@ -58,9 +58,8 @@ class _Dims(Struct, frozen=True):
 
 
 def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, sizes: HloValue) -> HloValue:
-    names = ("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims")
-    dims = _Dims(*(tuple(old.attrs.get(name, ())) for name in names))
-    ragged: int = old.lhs_ragged_dims[0]
+    dims = _Dims(old.lhs_batch_dims, old.lhs_contracting_dims, old.rhs_batch_dims, old.rhs_contracting_dims)
+    ragged = old.lhs_ragged_dims[0]
     places = _dims_of_sizes(dims, ragged, lhs.shape.rank, sizes.shape.rank - 1)
     if ragged in dims.lhs_batch:
         return dims.dot(b, old, _mask_rest(b, lhs, sizes, ragged, places), rhs)

@@ -23,11 +23,12 @@ from hlo_run.analysis.tiling.transpose_description import describe_transpose
 from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # In addition to the elementwise ops; a copy is wrapped only if it changes the layout.
-WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | {"convolution", "dot", "reduce", "scaled-dot", "scatter"}) - {"constant", "copy"}
+WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | opcode_set("convolution dot reduce scaled-dot scatter")) - opcode_set("constant copy")
 
 
 class FusionWrapper(Struct, frozen=True):

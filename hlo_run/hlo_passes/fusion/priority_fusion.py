@@ -29,6 +29,7 @@ from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.print_options import SHORT_PARSABLE
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.pass_support.fuel import Fuel
@@ -38,9 +39,9 @@ from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf
 # Not producers: to fuse them saves nothing.
-_NOT_WEIGHED = frozenset("parameter tuple get-tuple-element domain while conditional call".split())
+_NOT_WEIGHED = opcode_set("parameter tuple get-tuple-element domain while conditional call")
 # Whatever their computations do.
-_WITHOUT_EFFECT = frozenset(("map", "reduce", "reduce-window"))
+_WITHOUT_EFFECT: frozenset[Opcode] = frozenset(("map", "reduce", "reduce-window"))
 
 
 class PriorityFusion(Struct, frozen=True):

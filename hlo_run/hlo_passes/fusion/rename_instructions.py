@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_NEVER = frozenset(("parameter", "custom-call", "fusion", "domain", "while", "conditional", "call"))
+_NEVER: frozenset[Opcode] = frozenset(("parameter", "custom-call", "fusion", "domain", "while", "conditional", "call"))
 
 
 class RenameInstructions(Struct, frozen=True):

@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import in_definition_order
-from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
@@ -29,6 +28,7 @@ from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import (
     ASYNC_DONE,
     ASYNC_START,
@@ -41,13 +41,14 @@ from hlo_run.hlo.opcodes.traits import (
     SYNC_CONTROL_FLOW,
 )
 from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
 
 # The host gives and takes data in the layout that the text names.
-_FEEDS = frozenset(("infeed", "outfeed"))
+_FEEDS: frozenset[Opcode] = frozenset(("infeed", "outfeed"))
 # Opcodes without a kernel of ours, and those that communicate: their operands and results have default layouts.
 _DEFAULT = (
     (COLLECTIVE - KEEPS_LAYOUT)
@@ -55,14 +56,12 @@ _DEFAULT = (
     | ASYNC_DONE
     | SIDE_EFFECT
     | DEVICE_ID
-    | frozenset(
-        """after-all async-update cholesky domain dynamic-reshape fft map ragged-dot
-        rng-bit-generator scan set-dimension-size sort topk""".split()
-    )
+    | opcode_set("""after-all async-update cholesky domain dynamic-reshape fft map ragged-dot rng-bit-generator scan
+    set-dimension-size sort topk""")
 ) - _FEEDS
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
-_CALLERS = CONTROL_FLOW | {"async-done"}
-_AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_CALLERS = CONTROL_FLOW | opcode_set("async-done")
+_AS_WRITTEN: frozenset[Opcode] = frozenset(("bitcast", "fusion"))
 _BYTE_BITS = 8
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 

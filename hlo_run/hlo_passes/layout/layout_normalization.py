@@ -22,6 +22,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -273,7 +274,7 @@ def _parts_lie_together(one: Shape, other: Shape) -> bool:
 
 
 # The attributes of these opcodes relate the dimensions of result and operand.
-_OF_SEVERAL_ORDERS = frozenset(("broadcast", "convolution", "iota", "transpose"))
+_OF_SEVERAL_ORDERS: frozenset[Opcode] = frozenset(("broadcast", "convolution", "iota", "transpose"))
 
 
 def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
@@ -308,7 +309,7 @@ def _window(instruction: HloInstruction) -> Changes:
     return {"window": replace(window, dims=tuple(window.dims[d] for d in _order(instruction.shape)))}
 
 
-_CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
+_CHANGES: dict[Opcode, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
     "convolution": _convolution_labels,
     "dynamic-slice": _permuted("dynamic_slice_sizes"),

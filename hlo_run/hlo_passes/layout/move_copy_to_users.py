@@ -17,13 +17,14 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The first operand is the array; the others are scalars.
-_OF_ONE_ARRAY = frozenset("dynamic-slice pad reduce-window reverse slice".split())
+_OF_ONE_ARRAY = opcode_set("dynamic-slice pad reduce-window reverse slice")
 # Elementwise, but XLA leaves them where they are.
-_KEPT = frozenset("bitcast-convert copy map reduce-precision".split())
+_KEPT = opcode_set("bitcast-convert copy map reduce-precision")
 
 
 class MoveCopyToUsers(Struct, frozen=True):

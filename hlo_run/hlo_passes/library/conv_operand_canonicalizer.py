@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_MOVES = MOVES_ELEMENTS | {"pad"}
+_MOVES = MOVES_ELEMENTS | opcode_set("pad")
 # Types between s8 and s32 that hold every s8.
 _WIDER = frozenset("bf16 f16 f32 f64 s8 s16 s32 s64".split())
 

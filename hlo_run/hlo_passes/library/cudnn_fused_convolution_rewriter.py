@@ -21,6 +21,7 @@ from msgspec import Struct
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
@@ -30,7 +31,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"
 # May be between a convolution and what is fused with it.
-_MOVES = ("reshape", "transpose")
+_MOVES: tuple[Opcode, ...] = ("reshape", "transpose")
 # What a convolution and its call have in common.
 _KEPT = ("window", "dim_labels", "feature_group_count", "operand_precision", "metadata")
 

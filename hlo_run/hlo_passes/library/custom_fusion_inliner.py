@@ -21,13 +21,14 @@ from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo_passes.fusion.fusion_wrapper import WRAPPED
 from hlo_run.hlo_passes.subgraphs.library_calls import gemm_call, result_of
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-element", "parameter", "tuple"}
+_IN_KERNELS = WRAPPED | opcode_set("bitcast constant copy fusion get-tuple-element parameter tuple")
 # Each element of a kernel's result would compute these again.
-_REPEATED = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
+_REPEATED: frozenset[Opcode] = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
 
 
 class CustomFusionInliner(Struct, frozen=True):

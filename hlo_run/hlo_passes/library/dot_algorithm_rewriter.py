@@ -69,8 +69,8 @@ class DotAlgorithmRewriter(Struct, frozen=True):
 
 def _may_round(dot: HloInstruction) -> bool:
     """True for a product of f32 whose algorithm and precision the module leaves open."""
-    precisions = dot.attrs.get("operand_precision", ())
-    return dot.algorithm == "unset" and dot.shape.element_type == "f32" and all(str(p) == "default" for p in precisions)
+    is_open = dot.algorithm == "unset" and all(precision == "default" for precision in dot.operand_precision)
+    return is_open and dot.shape.element_type == "f32"
 
 
 def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:

@@ -26,7 +26,7 @@ class DotNormalizer(Struct, frozen=True):
         """Edit in place."""
         del ctx
         for dot in module.instructions_of("dot"):
-            if not dot.attrs.get("lhs_contracting_dims"):
+            if not dot.lhs_contracting_dims:
                 editor, (left, right) = Editor(dot), dot.operands[:2]
                 dot.operands = [_with_one(editor, left), _with_one(editor, right), *dot.operands[2:]]
                 dot.attrs["lhs_contracting_dims"] = (left.shape.rank,)

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_LAYOUT_ONLY = ("bitcast", "copy", "reshape")
-_CASTS = ("convert", "bitcast", "copy", "reshape")
+_LAYOUT_ONLY: tuple[Opcode, ...] = ("bitcast", "copy", "reshape")
+_CASTS: tuple[Opcode, ...] = ("convert", "bitcast", "copy", "reshape")
 _Values = NDArray[np.int64]
-_BINARY: dict[str, Callable[[_Values, _Values], _Values]] = {
+_BINARY: dict[Opcode, Callable[[_Values, _Values], _Values]] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,

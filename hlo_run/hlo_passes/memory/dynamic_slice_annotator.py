@@ -22,15 +22,16 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_SLICES = ("dynamic-slice", "dynamic-update-slice")
+_SLICES: tuple[Opcode, ...] = ("dynamic-slice", "dynamic-update-slice")
 # Their values depend on more than the counter.
-_UNKNOWN = DEVICE_ID | {"custom-call", "parameter"}
+_UNKNOWN = DEVICE_ID | opcode_set("custom-call parameter")
 # So many iterations the pass computes first, and then each time so many times as many.
 _FIRST, _GROWTH = 8, 16
 

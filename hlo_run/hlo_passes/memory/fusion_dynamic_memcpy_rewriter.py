@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config
@@ -25,8 +26,8 @@ from hlo_run.pass_support.hlo_pass import PassContext
 
 _RECORD = {"kind": "__custom_fusion", "custom_fusion_config": {"name": "dynamic_slice_fusion", "kernel_index": 0}}
 _COSTS = re.compile(r'"reification_cost":\[[^\]]*\]')
-_DYNAMIC = ("dynamic-slice", "dynamic-update-slice")
-_SAME_BYTES = ("bitcast", "reshape")
+_DYNAMIC: tuple[Opcode, ...] = ("dynamic-slice", "dynamic-update-slice")
+_SAME_BYTES: tuple[Opcode, ...] = ("bitcast", "reshape")
 
 
 class FusionDynamicMemcpyRewriter(Struct, frozen=True):

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_BEFORE_PARAMETERS = ("get-tuple-element", "tuple", "constant", "bitcast", "parameter")
+_BEFORE_PARAMETERS: tuple[Opcode, ...] = ("get-tuple-element", "tuple", "constant", "bitcast", "parameter")
 
 
 class InstructionHoister(Struct, frozen=True):
@@ -52,9 +53,10 @@ class InstructionHoister(Struct, frozen=True):
             constants = [value for value in new if value.opcode == "constant"]
             if not any(value in ordered or value.control_predecessors for value in constants):
                 new = [*constants, *(value for value in new if value.opcode != "constant")]
-        for opcode, moves in (("get-tuple-element", self.hoists_elements), ("bitcast", self.hoists_bitcasts)):
-            if moves:
-                new = _after_operands(new, opcode, ordered)
+        if self.hoists_elements:
+            new = _after_operands(new, "get-tuple-element", ordered)
+        if self.hoists_bitcasts:
+            new = _after_operands(new, "bitcast", ordered)
         return new
 
 
@@ -70,7 +72,7 @@ def _is_late(computation: HloComputation, order: Sequence[HloInstruction]) -> bo
     return False
 
 
-def _after_operands(order: Sequence[HloInstruction], opcode: str, ordered: set[HloInstruction]) -> list[HloInstruction]:
+def _after_operands(order: Sequence[HloInstruction], opcode: Opcode, ordered: set[HloInstruction]) -> list[HloInstruction]:
     moved = [v for v in order if v.opcode == opcode and not v.control_predecessors and v not in ordered]
     following: dict[HloInstruction, list[HloInstruction]] = {}
     for value in moved:

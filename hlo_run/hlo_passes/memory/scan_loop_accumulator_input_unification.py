@@ -20,6 +20,7 @@ from hlo_run.analysis.loop_counter import LoopCounter, find_counter
 from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
@@ -112,7 +113,7 @@ def _is_only_read(read: HloInstruction, body: HloComputation, counter: LoopCount
     return len(slices) == 1 and _goes_through(slices[0], "dynamic-slice", read, counter) and len(read.users) == 2
 
 
-def _goes_through(user: HloInstruction, opcode: str, whole: HloInstruction, counter: LoopCounter) -> bool:
+def _goes_through(user: HloInstruction, opcode: Opcode, whole: HloInstruction, counter: LoopCounter) -> bool:
     """True if a slice takes or writes row i of an array in iteration i, and there is a row for each iteration."""
     if user.opcode != opcode or user.operands[0] is not whole or user.operands.count(whole) != 1:
         return False

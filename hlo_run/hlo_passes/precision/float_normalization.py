@@ -18,12 +18,13 @@ from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The library knows the reducers of collectives by their form.
-_KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | {"select-and-scatter"}
+_KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | opcode_set("select-and-scatter")
 
 
 class FloatNormalization(Struct, frozen=True):

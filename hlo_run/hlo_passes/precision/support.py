@@ -5,15 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 
 # They only hand values on.
-_CARRY = frozenset("call conditional custom-call get-tuple-element tuple while opt-barrier".split())
-_IN_BITS = frozenset("count-leading-zeros shift-right-logical shift-right-arithmetic".split())
+_CARRY = opcode_set("call conditional custom-call get-tuple-element tuple while opt-barrier")
+_IN_BITS = opcode_set("count-leading-zeros shift-right-logical shift-right-arithmetic")
 # The result is one of the operands' values.
-_CHOOSE = frozenset(
-    """abs all-gather all-to-all broadcast clamp collective-broadcast collective-permute concatenate convert copy domain
-    get-tuple-element maximum minimum pad ragged-all-to-all reshape reverse slice sort transpose tuple opt-barrier""".split()
-)
+_CHOOSE = opcode_set("""abs all-gather all-to-all broadcast clamp collective-broadcast collective-permute concatenate convert
+    copy domain get-tuple-element maximum minimum pad ragged-all-to-all reshape reverse slice sort transpose tuple opt-barrier""")
 _CHOSEN_OPERANDS = {"dynamic-slice": (0,), "dynamic-update-slice": (0, 1), "gather": (0,), "select": (1, 2)}
 
 

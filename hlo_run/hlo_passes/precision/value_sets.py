@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from hlo_run.analysis.buffers.dataflow_values import HloPosition, HloUse
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
-_FORWARDS = ("bitcast", "opt-barrier", "domain", "add-dependency", "async-update")
+_FORWARDS: tuple[Opcode, ...] = ("bitcast", "opt-barrier", "domain", "add-dependency", "async-update")
 _CONTROL = (*SYNC_CONTROL_FLOW, "async-start")
 
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
@@ -151,7 +152,7 @@ def _along(places: Sequence[_Place]) -> tuple[int, int] | None:
 
 
 def _window_over(
-    value: HloInstruction, base: HloInstruction, start: HloInstruction, opcode: str, dim: int, along: WindowDim
+    value: HloInstruction, base: HloInstruction, start: HloInstruction, opcode: Opcode, dim: int, along: WindowDim
 ) -> HloInstruction:
     """Return a reduce-window over `base` with the shape of `value`, which combines elements along a dimension."""
     editor = Editor(value, derives=False)
@@ -199,7 +200,7 @@ def _grow_window(module: HloModule, value: HloInstruction) -> bool:
     return True
 
 
-def _only_dim(window: HloInstruction, opcode: str) -> int | None:
+def _only_dim(window: HloInstruction, opcode: Opcode) -> int | None:
     """Return the dimension along which a reduce-window combines elements with an opcode from its identity, if it only does that.
 
     A window of one element may be along any dimension: None.

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Leftovers, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.unchanged import is_unchanged_since, mark_settled
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic import (
@@ -191,9 +192,9 @@ class _Walk(Struct):
 
 
 # Opcodes whose rules move whole values.
-_ON_ANY_SHAPE = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
+_ON_ANY_SHAPE: frozenset[Opcode] = frozenset(("custom-call", "get-tuple-element", "opt-barrier"))
 
-_ON_BITS = ("bitcast", "bitcast-convert", "reshape", "transpose")
+_ON_BITS: tuple[Opcode, ...] = ("bitcast", "bitcast-convert", "reshape", "transpose")
 
 
 def _is_static(shape: Shape) -> bool:

@@ -23,6 +23,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -34,17 +35,15 @@ _MOST_ELEMENTS = 45_000_000
 # Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
 _NEVER = (
     NO_CODE
-    | (CONTROL_FLOW - {"call", "conditional"})
+    | (CONTROL_FLOW - opcode_set("call conditional"))
     | COLLECTIVE
     | SIDE_EFFECT
     | DEVICE_ID
     | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk cholesky triangular-solve".split()}
 )
 # Their NaNs depend on the processor if several operands or elements are NaN.
-_COMBINES = frozenset(
-    """add subtract multiply divide remainder power atan2 maximum minimum clamp dot ragged-dot scaled-dot convolution reduce
-    reduce-window select-and-scatter scatter map scan call conditional""".split()
-)
+_COMBINES = opcode_set("""add subtract multiply divide remainder power atan2 maximum minimum clamp dot ragged-dot scaled-dot
+    convolution reduce reduce-window select-and-scatter scatter map scan call conditional""")
 
 
 class ConstantFolding(Struct, frozen=True):

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The opcodes that XLA's convert-mover moves a conversion across.
-_MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
+_MOVING: frozenset[Opcode] = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
 class ConvertMover(Struct, frozen=True):

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -85,7 +86,7 @@ def _to_own_shape(value: HloInstruction) -> HloInstruction | None:
     return value.operands[0] if value.operands[0].shape == value.shape else None
 
 
-_RULES: tuple[tuple[str, Callable[[HloInstruction], HloInstruction | None]], ...] = (
+_RULES: tuple[tuple[Opcode, Callable[[HloInstruction], HloInstruction | None]], ...] = (
     ("concatenate", _concatenate),
     ("slice", _slice),
     ("reshape", _reshape_of_broadcast),

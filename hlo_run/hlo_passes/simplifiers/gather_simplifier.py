@@ -8,15 +8,17 @@ Gathers with batching dimensions stay; `batched_gather_scatter_normalizer` remov
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, index_rows
+from hlo_run.hlo.views.indexed import Indexed
+from hlo_run.hlo_passes.subgraphs.gather_scatter import index_rows
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -29,7 +31,7 @@ class GatherSimplifier(Struct, frozen=True):
         """Edit in place."""
         del ctx
         gathers = [g for g in module.in_post_order("gather") if not g.operand_batching_dims]
-        replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
+        replaced = [gather for gather in gathers if not Indexed.of(gather).is_simple]
         replace_each(module, replaced, _simple)
 
 
@@ -41,7 +43,7 @@ def _simple(gather: HloInstruction) -> HloInstruction:
     operand, indices = gather.operands
     rows = index_rows(indices, gather.index_vector_dim)
     shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
-    flags: dict[str, Any] = {"indices_are_sorted": True} if gather.indices_are_sorted else {}
+    flags: dict[str, AttributeValue] = {"indices_are_sorted": True} if gather.indices_are_sorted else {}
     result = editor.add(
         "gather",
         shape,
@@ -59,15 +61,13 @@ def _simple(gather: HloInstruction) -> HloInstruction:
 def _with_result_dims(gather: HloInstruction, result: HloInstruction) -> HloInstruction:
     """Drop collapsed dimensions, split the rows into the dimensions of the indices, and transpose to the result's order."""
     editor = Editor(result)
-    indices = gather.operands[1].shape
-    collapsed = gather.collapsed_slice_dims
+    view, collapsed = Indexed.of(gather), gather.collapsed_slice_dims
     kept = [size for d, size in enumerate(result.shape.dims[1:]) if d not in collapsed]
-    batch = [size for d, size in enumerate(indices.dims) if d != gather.index_vector_dim]
+    batch = view.row_sizes
     if collapsed:
         result = editor.reshape(result, (result.shape.dims[0], *kept))
     if len(batch) != 1:
         result = editor.reshape(result, (*batch, *kept))
-    offsets = gather.offset_dims
-    rest = [d for d in range(gather.shape.rank) if d not in offsets]
+    offsets, rest = view.window_dims, view.batch_dims
     places = [offsets.index(d) + len(batch) if d in offsets else rest.index(d) for d in range(gather.shape.rank)]
     return editor.transpose(result, places)

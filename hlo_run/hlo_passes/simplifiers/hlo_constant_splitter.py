@@ -16,10 +16,11 @@ from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 
-_SOURCES = ("constant", "iota")
+_SOURCES: tuple[Opcode, ...] = ("constant", "iota")
 
 
 class HloConstantSplitter(Struct, frozen=True):

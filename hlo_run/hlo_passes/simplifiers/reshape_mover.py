@@ -16,10 +16,11 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The opcodes that the pass moves.
-_REARRANGING = frozenset(("reshape", "transpose"))
+_REARRANGING: frozenset[Opcode] = frozenset(("reshape", "transpose"))
 
 
 class ReshapeMover(Struct, frozen=True):

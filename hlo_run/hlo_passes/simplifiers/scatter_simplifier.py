@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, simple_scatter
+from hlo_run.hlo.views.indexed import Indexed
+from hlo_run.hlo_passes.subgraphs.gather_scatter import simple_scatter
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -35,7 +36,7 @@ class ScatterSimplifier(Struct, frozen=True):
             _combine(module, scatter)
         remove_unused(scalars)
         scatters = [s for s in module.in_post_order("scatter") if not s.input_batching_dims]
-        replaced = [s for s in scatters if not has_simple_scatter_form(s) and not (self.sees_layouts and _has_layouts(s))]
+        replaced = [s for s in scatters if not Indexed.of(s).is_simple and not (self.sees_layouts and _has_layouts(s))]
         replace_each(module, replaced, simple_scatter)
 
 

@@ -19,7 +19,7 @@ from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -33,7 +33,7 @@ class ScatterSliceSimplifier(Struct, frozen=True):
         del ctx
         for scatter in module.instructions_of("scatter"):
             parent = scatter.parent
-            if parent is None or parent.is_fusion or not has_simple_scatter_form(scatter):
+            if parent is None or parent.is_fusion or not Indexed.of(scatter).is_simple:
                 continue
             cut = _Cut(scatter, list(scatter.operands[0].shape.dims))
             if cut.takes(scatter) and cut.slices:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
@@ -23,7 +24,7 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
 }
 
 
-def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: str) -> HloInstruction:
+def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: Opcode) -> HloInstruction:
     """Add `start` and a done to the computation of `old`, and let its users use the done, which is returned.
 
     What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place.
@@ -51,7 +52,7 @@ def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstructio
     return done
 
 
-def _done_name(start: HloInstruction, opcode: str) -> str:
+def _done_name(start: HloInstruction, opcode: Opcode) -> str:
     return opcode if opcode != "async-done" else f"{start.called_computations[0].root.opcode}-done"
 
 

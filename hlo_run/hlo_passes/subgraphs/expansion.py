@@ -17,6 +17,7 @@ from hlo_run.builder.core import HloValue, callees_first
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 # Returns the replacement of an instruction: called with a builder, the instruction and the values of its operands.
@@ -26,7 +27,7 @@ Name: TypeAlias = str | Callable[[HloInstruction], str]
 
 def expand(
     module: HloModule,
-    opcodes: Sequence[str],
+    opcodes: Sequence[Opcode],
     build: Build,
     matches: Callable[[HloInstruction], bool] = lambda instruction: True,
     *,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 
 
 def index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
@@ -25,34 +26,9 @@ def index_rows(indices: HloInstruction, index_vector_dim: int) -> HloInstruction
     return editor.reshape(rows, (math.prod(rows.shape.dims[:-1]), rows.shape.dims[-1]))
 
 
-def has_simple_gather_form(gather: HloInstruction) -> bool:
-    """Return True for the form of `gather_simplifier`: one index row per slice, slices with all dimensions of the operand."""
-    return (
-        gather.operands[1].shape.rank == 2
-        and gather.index_vector_dim == 1
-        and not gather.collapsed_slice_dims
-        and not gather.operand_batching_dims
-        and gather.offset_dims == tuple(range(1, gather.shape.rank))
-    )
-
-
-def has_simple_scatter_form(scatter: HloInstruction) -> bool:
-    """Return True for the form of `scatter_simplifier`: one index row per update, updates with all dimensions of the operand."""
-    count = len(scatter.operands) // 2
-    return (
-        scatter.operands[count].shape.rank == 2
-        and scatter.index_vector_dim == 1
-        and not scatter.inserted_window_dims
-        and not scatter.input_batching_dims
-        and scatter.update_window_dims == tuple(range(1, scatter.operands[-1].shape.rank))
-    )
-
-
 def depends_on_order(scatter: HloInstruction) -> bool:
     """Return True if the order of updates of one element may change the result. Mirrors XLA's `IsScatterDeterministic`."""
-    indices = scatter.operands[len(scatter.operands) // 2].shape
-    rows = math.prod(size for dim, size in enumerate(indices.dims) if dim != scatter.index_vector_dim)
-    if scatter.unique_indices or scatter.input_batching_dims or rows <= 1:
+    if scatter.unique_indices or scatter.input_batching_dims or Indexed.of(scatter).row_count <= 1:
         return False
     body = scatter.to_apply
     is_one_op = len(scatter.operands) == 3 and len(body.instructions) == 3
@@ -142,20 +118,20 @@ def batch_starts(
 
 
 def simple_scatter(scatter: HloInstruction) -> HloInstruction:
-    """Return the replacement of a scatter by one in the simple form (`has_simple_scatter_form`)."""
+    """Return the replacement of a scatter by one in the simple form (`Indexed.is_simple`)."""
     editor, attrs, count = Editor(scatter), scatter.attrs, len(scatter.operands) // 2
     inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
     if 0 in updates[0].shape.dims:
         return editor.joined(inputs, scatter)
     rows = index_rows(indices, scatter.index_vector_dim)
     new_updates = [_with_all_dims(scatter, update) for update in updates]
-    changed: dict[str, Any] = {
+    changed: dict[str, AttributeValue] = {
         "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
         "inserted_window_dims": (),
         "scatter_dims_to_operand_dims": scatter.scatter_dims_to_operand_dims,
         "index_vector_dim": 1,
     }
-    flags: dict[str, Any] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
+    flags: dict[str, AttributeValue] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
     return editor.add(
         "scatter", scatter.shape, [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}, **changed, **flags
     )

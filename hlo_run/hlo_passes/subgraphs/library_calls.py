@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import Dot, Side, dot_side, size_of
 from hlo_run.target import TargetSpec
 
 # Smaller dots of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
@@ -167,9 +167,8 @@ def _has_result_type(dot: HloInstruction, matrices: int) -> bool:
 def product_record(dot: HloInstruction) -> dict[str, Any]:
     """Return the `gemm_backend_config` of a dot without epilogue, the fields in XLA's order."""
     left, right = (operand.shape for operand in dot.operands[:2])
-    default: tuple[str, ...] = ("default", "default")
-    precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
-    algorithm = dot.algorithm
+    dims, precisions = Dot.of(dot), dot.operand_precision or ("default", "default")
+    algorithm = dims.algorithm
     if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
         # bf16 operands already have this meaning with the default algorithm.
         algorithm = "unset"
@@ -177,9 +176,10 @@ def product_record(dot: HloInstruction) -> dict[str, Any]:
         "alpha_real": 1,
         "beta": 0,
         "dot_dimension_numbers": {
-            f"{side}_{what}_dimensions": [str(dim) for dim in _dims(dot, f"{side}_{what}_dims")]
-            for what in ("contracting", "batch")
-            for side in ("lhs", "rhs")
+            "lhs_contracting_dimensions": [*map(str, dims.lhs.contracting)],
+            "rhs_contracting_dimensions": [*map(str, dims.rhs.contracting)],
+            "lhs_batch_dimensions": [*map(str, dims.lhs.batch)],
+            "rhs_batch_dimensions": [*map(str, dims.rhs.batch)],
         },
         "alpha_imag": 0,
         "precision_config": {
@@ -187,8 +187,8 @@ def product_record(dot: HloInstruction) -> dict[str, Any]:
             "algorithm": f"ALG_{algorithm.upper()}",
         },
         "epilogue": "DEFAULT",
-        "lhs_stride": str(_matrix_size(dot, "lhs", left)),
-        "rhs_stride": str(_matrix_size(dot, "rhs", right)),
+        "lhs_stride": str(_matrix_size(dims.lhs, left)),
+        "rhs_stride": str(_matrix_size(dims.rhs, right)),
         "grad_x": False,
         "grad_y": False,
         "damax_output": False,
@@ -197,10 +197,6 @@ def product_record(dot: HloInstruction) -> dict[str, Any]:
     }
 
 
-def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
-    return dot.attrs.get(name, ())
-
-
-def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
+def _matrix_size(side: Side, shape: Shape) -> int:
     """Return the stride between the matrices of a batch, in elements, as XLA gives it; it assumes that the batch comes first."""
-    return math.prod(shape.dims[len(dot.attrs.get(f"{side}_batch_dims", ())) :])
+    return math.prod(shape.dims[len(side.batch) :])

@@ -20,6 +20,7 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     batch_starts,
@@ -31,12 +32,6 @@ from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     window_start,
 )
 from hlo_run.hlo_passes.subgraphs.inlining import one_result
-
-
-def row_count(scatter: HloInstruction) -> int:
-    """Return the number of updates: one for each row of indices."""
-    dims = scatter.operands[len(scatter.operands) // 2].shape.dims
-    return math.prod(size for dim, size in enumerate(dims) if dim != scatter.index_vector_dim)
 
 
 def scatter_loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:
@@ -54,7 +49,7 @@ def scatter_loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:
     def step(editor: Editor, row: HloInstruction, state: list[HloInstruction]) -> Sequence[HloInstruction]:
         return _one_update(module, editor, scatter, row, state)
 
-    results = counted_loop(module, scatter, row_count(scatter), [*inputs, rows, *rows_of_updates], step)
+    results = counted_loop(module, scatter, Indexed.of(scatter).row_count, [*inputs, rows, *rows_of_updates], step)
     return _joined(bare, results[:count])
 
 
@@ -100,9 +95,9 @@ def _one_update(
     inputs, indices, updates = state[:count], state[count], state[count + 1 :]
     row_vector = editor.broadcast(row, (1,))
     index = index_vector(editor, indices, row_vector)
-    batching = dict(zip(scatter.scatter_indices_batching_dims, scatter.input_batching_dims, strict=True))
-    places = partial(batch_starts, editor, scatter.operands[count].shape.dims, scatter.index_vector_dim, batching)
-    start = window_start(editor, index, row, scatter.scatter_dims_to_operand_dims, inputs[0].shape.rank, places)
+    view = Indexed.of(scatter)
+    places = partial(batch_starts, editor, view.indices.shape.dims, view.index_vector_dim, view.batch_pairs)
+    start = window_start(editor, index, row, view.index_map, inputs[0].shape.rank, places)
     inserted = (*scatter.inserted_window_dims, *scatter.input_batching_dims)
     place = padded_row(editor, row_vector, updates[0].shape.rank - 1)
     old, new = list[HloInstruction](), list[HloInstruction]()

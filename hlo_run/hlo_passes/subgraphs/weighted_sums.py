@@ -10,11 +10,12 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 # A sum that uses its parts many times over may have any number of terms.
 _MOST_TERMS = 1 << 14
-_SUMS = ("add", "subtract")
+_SUMS: tuple[Opcode, ...] = ("add", "subtract")
 
 
 class Term(Struct, frozen=True):

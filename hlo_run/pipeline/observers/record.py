@@ -12,6 +12,7 @@ from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, NO_CODE
 from hlo_run.hlo.printer import SHORT_PARSABLE, computation_to_string, instruction_order, instruction_to_string, module_to_string
 from hlo_run.pass_support.observer import (
@@ -46,7 +47,7 @@ class NodeRecord(Struct, frozen=True):
     """An instruction of a graph. `operands` are the numbers of nodes of the same graph; `label` describes a fusion or a call."""
 
     name: str
-    opcode: str
+    opcode: Opcode
     shape: str
     label: str
     operands: tuple[int, ...]

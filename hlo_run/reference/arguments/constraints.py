@@ -8,12 +8,14 @@ from msgspec import Struct
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.reference.arguments.value_flow import uses_of
 
 # Ops between a parameter and a gather or scatter whose indices it is.
-_INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
+_INDEX_MOVERS: frozenset[Opcode] = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
 # Ops that change a parameter's value so little that the constraints of their users hold for it.
-_VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
+_VALUE_KEEPERS: frozenset[Opcode] = frozenset(("convert", "reduce-precision"))
 # The largest value of an integer that the condition of a loop compares: with larger ones a loop may run for hours.
 MOST_ROUNDS = 31
 
@@ -149,8 +151,7 @@ def _indices_number(user: HloInstruction) -> int:
 
 def _gather_index(user: HloInstruction, is_whole: bool = False) -> Constraints:
     """Return the limit of the indices of a gather or scatter. `is_whole`: the parameter has them in the order of the op."""
-    name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
-    sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
+    sizes, indexed = user.operands[0].shape.dims, Indexed.of(user).index_map
     limit = min((sizes[d] - 1 for d in indexed), default=0)
     is_scatter = user.opcode == "scatter"
     windows = _windows(user) if is_scatter and is_whole and user.unique_indices else ()
@@ -162,15 +163,11 @@ def _windows(scatter: HloInstruction) -> tuple[tuple[int, int], ...]:
 
     Empty where indices are not rows of numbers, or may be equal in different batches.
     """
-    indices = scatter.operands[_indices_number(scatter)].shape
-    indexed = tuple[int, ...](scatter.attrs["scatter_dims_to_operand_dims"])
-    if scatter.input_batching_dims or (len(indexed) > 1 and scatter.attrs["index_vector_dim"] != indices.rank - 1):
+    view = Indexed.of(scatter)
+    if view.operand_batching or (len(view.index_map) > 1 and view.index_vector_dim != view.indices.shape.rank - 1):
         return ()
-    sizes, inserted = scatter.operands[0].shape.dims, scatter.attrs["inserted_window_dims"]
-    updates = scatter.operands[-1].shape.dims
-    kept = iter(tuple[int, ...](scatter.attrs["update_window_dims"]))
-    window = [1 if dim in inserted else updates[next(kept)] for dim in range(len(sizes))]
-    return tuple((sizes[dim] // max(window[dim], 1), window[dim]) for dim in indexed)
+    sizes, window = view.operand.shape.dims, view.slice_sizes
+    return tuple((sizes[dim] // max(window[dim], 1), window[dim]) for dim in view.index_map)
 
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.reference.arguments.recipes import Leaf
 from hlo_run.reference.arguments.value_flow import Position, came_from
 
-_SAME_SHAPE = frozenset(("convert", "copy", "reduce-precision", "opt-barrier"))
-_MOVERS = frozenset(("reshape", "bitcast", "transpose")) | _SAME_SHAPE
+_SAME_SHAPE: frozenset[Opcode] = frozenset(("convert", "copy", "reduce-precision", "opt-barrier"))
+_MOVERS = opcode_set("reshape bitcast transpose") | _SAME_SHAPE
 # Steps from a product to its logarithm, to its argument, or to its sum.
 _MOST_STEPS = 12
 

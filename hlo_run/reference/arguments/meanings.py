@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
@@ -34,12 +35,10 @@ _LARGEST_COUNT = 100
 # Indices that are so far out of bounds.
 _STRAYS = 2
 # Ops whose result has the elements of their first operand.
-_MOVERS = MOVES_ELEMENTS | frozenset(
-    """broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window all-gather all-to-all collective-permute
-    dynamic-update-slice""".split()
-)
+_MOVERS = MOVES_ELEMENTS | opcode_set("""broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window
+    all-gather all-to-all collective-permute dynamic-update-slice""")
 # Every element of the result is one of an operand at the same place.
-_KEEPERS = frozenset(("convert", "bitcast-convert", "copy", "opt-barrier"))
+_KEEPERS: frozenset[Opcode] = frozenset(("convert", "bitcast-convert", "copy", "opt-barrier"))
 
 # How a number was made of the argument: what was done, and the constant that it was done with.
 Step: TypeAlias = tuple[str, int]
@@ -404,8 +403,7 @@ def _demand(user: HloInstruction, number: int, place: _Place, ranges: ValueRange
         case "gather" if number == 1:
             return "indices", _indices(user, user.start_index_map, user.gather_slice_sizes, place)
         case "scatter" if number == len(operands) // 2:
-            indexed: tuple[int, ...] = user.attrs["scatter_dims_to_operand_dims"]
-            return "indices", _indices(user, indexed, (1,) * operands[0].shape.rank, place)
+            return "indices", _indices(user, user.scatter_dims_to_operand_dims, (1,) * operands[0].shape.rank, place)
         case "set-dimension-size" if number == 1:
             return "sizes", (0, user.shape.dims[user.dimensions[0]])
         case "conditional" if number == 0:
@@ -422,7 +420,7 @@ def _starts(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Interval:
 
 def _indices(user: HloInstruction, indexed: Sequence[int], sizes: Sequence[int], place: _Place) -> Interval:
     """Return the interval of the indices of a gather or scatter; of a piece of them, that of its dimension."""
-    operand, of_vector = user.operands[0].shape.dims, user.attrs["index_vector_dim"]
+    operand, of_vector = user.operands[0].shape.dims, user.index_vector_dim
     if place.part is not None and place.part[0] == of_vector:
         _, first, size = place.part
         indexed = indexed[first : first + size]

@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.reference.values import Value
 
 # The numbers of an array that are looked at: more show nothing else.
@@ -30,9 +31,9 @@ _MASKED = -1e4
 # The magnitudes that their operands should have.
 _GOOD = {"tanh": 2.0, "logistic": 4.0, "erf": 1.0, "exponential": 4.0, "exponential-minus-one": 4.0}
 # Operands that must be positive, or not negative.
-_WANT_POSITIVE = frozenset(("log", "rsqrt"))
-_WANT_NOT_NEGATIVE = frozenset(("sqrt",))
-_WANT_SMALLER = frozenset(("atanh", "acos", "asin", "log-plus-one"))
+_WANT_POSITIVE: frozenset[Opcode] = frozenset(("log", "rsqrt"))
+_WANT_NOT_NEGATIVE: frozenset[Opcode] = frozenset(("sqrt",))
+_WANT_SMALLER: frozenset[Opcode] = frozenset(("atanh", "acos", "asin", "log-plus-one"))
 # For results that overflow by an unknown factor.
 _MUCH_SMALLER = 2.0**-7
 # The share of flat numbers that is too many.

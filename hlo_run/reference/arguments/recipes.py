@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.reference.arguments.observations import CENTRED, POSITIVE, SMALLER, Observation
 from hlo_run.reference.arguments.value_flow import Position, came_from
@@ -20,18 +21,16 @@ Leaf = tuple[int, tuple[int, ...]]
 # Values that are followed back to the arguments.
 _MOST_PLACES = 4000
 # The first operand has the elements of the result, or elements whose sign and size are like the result's.
-_LIKE_FIRST = MOVES_ELEMENTS | frozenset(
-    """abs broadcast bitcast convert copy slice dynamic-slice gather reverse reduce-precision reduce reduce-window
-    select-and-scatter all-reduce all-gather reduce-scatter all-to-all collective-permute tanh cbrt sqrt log-plus-one real sort
-    sine exponential-minus-one opt-barrier""".split()
-)
+_LIKE_FIRST = MOVES_ELEMENTS | opcode_set("""abs broadcast bitcast convert copy slice dynamic-slice gather reverse
+    reduce-precision reduce reduce-window select-and-scatter all-reduce all-gather reduce-scatter all-to-all
+    collective-permute tanh cbrt sqrt log-plus-one real sort sine exponential-minus-one opt-barrier""")
 # As many first operands as there are elements in the result.
-_LIKE_ALL = frozenset("add concatenate maximum minimum".split())
-_PRODUCTS = frozenset(("dot", "convolution", "ragged-dot"))
+_LIKE_ALL = opcode_set("add concatenate maximum minimum")
+_PRODUCTS: frozenset[Opcode] = frozenset(("dot", "convolution", "ragged-dot"))
 # A larger magnitude does not come through these.
-_BOUNDED = frozenset("logistic sine cosine sign compare erf iota rng-bit-generator".split())
+_BOUNDED = opcode_set("logistic sine cosine sign compare erf iota rng-bit-generator")
 # Ops behind which an infinity or a NaN is not used.
-_GUARDS = frozenset("select clamp maximum minimum compare is-finite".split())
+_GUARDS = opcode_set("select clamp maximum minimum compare is-finite")
 _MOST_USERS = 40
 # What is subtracted gets this part of its size, where differences should have both signs.
 _SMALLER_FACTOR = 2.0**-3
@@ -221,8 +220,7 @@ def fan_in(product: HloInstruction) -> int:
         kernel = product.operands[1].shape
         return kernel.element_count // max(1, kernel.dims[product.dim_labels.kernel.second_dim])
     left = product.operands[0].shape.dims
-    contracted: tuple[int, ...] = product.attrs.get("lhs_contracting_dims", ())
-    return math.prod(left[dim] for dim in contracted)
+    return math.prod(left[dim] for dim in product.lhs_contracting_dims)
 
 
 def _factors_of(product: HloInstruction) -> Iterator[HloInstruction]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import FORWARDING
 
 # An instruction and the index of a leaf in its (tuple) value.
@@ -13,9 +14,9 @@ Position: TypeAlias = tuple[HloInstruction, tuple[int, ...]]
 Use: TypeAlias = tuple[HloInstruction, int]
 
 # Ops whose value is their first operand's, tuples as they are.
-_FORWARDING = FORWARDING | {"async-update"}
+_FORWARDING = FORWARDING | opcode_set("async-update")
 # The computations that get an op's operands as their parameters.
-_CALLING = frozenset(("call", "async-start"))
+_CALLING: frozenset[Opcode] = frozenset(("call", "async-start"))
 
 
 def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.reference.arguments.value_flow import branches
@@ -14,9 +15,8 @@ from hlo_run.reference.values import as_array, as_tuple
 # A closed interval.
 Interval: TypeAlias = tuple[int, int]
 
-_SAME_VALUES = MOVES_ELEMENTS | frozenset(
-    "broadcast bitcast copy opt-barrier slice dynamic-slice gather reverse reduce-precision all-gather".split()
-)
+_SAME_VALUES = MOVES_ELEMENTS | opcode_set("""broadcast bitcast copy opt-barrier slice dynamic-slice gather reverse
+    reduce-precision all-gather""")
 # Longer chains are left alone: each step costs time, and none of the programs that people compile needs more.
 _MOST_STEPS = 60
 
@@ -191,7 +191,7 @@ def _and(operands: Sequence[Interval | None]) -> Interval | None:
     return (0, min(masks)) if masks else None
 
 
-_ARITHMETIC: dict[str, Callable[[Sequence[Interval | None]], Interval | None]] = {
+_ARITHMETIC: dict[Opcode, Callable[[Sequence[Interval | None]], Interval | None]] = {
     "add": _pairs(lambda a, b: a + b),
     "subtract": _pairs(lambda a, b: a - b),
     "multiply": _pairs(lambda a, b: a * b),

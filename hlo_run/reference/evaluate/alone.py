@@ -16,6 +16,7 @@ from msgspec import structs
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.compare.decisions import judge_decisions
@@ -25,7 +26,7 @@ from hlo_run.reference.evaluate.perturbed import is_exact, smallest_step
 from hlo_run.reference.values import Value
 
 # Their numbers may depend on the device, though nothing is rounded.
-_OPEN = frozenset(("rng", "rng-bit-generator", "stochastic-convert", "infeed", "custom-call"))
+_OPEN: frozenset[Opcode] = frozenset(("rng", "rng-bit-generator", "stochastic-convert", "infeed", "custom-call"))
 
 
 def judge_alone(

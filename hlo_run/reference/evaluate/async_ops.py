@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.values import TOKEN, Calls, Value, as_tuple, table
@@ -55,4 +56,4 @@ EVALUATE = table(
     ("copy-start", _copy_start),
     ("copy-done", _first),
 )
-PROGRAM: dict[str, ProgramEvaluator] = {"async-start": _async_start}
+PROGRAM: dict[Opcode, ProgramEvaluator] = {"async-start": _async_start}

@@ -9,6 +9,7 @@ import numpy as np
 
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.async_ops import contexts, zeros
 from hlo_run.reference.evaluate.device import Device, Frame, Meeting, ProgramEvaluator, Wait
@@ -258,7 +259,7 @@ EVALUATE = table(
     ("all-reduce-done", _done_of_result),
     ("collective-permute-done", _done_of_pair),
 )
-PROGRAM: dict[str, ProgramEvaluator] = {
+PROGRAM: dict[Opcode, ProgramEvaluator] = {
     "all-gather": _collective(_all_gather),
     "all-gather-start": _started(_collective(_all_gather)),
     "all-reduce": _collective(_all_reduce),

@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.loop_limit import check_limit
 from hlo_run.reference.values import TOKEN, Calls, Kernel, Row, Value, as_array, as_tuple, prepared_row, table
@@ -77,7 +78,7 @@ def _partition_id(_instruction: HloInstruction, _operands: list[Value], device: 
     return np.asarray(device.partition, np.uint32)
 
 
-def _same(opcode: str) -> Row:
+def _same(opcode: Opcode) -> Row:
     return opcode, _identity
 
 
@@ -86,13 +87,12 @@ EVALUATE = table(
     ("tuple", _tuple),
     prepared_row("get-tuple-element", _prepare_get_tuple_element, _get_tuple_element),
     _same("opt-barrier"),
-    _same("optimization-barrier"),
     _same("add-dependency"),
     _same("domain"),
     ("after-all", _token),
 )
 
-PROGRAM: dict[str, ProgramEvaluator] = {
+PROGRAM: dict[Opcode, ProgramEvaluator] = {
     "fusion": _call,
     "call": _call,
     "while": _while,

@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run import custom_calls
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference.evaluate import block_scaling, library_calls
@@ -126,4 +127,4 @@ def _unknown(instruction: HloInstruction) -> Unsupported:
     return unsupported(instruction, f"the custom call '{target}'", custom_calls.how_to_register(target))
 
 
-PROGRAM: dict[str, ProgramEvaluator] = {"custom-call": _custom_call}
+PROGRAM: dict[Opcode, ProgramEvaluator] = {"custom-call": _custom_call}

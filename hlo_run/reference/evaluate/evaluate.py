@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.verify.library_calls import verify_library_calls
 from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.reference import convert
@@ -42,7 +43,7 @@ from hlo_run.reference.values import Evaluator, Value, merge, quiet
 if TYPE_CHECKING:
     from hlo_run.reference.evaluate.alterations import EvaluatorChange
 
-EVALUATE: dict[str, Evaluator] = merge(
+EVALUATE: dict[Opcode, Evaluator] = merge(
     (
         async_ops.EVALUATE,
         batch_norm.EVALUATE,
@@ -64,7 +65,7 @@ EVALUATE: dict[str, Evaluator] = merge(
         windows.EVALUATE,
     )
 )
-PROGRAM: dict[str, ProgramEvaluator] = {
+PROGRAM: dict[Opcode, ProgramEvaluator] = {
     **async_ops.PROGRAM,
     **collectives.PROGRAM,
     **control.PROGRAM,
@@ -72,7 +73,7 @@ PROGRAM: dict[str, ProgramEvaluator] = {
     **rng.PROGRAM,
     **transfers.PROGRAM,
 }
-_LIFTED_PROGRAM: dict[str, ProgramEvaluator] = {
+_LIFTED_PROGRAM: dict[Opcode, ProgramEvaluator] = {
     "fusion": lifted.lifted_call,
     "call": lifted.lifted_call,
     "conditional": lifted.lifted_conditional,

@@ -8,13 +8,14 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Array, Value, as_array
 
 _BLOCKS, _BLOCK_ELEMENTS = 32, 512
 SAMPLED_ELEMENTS = _BLOCKS * _BLOCK_ELEMENTS
-_PASSED = frozenset(("parameter", "fusion", "tuple"))
+_PASSED: frozenset[Opcode] = frozenset(("parameter", "fusion", "tuple"))
 
 
 def on_fewer_elements(instruction: HloInstruction) -> HloModule | None:

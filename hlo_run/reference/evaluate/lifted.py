@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame
@@ -15,15 +16,13 @@ from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Array, Value, as_array
 
 # Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
-SCALAR_IDENTITIES = MOVES_ELEMENTS - {"copy"}
+SCALAR_IDENTITIES = MOVES_ELEMENTS - opcode_set("copy")
 # Besides the elementwise ops, what means the same applied to one scalar and to each element of an array.
-_SAME = frozenset(
-    """constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy opt-barrier
-    parameter fusion call while conditional""".split()
-)
+_SAME = opcode_set("""constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy
+    opt-barrier parameter fusion call while conditional""")
 
 
-def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[str]) -> set[HloComputation]:
+def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[Opcode]) -> set[HloComputation]:
     """Return the computations that may be applied to arrays in place of scalars; `elementwise` are opcodes."""
     liftable: set[HloComputation] = set()
     for computation in callees_first(computations):
@@ -32,7 +31,7 @@ def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset
     return liftable
 
 
-def _is_liftable(instruction: HloInstruction, elementwise: frozenset[str], liftable: set[HloComputation]) -> bool:
+def _is_liftable(instruction: HloInstruction, elementwise: frozenset[Opcode], liftable: set[HloComputation]) -> bool:
     opcode = instruction.opcode
     if opcode not in elementwise and opcode not in _SAME and opcode not in SCALAR_IDENTITIES:
         return False

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.values import Array, Calls, Evaluator, Kernel, Prepared, Value
@@ -15,9 +16,8 @@ from hlo_run.reference.values import Array, Calls, Evaluator, Kernel, Prepared, 
 # Is called with an instruction, its operands and its value, each time that it was evaluated.
 Observer: TypeAlias = Callable[[HloInstruction, Sequence[Value], Value], None]
 # Their values say nothing new.
-_SAME_VALUES = MOVES_ELEMENTS | frozenset(
-    "constant iota broadcast parameter tuple get-tuple-element bitcast copy opt-barrier add-dependency after-all".split()
-)
+_SAME_VALUES = MOVES_ELEMENTS | opcode_set("""constant iota broadcast parameter tuple get-tuple-element bitcast copy
+    opt-barrier add-dependency after-all""")
 
 
 def observed(

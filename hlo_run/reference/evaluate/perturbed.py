@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import float_info
@@ -31,30 +32,26 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, widen
 
 # Ops whose results are elements of their operands, or exact.
-_EXACT = MOVES_ELEMENTS | frozenset(
-    """add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice gather
-    get-tuple-element maximum minimum negate opt-barrier optimization-barrier pad reverse select slice sort tuple
-    is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant
-    while conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""".split()
-)
+_EXACT = MOVES_ELEMENTS | opcode_set("""add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice
+    dynamic-update-slice gather get-tuple-element maximum minimum negate opt-barrier pad reverse select slice sort tuple
+    is-finite floor ceil round-nearest-afz round-nearest-even real imag complex partition-id replica-id iota constant while
+    conditional call fusion bitcast-convert rng rng-bit-generator stochastic-convert infeed outfeed""")
 # Exact, but for complex numbers, of which they need a root.
-_EXACT_IF_REAL = frozenset(("abs", "sign"))
+_EXACT_IF_REAL: frozenset[Opcode] = frozenset(("abs", "sign"))
 # Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.
 _APPROXIMATED = _EXACT_IF_REAL | frozenset(
     """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
     logistic power rsqrt sine sinh sqrt tan tanh""".split()
 )
 # Ops that passes replace by several in the same type, each with its rounding.
-_EXPANDED = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
+_EXPANDED: frozenset[Opcode] = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
 _PRODUCT_CALLS = ("__cublas$", "__cudnn$conv")
-_SUMS = frozenset(
-    """dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce reduce-scatter
-    custom-call cholesky triangular-solve""".split()
-)
+_SUMS = opcode_set("""dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce
+    reduce-scatter custom-call cholesky triangular-solve""")
 _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 # They keep their sums in f32 or a wider type: XLA:GPU's libraries and kernels, XLA:CPU and the reference do.
-_SUMS_OF_PRODUCTS = frozenset(("dot", "ragged-dot", "convolution"))
+_SUMS_OF_PRODUCTS: frozenset[Opcode] = frozenset(("dot", "ragged-dot", "convolution"))
 _F32_ROUNDING = 2.0**-24
 # A number is taken for one of its type if it is nearer to it than this part of a rounding: storing it rounds nothing.
 _KEPT = 2.0**-4
@@ -100,8 +97,7 @@ def term_count(instruction: HloInstruction) -> int:
     match instruction.opcode:
         case "dot" | "ragged-dot":
             left = instruction.operands[0].shape.dims
-            contracted: tuple[int, ...] = instruction.attrs.get("lhs_contracting_dims", ())
-            return math.prod(left[dim] for dim in contracted)
+            return math.prod(left[dim] for dim in instruction.lhs_contracting_dims)
         case "reduce-window":
             return math.prod(dim.size for dim in instruction.window.dims)
         case "convolution":
@@ -131,7 +127,7 @@ def operand_rounding(instruction: HloInstruction, in_tf32: bool) -> float:
         return _ALGORITHM_ROUNDINGS[instruction.algorithm]
     if instruction.opcode == "dot" and instruction.algorithm.startswith("dot_tf32"):
         return _TF32_ROUNDING
-    precisions: tuple[str, ...] = instruction.attrs.get("operand_precision", ())
+    precisions = instruction.operand_precision
     is_exact = precisions and all(precision == "highest" for precision in precisions)
     return _TF32_ROUNDING if in_tf32 and not is_exact else 0.0
 
@@ -244,7 +240,7 @@ class Perturbation:
             self._counts[computation] = counts
         return self._counts[computation]
 
-    def _bias(self, opcode: str) -> float:
+    def _bias(self, opcode: Opcode) -> float:
         """Return the sign of all errors of an opcode; 0 if each has its own."""
         if self._biases is None or opcode not in _APPROXIMATED:
             return 0.0

@@ -11,14 +11,17 @@ import numpy as np
 from hlo_run.custom_calls import is_registered
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Plan, ProgramEvaluator, Step
 from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
 
 # What can be made of constants alone without taking memory.
-_VIEWS_OF_CONSTANTS = frozenset(("constant", "broadcast", "iota"))
+_VIEWS_OF_CONSTANTS: frozenset[Opcode] = frozenset(("constant", "broadcast", "iota"))
 # Ops that are run even if the root does not need them.
-_EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state"))
+_EFFECTS: frozenset[Opcode] = frozenset(
+    ("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state")
+)
 
 
 # Returns how an instruction is evaluated: by the first, by the second, or (both None) not at all.

@@ -13,6 +13,7 @@ import numpy as np
 
 from hlo_run.elementary import functions
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import from_element_bits
@@ -200,4 +201,4 @@ def _normal(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:
 
 
 EVALUATE = table(("rng-bit-generator", _rng_bit_generator))
-PROGRAM: dict[str, ProgramEvaluator] = {"rng": _rng, "rng-get-and-update-state": _rng_get_and_update_state}
+PROGRAM: dict[Opcode, ProgramEvaluator] = {"rng": _rng, "rng-get-and-update-state": _rng_get_and_update_state}

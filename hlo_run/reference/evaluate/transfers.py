@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.feeds import literal_of, take_literal, take_tiles
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.reference.evaluate.async_ops import zeros
@@ -116,7 +117,7 @@ def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]
     return [(0, 0)]
 
 
-PROGRAM: dict[str, ProgramEvaluator] = {
+PROGRAM: dict[Opcode, ProgramEvaluator] = {
     "infeed": _infeed,
     "outfeed": _outfeed,
     "send": _send,

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.reference.evaluate.device import Device, World, drive
 from hlo_run.reference.evaluate.evaluate import Reference, choose, finished
 from hlo_run.reference.numerics import dynamic
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.values import Value, as_array, quiet, unsupported
 
-FORWARDS = frozenset(("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "add-dependency"))
-CONTROL_FLOW = frozenset(("while", "conditional", "call"))
+FORWARDS: frozenset[Opcode] = frozenset(
+    ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "add-dependency")
+)
+CONTROL_FLOW: frozenset[Opcode] = frozenset(("while", "conditional", "call"))
 
 
 class Walk:

@@ -31,8 +31,8 @@ class DotDims(Struct, frozen=True):
 
 def dot_dims(instruction: HloInstruction) -> DotDims:
     """Return the dimension numbers in an instruction's attributes."""
-    names = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
-    return DotDims(*(tuple(instruction.attrs.get(name, ())) for name in names))
+    i = instruction
+    return DotDims(i.lhs_batch_dims, i.rhs_batch_dims, i.lhs_contracting_dims, i.rhs_contracting_dims)
 
 
 def _dot(instruction: HloInstruction) -> Kernel:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import INFER
@@ -83,8 +84,8 @@ def is_dynamic(instruction: HloInstruction) -> bool:
 
 
 # They hand on values with their sizes.
-_PASS_ON = frozenset(
-    "tuple get-tuple-element opt-barrier add-dependency after-all domain copy-start copy-done async-update async-done".split()
+_PASS_ON = opcode_set(
+    "tuple get-tuple-element opt-barrier add-dependency after-all domain copy-start copy-done async-update async-done"
 )
 
 
@@ -240,7 +241,7 @@ def _own_dims(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
 
 SizeRule: TypeAlias = "Callable[[HloInstruction, Sequence[Array]], Sizes]"
 # Result sizes of ops without a shape rule, from the shape in the text.
-_RESULT_SIZES: dict[str, SizeRule] = {
+_RESULT_SIZES: dict[Opcode, SizeRule] = {
     "broadcast": _broadcast_sizes,
     "reshape": _reshape_sizes,
     "bitcast": _reshape_sizes,
@@ -250,7 +251,7 @@ _RESULT_SIZES: dict[str, SizeRule] = {
 }
 # Ops that read whole buffers: the number of leading operands that they read so, and the sizes of their results.
 _READS_WHOLE = {"slice": 1, "dynamic-slice": 1, "dynamic-update-slice": 1, "gather": 1}
-_WHOLE_RESULT_SIZES: dict[str, SizeRule] = dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _whole_sizes)
+_WHOLE_RESULT_SIZES: dict[Opcode, SizeRule] = dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _whole_sizes)
 
 
 def _get_dimension_size(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -280,7 +281,7 @@ def _dynamic_reshape(instruction: HloInstruction, operands: Sequence[Value], _ca
     return _put(np.ascontiguousarray(array).reshape(sizes), instruction.shape)
 
 
-_OWN: dict[str, Evaluator] = {
+_OWN: dict[Opcode, Evaluator] = {
     "get-dimension-size": _get_dimension_size,
     "set-dimension-size": _set_dimension_size,
     "dynamic-reshape": _dynamic_reshape,

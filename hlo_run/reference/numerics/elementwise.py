@@ -12,6 +12,7 @@ from hlo_run.elementary import complex_functions as z
 from hlo_run.elementary import functions as e
 from hlo_run.elementary.rounding import Elementary
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference import complex_functions as c
 from hlo_run.reference.numerics import functions as f
@@ -54,7 +55,7 @@ class _ByKind(Struct, frozen=True):
         return kinds.get(dtype.kind, self.complex_)
 
 
-def _row(opcode: str, by_kind: _ByKind) -> Row:
+def _row(opcode: Opcode, by_kind: _ByKind) -> Row:
     def prepare(instruction: HloInstruction) -> Kernel:
         types = [operand.shape.dtype for operand in instruction.operands]
         function = by_kind.function(types[0])
@@ -99,23 +100,23 @@ def _gives(function: Function, computing: np.dtype[Any], count: int) -> np.dtype
     return function.resolve_dtypes((*(computing,) * count, None))[-1]
 
 
-def _number(opcode: str, function: Function, **kinds: Function | None) -> Row:
+def _number(opcode: Opcode, function: Function, **kinds: Function | None) -> Row:
     """Return the row of an op with one function for ints, floats and complex numbers; `kinds` has the exceptions."""
     filled = {"signed": function, "unsigned": function, "float_": function, "complex_": function, "pred": None, **kinds}
     by_kind = _ByKind(filled["pred"], filled["signed"], filled["unsigned"], filled["float_"], filled["complex_"])
     return _row(opcode, by_kind)
 
 
-def _inexact(opcode: str, function: Function, complex_: Function | None = None) -> Row:
+def _inexact(opcode: Opcode, function: Function, complex_: Function | None = None) -> Row:
     """Return the row of a transcendental function on floats, and on complex numbers if `complex_` is given."""
     return _row(opcode, _ByKind(float_=function, complex_=complex_, precise=True))
 
 
-def _bits(opcode: str, function: Function) -> Row:
+def _bits(opcode: Opcode, function: Function) -> Row:
     return _row(opcode, _ByKind(pred=function, signed=function, unsigned=function))
 
 
-def _sized(opcode: str, function: Callable[[DType], Function]) -> Row:
+def _sized(opcode: Opcode, function: Callable[[DType], Function]) -> Row:
     return _row(opcode, _ByKind(sized=function))
 
 

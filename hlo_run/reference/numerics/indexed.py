@@ -13,7 +13,9 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.reference.numerics.reduce import PRED_REDUCTIONS, REDUCTIONS, recognised
 from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, computing_type, narrow, prepared_row, table
 
@@ -103,35 +105,36 @@ def _batch_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
     return tuple(size for d, size in enumerate(dims) if d != vector_dim)
 
 
-def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> list[tuple[int, int]]:
+def _batching(view: Indexed) -> list[tuple[int, int]]:
     """Return pairs of an operand's batching dimension and its dimension in the batch.
 
     A dimension paired with the index vector dimension is left out: its index is 0, as on XLA:GPU.
     """
-    pairs = zip(operand_dims, indices_dims, strict=True)
+    vector_dim = view.index_vector_dim
+    pairs = zip(view.operand_batching, view.indices_batching, strict=True)
     return [(dim, other - (other > vector_dim)) for dim, other in pairs if other != vector_dim]
 
 
-def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[int]:
+def _components(view: Indexed) -> list[int]:
     """Return the used components of an index vector: those of batching dimensions are ignored."""
-    return [number for number, dim in enumerate(index_map) if dim not in batching_dims]
+    return [number for number, dim in enumerate(view.index_map) if dim not in view.operand_batching]
+
+
+def _places_of(
+    view: Indexed, dims: Sequence[int], batch: Sequence[int], sizes: Sequence[int], components: Sequence[int]
+) -> _Places:
+    index_map = [view.index_map[number] for number in components]
+    return _places(dims, sizes, index_map, view.kept_dims, _batching(view), batch)
 
 
 def _gather(instruction: HloInstruction) -> Kernel:
-    operand, indices = (operand.shape for operand in instruction.operands)
-    vector_dim = instruction.index_vector_dim
-    batching_dims = instruction.operand_batching_dims
-    dropped = (*instruction.collapsed_slice_dims, *batching_dims)
-    window_dims = [d for d in range(operand.rank) if d not in dropped]
-    batching = _batching(batching_dims, instruction.start_indices_batching_dims, vector_dim)
-    batch = _batch_dims(indices.dims, vector_dim)
-    sizes = instruction.gather_slice_sizes
-    components = _components(instruction.start_index_map, batching_dims)
-    index_map = [instruction.start_index_map[number] for number in components]
-    places = _places(operand.dims, sizes, index_map, window_dims, batching, batch)
-    vectors = _vectors(indices.rank, vector_dim, indices.dtype, components)
-    picked = (*batch, *(sizes[d] for d in window_dims))
-    order = _result_order(instruction.offset_dims, len(batch), instruction.shape.rank)
+    view = Indexed.of(instruction)
+    operand, indices, batch, sizes = view.operand.shape, view.indices.shape, view.row_sizes, view.slice_sizes
+    components = _components(view)
+    places = _places_of(view, operand.dims, batch, sizes, components)
+    vectors = _vectors(indices.rank, view.index_vector_dim, indices.dtype, components)
+    picked = (*batch, *(sizes[d] for d in view.kept_dims))
+    order = _result_order(view.window_dims, len(batch), instruction.shape.rank)
     # As XLA does, a slice without elements gives zeros, if a result has elements nevertheless.
     is_empty, dtype = 0 in operand.dims or 0 in sizes, operand.dtype.numpy
 
@@ -159,9 +162,10 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
     if not inputs[0].size:
         return tuple(inputs) if instruction.shape.is_tuple else inputs[0]
     dtype = instruction.operands[count].shape.dtype
-    components = _components(instruction.scatter_dims_to_operand_dims, instruction.input_batching_dims)
-    places = _scatter_places(instruction, inputs[0], indices, updates[0], components)
-    starts = _vectors(indices.ndim, instruction.index_vector_dim, dtype, components)(indices)
+    view = Indexed.of(instruction)
+    components = _components(view)
+    places = _scatter_places(view, inputs[0], indices, updates[0], components)
+    starts = _vectors(indices.ndim, view.index_vector_dim, dtype, components)(indices)
     rows = np.broadcast_to(places.rows(starts), places.dims)
     inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1) & places.paired
     lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
@@ -180,21 +184,13 @@ def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
     return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
 
 
-def _scatter_places(
-    instruction: HloInstruction, operand: Array, indices: Array, update: Array, components: Sequence[int]
-) -> _Places:
-    rank = operand.ndim
-    vector_dim = instruction.index_vector_dim
-    batching_dims = instruction.input_batching_dims
-    dropped = (*instruction.inserted_window_dims, *batching_dims)
-    window_dims = [d for d in range(rank) if d not in dropped]
-    sizes = [1] * rank
-    for dim, update_dim in zip(window_dims, instruction.update_window_dims, strict=True):
+def _scatter_places(view: Indexed, operand: Array, indices: Array, update: Array, components: Sequence[int]) -> _Places:
+    # The arrays may be dynamic, smaller than their bounds.
+    sizes = [1] * operand.ndim
+    for dim, update_dim in zip(view.kept_dims, view.window_dims, strict=True):
         sizes[dim] = update.shape[update_dim]
-    batching = _batching(batching_dims, instruction.scatter_indices_batching_dims, vector_dim)
-    batch = _batch_dims(indices.shape, vector_dim)
-    index_map = [instruction.scatter_dims_to_operand_dims[number] for number in components]
-    return _places(operand.shape, sizes, index_map, window_dims, batching, batch)
+    batch = _batch_dims(indices.shape, view.index_vector_dim)
+    return _places_of(view, operand.shape, batch, sizes, components)
 
 
 def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:
@@ -237,7 +233,7 @@ def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Arra
 
 
 # The combiners that complex numbers have. numpy's product of them differs between processors.
-_COMPLEX = frozenset(("add",))
+_COMPLEX: frozenset[Opcode] = frozenset(("add",))
 
 
 def rounds(targets: Array) -> Iterator[Array]:

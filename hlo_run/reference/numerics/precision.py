@@ -17,12 +17,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value, narrow, quiet
 
 # What they do depends on the width of their type: they keep it when all else is widened.
-_ON_BITS = frozenset(("bitcast-convert", "bitcast", "rng", "rng-bit-generator", "stochastic-convert", "infeed", "outfeed"))
+_ON_BITS: frozenset[Opcode] = frozenset(
+    ("bitcast-convert", "bitcast", "rng", "rng-bit-generator", "stochastic-convert", "infeed", "outfeed")
+)
 # Of instructions with a wider result than in the text: 36 digits of a function are enough.
 IS_WIDENED = "is_widened"
 _DTYPE_TO_WIDE = {"float": "f64", "complex": "c128"}

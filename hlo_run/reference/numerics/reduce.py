@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.values import (
     Array,
@@ -29,7 +30,7 @@ from hlo_run.reference.values import (
 SEQUENTIAL_STEPS = 4096
 
 
-def recognised(computation: HloComputation) -> str | None:
+def recognised(computation: HloComputation) -> Opcode | None:
     """Return the opcode of a computation of scalars that is one op of its two parameters, in any order; else None."""
     root = computation.root
     if len(computation.parameters) != 2 or set(root.operands) != set(computation.parameters):
@@ -59,7 +60,7 @@ def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls
     return typed if instruction.shape.is_tuple else typed[0]
 
 
-def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel | None:
+def array_reduction(opcode: Opcode, dims: tuple[int, ...], dtype: DType) -> Kernel | None:
     """Return a kernel that reduces (array, init) over `dims` with a ufunc; None if numpy has none with the right roundings.
 
     Sums of floats accumulate in f64 and round once: XLA's evaluator does so by default, XLA:CPU in a wider type.
@@ -81,7 +82,7 @@ def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel 
     return kernel if computing == dtype.numpy else widened
 
 
-def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
+def ufunc_of(opcode: Opcode, dtype: DType) -> np.ufunc | None:
     """Return the ufunc that reduces like an HLO op, or None; see `array_reduction`."""
     if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
         return None
@@ -91,13 +92,13 @@ def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
     return PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
 
 
-def accumulating_type(opcode: str, dtype: DType) -> np.dtype[Any]:
+def accumulating_type(opcode: Opcode, dtype: DType) -> np.dtype[Any]:
     """Return the type in which an op reduces: f64 or c128 for sums of floats or complex numbers."""
     computing = computing_type(dtype)
     return precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing
 
 
-REDUCTIONS: dict[str, np.ufunc] = {
+REDUCTIONS: dict[Opcode, np.ufunc] = {
     "add": np.add,
     "multiply": np.multiply,
     "maximum": np.maximum,
@@ -106,7 +107,7 @@ REDUCTIONS: dict[str, np.ufunc] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-PRED_REDUCTIONS: dict[str, np.ufunc] = {
+PRED_REDUCTIONS: dict[Opcode, np.ufunc] = {
     "add": np.logical_or,
     "maximum": np.logical_or,
     "or": np.logical_or,

@@ -11,6 +11,7 @@ import numpy as np
 
 from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.numerics.indexed import combine_quickly, rounds
 from hlo_run.reference.numerics.reduce import accumulating_type, recognised, ufunc_of
@@ -57,7 +58,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
     return kernel
 
 
-def _identity(opcode: str, dtype: np.dtype[Any]) -> Array:
+def _identity(opcode: Opcode, dtype: np.dtype[Any]) -> Array:
     """Return the identity of a reduction; that of a sum is -0."""
     if opcode in ("maximum", "minimum") and dtype.kind != "b":
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Step
 from hlo_run.reference.evaluate.perturbed import term_count
@@ -17,7 +18,9 @@ _PER_STEP, _PER_ELEMENT, _PER_TERM = 10000.0, 2.0, 0.1
 _PER_COMPARISON, _PER_COMPARED = 500000.0, 10.0
 # Nanoseconds per element of ops that sort, or that move elements one by one.
 _SLOW = {"sort": 100.0, "scatter": 50.0, "gather": 10.0, "select-and-scatter": 50.0, "scan": 50.0}
-_TO_APPLY = frozenset(("reduce", "reduce-window", "scatter", "select-and-scatter", "sort", "map", "scan", "all-reduce"))
+_TO_APPLY: frozenset[Opcode] = frozenset(
+    ("reduce", "reduce-window", "scatter", "select-and-scatter", "sort", "map", "scan", "all-reduce")
+)
 
 
 def work_of_steps(steps: Sequence[Step], runs: Mapping[HloInstruction, int]) -> list[float]:

@@ -12,11 +12,12 @@ from typing import TypeAlias
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.ops.groups import device_counts
 
 Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
 
-_SAME_VALUE = ("reshape", "bitcast", "copy", "convert")
+_SAME_VALUE: tuple[Opcode, ...] = ("reshape", "bitcast", "copy", "convert")
 _MOST_STEPS = 64
 _MOST_DEVICES = 4096
 
@@ -71,7 +72,7 @@ def _clamp(low: Numbers, value: Numbers, high: Numbers) -> Numbers:
     return np.minimum(np.maximum(value, low), high)
 
 
-_OPERATIONS: dict[str, Callable[..., Numbers]] = {
+_OPERATIONS: dict[Opcode, Callable[..., Numbers]] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,

@@ -7,6 +7,7 @@ from msgspec import Struct
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
+from hlo_run.hlo.views.dots import Dot
 from hlo_run.sharding.values.make import REPLICATED, elements_of, is_maximal
 from hlo_run.sharding.values.merge import merge
 from hlo_run.sharding.values.moves import transpose_collapsing
@@ -54,13 +55,12 @@ def product_dims(product: HloInstruction) -> ProductDims:
 
 def _dims_of_dot(dot: HloInstruction) -> ProductDims:
     ranks = [operand.shape.rank for operand in dot.operands[:2]]
-    batch = tuple(DimGroup(a, b, n) for n, (a, b) in enumerate(zip(dot.lhs_batch_dims, dot.rhs_batch_dims, strict=True)))
-    contracting = tuple(DimGroup(a, b) for a, b in zip(dot.lhs_contracting_dims, dot.rhs_contracting_dims, strict=True))
-    left = [d for d in range(ranks[0]) if d not in (*dot.lhs_batch_dims, *dot.lhs_contracting_dims)]
-    right = [d for d in range(ranks[1]) if d not in (*dot.rhs_batch_dims, *dot.rhs_contracting_dims)]
+    lhs, rhs = Dot.of(dot).sides
+    batch = tuple(DimGroup(a, b, n) for n, (a, b) in enumerate(zip(lhs.batch, rhs.batch, strict=True)))
+    contracting = tuple(DimGroup(a, b) for a, b in zip(lhs.contracting, rhs.contracting, strict=True))
     first = len(batch)
-    lhs_free = tuple(DimGroup(d, -1, first + n) for n, d in enumerate(left))
-    rhs_free = tuple(DimGroup(-1, d, first + len(left) + n) for n, d in enumerate(right))
+    lhs_free = tuple(DimGroup(d, -1, first + n) for n, d in enumerate(lhs.free))
+    rhs_free = tuple(DimGroup(-1, d, first + len(lhs.free) + n) for n, d in enumerate(rhs.free))
     return ProductDims(batch, contracting, lhs_free, rhs_free, (), ranks[0], ranks[1], dot.shape.rank)
 
 

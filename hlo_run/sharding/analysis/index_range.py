@@ -19,7 +19,7 @@ def index_range(value: HloInstruction, depth: int = 0) -> Range | None:
             return None if value.shape.dims else (int(value.constant_array), int(value.constant_array))
         case "get-tuple-element":
             return _range_of_counter(value)
-        case "copy" | "convert" | "reshape" | "opt-barrier" | "optimization-barrier":
+        case "copy" | "convert" | "reshape" | "opt-barrier":
             return _held(index_range(value.operands[0], depth + 1), value)
         case "select":
             return _chosen(value, depth)

@@ -13,8 +13,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.hlo.views import indexed as views
 from hlo_run.sharding.values.make import elements_of
 from hlo_run.sharding.values.merge import merge
 from hlo_run.sharding.values.moves import along_dims
@@ -28,77 +28,27 @@ class MatchingDims(Struct, frozen=True):
     slices: tuple[int, ...] = ()
 
 
-class Indexed(Struct, frozen=True):
-    """A gather or scatter. `window_dims` are dimensions of the slices; `slice_sizes` has one entry per operand dimension."""
-
-    operand: HloInstruction
-    indices: HloInstruction
-    slices: Shape
-    index_vector_dim: int
-    index_map: tuple[int, ...]
-    operand_batching: tuple[int, ...]
-    indices_batching: tuple[int, ...]
-    collapsed: tuple[int, ...]
-    window_dims: tuple[int, ...]
-    slice_sizes: tuple[int, ...]
-
-    @staticmethod
-    def of(instruction: HloInstruction) -> Indexed:
-        """Return the description of a `gather` or `scatter`."""
-        if instruction.opcode == "gather":
-            operand, indices = instruction.operands
-            return Indexed(
-                operand,
-                indices,
-                instruction.shape,
-                instruction.index_vector_dim,
-                tuple(instruction.start_index_map),
-                tuple(instruction.operand_batching_dims),
-                tuple(instruction.start_indices_batching_dims),
-                tuple(instruction.collapsed_slice_dims),
-                tuple(instruction.offset_dims),
-                tuple(instruction.gather_slice_sizes),
-            )
-        count = len(instruction.operands) // 2
-        operand, indices, updates = instruction.operands[0], instruction.operands[count], instruction.operands[count + 1]
-        inserted, batching = tuple(instruction.inserted_window_dims), tuple(instruction.input_batching_dims)
-        windows = iter(instruction.update_window_dims)
-        sizes = [
-            1 if dim in inserted or dim in batching else updates.shape.dims[next(windows)] for dim in range(operand.shape.rank)
-        ]
-        return Indexed(
-            operand,
-            indices,
-            updates.shape,
-            instruction.index_vector_dim,
-            tuple(instruction.scatter_dims_to_operand_dims),
-            batching,
-            tuple(instruction.scatter_indices_batching_dims),
-            inserted,
-            tuple(instruction.update_window_dims),
-            tuple(sizes),
-        )
+class Indexed(views.Indexed, frozen=True):
+    """The view of a gather or scatter, with the dimensions that belong together."""
 
     def slices_of_indices(self, indices_dims: Sequence[int]) -> tuple[int, ...]:
         """Return the dimensions of the slices that dimensions of the indices become."""
-        batch = [dim for dim in range(self.slices.rank) if dim not in self.window_dims]
+        batch = self.batch_dims
         return tuple(batch[dim if dim < self.index_vector_dim else dim - 1] for dim in indices_dims)
 
     def passthrough(self) -> MatchingDims:
         """Return the operand's dimensions that every slice has whole, and theirs in the slices."""
-        windows = iter(self.window_dims)
-        pairs: list[tuple[int, int]] = []
-        for dim in range(self.operand.shape.rank):
-            if dim in self.collapsed or dim in self.operand_batching:
-                continue
-            window = next(windows)
-            if self.slice_sizes[dim] == self.operand.shape.dims[dim]:
-                pairs.append((dim, window))
+        sizes = self.operand.shape.dims
+        pairs = [
+            (dim, window)
+            for dim, window in zip(self.kept_dims, self.window_dims, strict=True)
+            if self.slice_sizes[dim] == sizes[dim]
+        ]
         return MatchingDims(operand=tuple(a for a, _ in pairs), slices=tuple(b for _, b in pairs))
 
     def connected(self, without: Sequence[int] = ()) -> MatchingDims:
         """Return the dimensions of the indices, except those in `without`, and theirs in the slices."""
-        dims = [d for d in range(self.indices.shape.rank) if d != self.index_vector_dim and d not in without]
+        dims = [d for d in self.row_dims if d not in without]
         return MatchingDims(indices=tuple(dims), slices=self.slices_of_indices(dims))
 
     def free(self) -> MatchingDims:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 
-_ALLOWED = ("rng-get-and-update-state", "custom-call", "infeed", "outfeed")
+_ALLOWED: tuple[Opcode, ...] = ("rng-get-and-update-state", "custom-call", "infeed", "outfeed")
 
 
 def is_for_partitioner(module: HloModule) -> bool:

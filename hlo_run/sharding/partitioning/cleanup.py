@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.pass_support.equal_values import EqualValues
 from hlo_run.pass_support.observer import PIPELINE_START
 
-_UNIQUE = CONTROL_FLOW | SIDE_EFFECT | {"parameter", "after-all", "add-dependency", "opt-barrier", "optimization-barrier"}
+_UNIQUE = CONTROL_FLOW | SIDE_EFFECT | opcode_set("parameter after-all add-dependency opt-barrier")
 
 
 def clean_up(module: HloModule, tell: Callable[[str, bool], None]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.sharding.partitioning.state import Builder
@@ -104,7 +105,7 @@ class Linear(Struct, frozen=True):
 class Combined(Struct, frozen=True):
     """Two numbers per tile, combined by an opcode."""
 
-    opcode: str
+    opcode: Opcode
     left: Offset
     right: Offset
 
@@ -132,7 +133,7 @@ class Combined(Struct, frozen=True):
 
 Offset = Linear | Combined
 
-_COMBINE: dict[str, Callable[[int, int], int]] = {
+_COMBINE: dict[Opcode, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,

@@ -22,6 +22,7 @@ from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.values.attribute_values import EntryLayout
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding, without_metadata
@@ -49,9 +50,9 @@ from hlo_run.sharding.values.make import (
 )
 from hlo_run.sharding.values.moves import all_data_replicated, reverse
 
-_CONTROL_FLOW = ("while", "conditional", "call")
+_CONTROL_FLOW: tuple[Opcode, ...] = ("while", "conditional", "call")
 # Transfers say which device sends or receives.
-_KEEPS_SHARDING = ("infeed", "outfeed", "send", "send-done", "recv", "recv-done")
+_KEEPS_SHARDING: tuple[Opcode, ...] = ("infeed", "outfeed", "send", "send-done", "recv", "recv-done")
 
 
 class SpmdPartitioning(Struct, frozen=True):

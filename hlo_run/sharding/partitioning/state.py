@@ -11,6 +11,7 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
@@ -35,7 +36,7 @@ class Builder(InstructionMaker):
 
     def add(
         self,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,

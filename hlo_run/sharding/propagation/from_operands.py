@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.sharding.analysis.dot_dims import output_sharding, product_dims
@@ -55,16 +56,12 @@ from hlo_run.sharding.values.moves import (
 from hlo_run.sharding.values.replicate import keep_dims, replicate_dims, transpose
 
 # Their results, though tuples, belong together: one manual operand makes all of them manual.
-_MANUAL_TUPLES = ("reduce", "scan", "sort", "reduce-window", "custom-call")
+_MANUAL_TUPLES: tuple[Opcode, ...] = ("reduce", "scan", "sort", "reduce-window", "custom-call")
 # The operand 0 of these alone decides.
-_OF_FIRST = frozenset(
-    """map pad power opt-barrier optimization-barrier ragged-all-to-all reverse slice shift-left shift-right-arithmetic
-    shift-right-logical""".split()
-)
-_OF_BEST = frozenset(
-    """concatenate all-gather all-reduce reduce-scatter all-to-all collective-broadcast collective-permute topk sort
-    while""".split()
-)
+_OF_FIRST = opcode_set("""map pad power opt-barrier ragged-all-to-all reverse slice shift-left shift-right-arithmetic
+    shift-right-logical""")
+_OF_BEST = opcode_set("""concatenate all-gather all-reduce reduce-scatter all-to-all collective-broadcast collective-permute
+    topk sort while""")
 
 
 def infer_from_operands(run: Propagation, instruction: HloInstruction, level: int) -> bool:
@@ -490,7 +487,7 @@ def _scatter(instruction: HloInstruction, level: int) -> bool:
     return changed
 
 
-_RULES: dict[str, Callable[[HloInstruction, int], bool]] = {
+_RULES: dict[Opcode, Callable[[HloInstruction, int], bool]] = {
     "get-tuple-element": _element,
     "tuple": _tuple,
     "reduce": _reduce,

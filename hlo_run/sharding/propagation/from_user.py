@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding
 from hlo_run.sharding.analysis.dot_dims import operand_sharding, product_dims
@@ -246,7 +247,7 @@ def _outfeed(instruction: HloInstruction, user: HloInstruction, level: int) -> S
     return part_of(user.sharding, Shape.make_tuple(tuple(operand.shape for operand in user.operands)), 0)
 
 
-_RULES: dict[str, Callable[[HloInstruction, HloInstruction, int], Sharding | None]] = {
+_RULES: dict[Opcode, Callable[[HloInstruction, HloInstruction, int], Sharding | None]] = {
     "broadcast": _broadcast,
     "concatenate": _concatenate,
     "convolution": _product,

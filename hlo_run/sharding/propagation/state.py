@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.sharding.values.make import REPLICATED, elements_of, for_shape, is_maximal, leaf_count, same_for_all
@@ -20,15 +21,11 @@ _SAME_RANK = frozenset(
 BARRIERS = ("ShardBarrierFrom", "ShardBarrierTo")
 
 # Opcodes through which shardings move at once.
-_AT_ONCE = frozenset(
-    """call concatenate copy dynamic-slice dynamic-update-slice get-tuple-element opt-barrier optimization-barrier reshape
-    tuple transpose while""".split()
-)
-_SUPPORTED = frozenset(
-    """broadcast concatenate conditional constant convolution opt-barrier optimization-barrier dot dynamic-slice
+_AT_ONCE = opcode_set("""call concatenate copy dynamic-slice dynamic-update-slice get-tuple-element opt-barrier reshape
+    tuple transpose while""")
+_SUPPORTED = opcode_set("""broadcast concatenate conditional constant convolution opt-barrier dot dynamic-slice
     dynamic-update-slice gather get-tuple-element infeed iota pad reduce-window reshape reverse scatter select-and-scatter
-    slice sort transpose tuple while reduce rng-bit-generator all-reduce collective-permute reduce-scatter scan rng""".split()
-)
+    slice sort transpose tuple while reduce rng-bit-generator all-reduce collective-permute reduce-scatter scan rng""")
 
 
 class Propagation(Struct):

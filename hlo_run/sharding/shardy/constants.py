@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.sharding.shardy.annotations import GROUP, is_call
 from hlo_run.sharding.shardy.constraints import Given
 from hlo_run.sharding.shardy.rules import is_elementwise
 
-_KEEPS_CONSTANTS = frozenset(["broadcast", "reshape", "slice"])
+_KEEPS_CONSTANTS: frozenset[Opcode] = frozenset(["broadcast", "reshape", "slice"])
 
 
 def sink_constants(module: HloModule) -> None:

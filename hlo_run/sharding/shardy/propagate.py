@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.sharding.shardy.annotations import has_axes, is_call, is_open
@@ -18,8 +19,8 @@ from hlo_run.sharding.shardy.graph import Node, ShardingSlot, Value, ValueGraph
 from hlo_run.sharding.shardy.projection import project
 from hlo_run.sharding.shardy.rule import pointwise_rule
 
-_MOVES_ELEMENTS = frozenset(["reshape", "transpose"])
-_DYNAMIC = frozenset(["dynamic-slice", "dynamic-update-slice"])
+_MOVES_ELEMENTS: frozenset[Opcode] = frozenset(["reshape", "transpose"])
+_DYNAMIC: frozenset[Opcode] = frozenset(["dynamic-slice", "dynamic-update-slice"])
 _LEVELS = 5
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 from hlo_run.hlo.edit import clone_with_fusions, descending
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.sharding.shardy.rules import is_elementwise
 from hlo_run.sharding.values.make import elements_of
 
 # Their layouts are part of what they do.
-_KEEPS_LAYOUT = frozenset(["constant", "custom-call", "infeed", "outfeed"])
+_KEEPS_LAYOUT: frozenset[Opcode] = frozenset(["constant", "custom-call", "infeed", "outfeed"])
 # Their results have the layouts of the first operand, or one result per operand that of the operand.
-_LIKE_FIRST = frozenset(
-    """all-gather all-reduce all-to-all cholesky collective-permute copy dynamic-update-slice fft reduce-scatter reverse scatter
-    select-and-scatter sort triangular-solve""".split()
-)
-_BARRIERS = ("opt-barrier", "optimization-barrier")
-_CONTROL_FLOW = ("while", "conditional", "call", "fusion")
+_LIKE_FIRST = opcode_set("""all-gather all-reduce all-to-all cholesky collective-permute copy dynamic-update-slice fft
+    reduce-scatter reverse scatter select-and-scatter sort triangular-solve""")
+_BARRIERS: tuple[Opcode, ...] = ("opt-barrier",)
+_CONTROL_FLOW: tuple[Opcode, ...] = ("while", "conditional", "call", "fusion")
 
 
 def round_trip(module: HloModule) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE, PERMUTE
 from hlo_run.sharding.shardy import rules_calls, rules_indexed, rules_products, rules_shapes
 from hlo_run.sharding.shardy.rule import Rule
 from hlo_run.sharding.shardy.rules_given import given_rule
 
 # They are elementwise here, but Shardy knows no rule for them, as StableHLO does not have them.
-_WITHOUT_RULE = frozenset("acos acosh asin asinh atanh cosh erf map rng rng-get-and-update-state sinh stochastic-convert".split())
-_POINTWISE = frozenset(["copy", "all-reduce", "collective-broadcast"]) | PERMUTE
+_WITHOUT_RULE = opcode_set("acos acosh asin asinh atanh cosh erf map rng rng-get-and-update-state sinh stochastic-convert")
+_POINTWISE = opcode_set("copy all-reduce collective-broadcast") | PERMUTE
 
-_RULES: dict[str, Callable[[HloInstruction], Rule | None]] = {
+_RULES: dict[Opcode, Callable[[HloInstruction], Rule | None]] = {
     "all-gather": rules_shapes.gathering_collective,
     "all-to-all": rules_shapes.gathering_collective,
     "reduce-scatter": rules_shapes.gathering_collective,

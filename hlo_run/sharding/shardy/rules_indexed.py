@@ -4,43 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.sharding.shardy.rule import Dim, Kind, Rule, RuleBuilder
 
 # (dimension of the indexed array, of the indices, of the slices, size, kind, whether it is blocked)
 _Add = Callable[[Dim, Dim, Dim, int, Kind, bool], None]
-_REDUCERS = frozenset(["add", "multiply", "maximum", "minimum", "and", "or"])
-
-
-class _Indexing(Struct, frozen=True):
-    """The dimensions of an indexed access, with the names of a gather."""
-
-    operand: tuple[int, ...]
-    indices: tuple[int, ...]
-    slices: tuple[int, ...]
-    index_vector_dim: int
-    offset_dims: tuple[int, ...]
-    collapsed: tuple[int, ...]
-    operand_batch: tuple[int, ...]
-    indices_batch: tuple[int, ...]
+_REDUCERS: frozenset[Opcode] = frozenset(["add", "multiply", "maximum", "minimum", "and", "or"])
 
 
 def gather(instruction: HloInstruction) -> Rule:
     """Offsets that are whole, batches, and collapsed dimensions, along which partial results are summed."""
-    operand, indices = instruction.operands
-    builder = RuleBuilder([operand.shape.rank, indices.shape.rank], [instruction.shape.rank])
-    access = _Indexing(
-        operand.shape.dims,
-        indices.shape.dims,
-        instruction.shape.dims,
-        instruction.index_vector_dim,
-        instruction.offset_dims,
-        instruction.collapsed_slice_dims,
-        instruction.operand_batching_dims,
-        instruction.start_indices_batching_dims,
-    )
+    access = Indexed.of(instruction)
+    builder = RuleBuilder([access.operand.shape.rank, access.indices.shape.rank], [instruction.shape.rank])
 
     def add(place: Dim, index: Dim, slice_dim: Dim, size: int, kind: Kind, is_blocked: bool) -> None:
         builder.factor([place, index], [slice_dim], size, kind, is_blocked)
@@ -52,19 +29,9 @@ def gather(instruction: HloInstruction) -> Rule:
 def scatter(instruction: HloInstruction) -> Rule:
     """As a gather, whose slices are the updates; updates of different devices are summed if the reducer allows it."""
     count = len(instruction.operands) // 2
-    operand, indices, update = instruction.operands[0], instruction.operands[count], instruction.operands[count + 1]
+    access = Indexed.of(instruction)
     ranks = [value.shape.rank for value in instruction.operands]
-    builder = RuleBuilder(ranks, [operand.shape.rank] * count)
-    access = _Indexing(
-        operand.shape.dims,
-        indices.shape.dims,
-        update.shape.dims,
-        instruction.index_vector_dim,
-        instruction.update_window_dims,
-        instruction.inserted_window_dims,
-        instruction.input_batching_dims,
-        instruction.scatter_indices_batching_dims,
-    )
+    builder = RuleBuilder(ranks, [access.operand.shape.rank] * count)
 
     def add(place: Dim, index: Dim, slice_dim: Dim, size: int, kind: Kind, is_blocked: bool) -> None:
         builder.factor([place] * count + [index] + [slice_dim] * count, [place] * count, size, kind, is_blocked)
@@ -81,28 +48,24 @@ def _scatter_kind(instruction: HloInstruction) -> Kind:
     return Kind.REDUCTION if len(opcodes) == 1 and opcodes <= _REDUCERS else Kind.REPLICATE
 
 
-def _add_factors(access: _Indexing, add: _Add, scatter_kind: Kind | None) -> None:
+def _add_factors(access: Indexed, add: _Add, scatter_kind: Kind | None) -> None:
     """Add the factors of an access; `scatter_kind` is None for a gather."""
-    place, batch = 0, 0
-    for slice_dim, size in enumerate(access.slices):
-        if slice_dim in access.offset_dims:
-            while place in access.collapsed or place in access.operand_batch:
-                place += 1
-            _add_offset(access.operand[place], place, size, slice_dim, add, scatter_kind is not None)
-            place += 1
+    sizes, kept, rows, batching = access.operand.shape.dims, iter(access.kept_dims), iter(access.row_dims), access.batch_pairs
+    for slice_dim, size in enumerate(access.slices.dims):
+        if slice_dim in access.window_dims:
+            place = next(kept)
+            _add_offset(sizes[place], place, size, slice_dim, add, scatter_kind is not None)
             continue
-        index = batch if batch < access.index_vector_dim else batch + 1
-        is_explicit = index in access.indices_batch
-        of_operand = access.operand_batch[access.indices_batch.index(index)] if is_explicit else None
-        kind = Kind.PASS if is_explicit or scatter_kind is None else scatter_kind
-        add(of_operand, index, slice_dim, size, kind, False)
-        batch += 1
+        index = next(rows)
+        kind = Kind.PASS if index in batching or scatter_kind is None else scatter_kind
+        add(batching.get(index), index, slice_dim, size, kind, False)
     for dim in access.collapsed:
-        size = access.operand[dim]
+        size = sizes[dim]
         kind = Kind.PASS if scatter_kind is not None else Kind.REPLICATE if size == 1 else Kind.REDUCTION
         add(dim, None, None, size, kind, False)
-    if access.index_vector_dim < len(access.indices):
-        add(None, access.index_vector_dim, None, access.indices[access.index_vector_dim], Kind.REPLICATE, False)
+    vector_dim, indices = access.index_vector_dim, access.indices.shape.dims
+    if vector_dim < len(indices):
+        add(None, vector_dim, None, indices[vector_dim], Kind.REPLICATE, False)
 
 
 def _add_offset(whole: int, place: int, size: int, slice_dim: int, add: _Add, is_scatter: bool) -> None:

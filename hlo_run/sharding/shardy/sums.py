@@ -14,6 +14,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import InstructionMaker, descending, next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
@@ -120,7 +121,7 @@ class Sums:
     def _add(
         self,
         like: HloInstruction,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction],
         sharding: AttributeValue,
@@ -141,7 +142,7 @@ class _Body(InstructionMaker):
 
     def add(
         self,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,

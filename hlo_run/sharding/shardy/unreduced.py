@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, GROUP, TO_GLOBAL, TO_LOCAL, all_dims, is_call, with_dims
@@ -20,8 +21,8 @@ from hlo_run.sharding.shardy.projection import project
 from hlo_run.sharding.shardy.rule import Kind
 from hlo_run.sharding.shardy.sums import Sums
 
-_KEEPS_DATA = ("transpose", "reshape", "copy")
-_NO_USES = frozenset(["tuple", "get-tuple-element", "parameter"])
+_KEEPS_DATA: tuple[Opcode, ...] = ("transpose", "reshape", "copy")
+_NO_USES: frozenset[Opcode] = frozenset(["tuple", "get-tuple-element", "parameter"])
 
 
 def complete_sums(module: HloModule, graph: ValueGraph, result_places: Sequence[ShardingSlot]) -> None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import keeps_values
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel, pins_layouts
 from hlo_run.hlo_passes.collectives.communication.reductions import (
@@ -31,7 +32,7 @@ from hlo_run.hlo_passes.collectives.communication.reductions import (
 )
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_FORMATTING = ("reshape", "pad", "slice", "convert")
+_FORMATTING: tuple[Opcode, ...] = ("reshape", "pad", "slice", "convert")
 
 
 class AllReduceReassociate(Struct, frozen=True):
@@ -75,7 +76,7 @@ class AllReduceReassociate(Struct, frozen=True):
             _join_plain(module, instruction, one, two, channels)
 
 
-def _reduced(value: HloInstruction, opcode: str) -> HloInstruction | None:
+def _reduced(value: HloInstruction, opcode: Opcode) -> HloInstruction | None:
     """Return the all-reduce from which only formatting leads to a value, or the slice of a shard of one; None without."""
     if value.opcode == "dynamic-slice":
         reduce = value.operands[0]

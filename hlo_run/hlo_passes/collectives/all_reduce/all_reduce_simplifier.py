@@ -16,11 +16,12 @@ from msgspec import Struct
 from hlo_run.analysis.replication import Replication
 from hlo_run.hlo.edit import Editor, bypass
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.reductions import is_one_operation
 from hlo_run.ops.groups import device_counts, group_mode
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_IDEMPOTENT = ("minimum", "maximum", "or", "and")
+_IDEMPOTENT: tuple[Opcode, ...] = ("minimum", "maximum", "or", "and")
 
 
 class AllReduceSimplifier(Struct, frozen=True):

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Layout, Shape
@@ -189,7 +190,7 @@ class _Members(Struct, frozen=True):
         """The number of devices from which each device gathers."""
         return self.most if self.is_even else sum(len(group) for group in self.groups) * self.each
 
-    def ids(self, is_scattered: bool) -> tuple[str, ...]:
+    def ids(self, is_scattered: bool) -> tuple[Opcode, ...]:
         """Return the opcodes that tell what a device reduces of what it gathers; none if it is everything."""
         if self.is_even and not is_scattered:
             return ()

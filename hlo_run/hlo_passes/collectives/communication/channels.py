@@ -7,6 +7,7 @@ from itertools import count
 
 from hlo_run.hlo.edit import next_channel_id
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 
 
 def free_channels(module: HloModule) -> Iterator[int]:
@@ -15,7 +16,7 @@ def free_channels(module: HloModule) -> Iterator[int]:
     yield from count(next_channel_id(module))
 
 
-def pins_layouts(module: HloModule, *opcodes: str) -> bool:
+def pins_layouts(module: HloModule, *opcodes: Opcode) -> bool:
     """True if a collective of these opcodes fixes the layout of its operands."""
     return any(i.attrs.get("constrain_layout", False) for i in module.instructions_of(*opcodes))
 

@@ -16,6 +16,7 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
@@ -49,7 +50,7 @@ def limits_of(options: CompileOptions, most_bytes: int, default_bytes: int | Non
     )
 
 
-def combine_all(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
+def combine_all(module: HloModule, opcode: Opcode, key: Key, limits: Limits) -> None:
     """Combine collectives whose keys are equal; those with the key None stay."""
     suggested = _suggested_bytes(module) if limits.bytes == limits.default_bytes else 0
     if suggested > 0 and limits.count > 0:
@@ -74,13 +75,13 @@ def _key_of_urgent(key: Key) -> Key:
     return urgent
 
 
-def _combine(module: HloModule, opcode: str, key: Key, limits: Limits) -> None:
+def _combine(module: HloModule, opcode: Opcode, key: Key, limits: Limits) -> None:
     for computation in list(dict.fromkeys(i.parent for i in module.instructions_of(opcode))):
         if computation is not None:
             _combine_in(module, computation, opcode, key, limits)
 
 
-def _combine_in(module: HloModule, computation: HloComputation, opcode: str, key: Key, limits: Limits) -> None:
+def _combine_in(module: HloModule, computation: HloComputation, opcode: Opcode, key: Key, limits: Limits) -> None:
     left = {i: found for i in computation.instructions if i.opcode == opcode and (found := key(i)) is not None}
     while left:
         group = _next_group(computation.post_order(), left, limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
 
 IntLists = tuple[tuple[int, ...], ...]
@@ -17,7 +18,7 @@ _LOGIC = {"and": "minimum", "or": "maximum"}
 class ReductionKey(Struct, frozen=True):
     """The properties that two all-reduces (or reduce-scatters) share if one of several operands can replace them."""
 
-    opcode: str
+    opcode: Opcode
     element_type: str
     has_channel: bool
     takes_global_ids: bool

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.reshapes import kept_dims
 from hlo_run.ops.groups import device_counts
 
 # The number of a device that an instruction has, from the number of the device in the groups; None if it has none.
 DeviceNumber = Callable[[HloInstruction, int], "int | None"]
-_SAME_VALUE = ("reshape", "bitcast", "copy")
+_SAME_VALUE: tuple[Opcode, ...] = ("reshape", "bitcast", "copy")
 _TABLE_TYPES = ("s32", "u32")
 
 

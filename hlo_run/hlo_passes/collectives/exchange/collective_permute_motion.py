@@ -17,12 +17,13 @@ from msgspec import Struct
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _MOST_MOVED = 8
 # What a body computes from constants of the loop with these, and elementwise, is one, too.
-_KEEPS_CONSTANT = ("broadcast", "reduce", "reshape", "dynamic-slice", "transpose")
-_CONSTANT = ("constant", "iota", "replica-id", "partition-id")
+_KEEPS_CONSTANT: tuple[Opcode, ...] = ("broadcast", "reduce", "reshape", "dynamic-slice", "transpose")
+_CONSTANT: tuple[Opcode, ...] = ("constant", "iota", "replica-id", "partition-id")
 
 
 class CollectivePermuteMotion(Struct, frozen=True):

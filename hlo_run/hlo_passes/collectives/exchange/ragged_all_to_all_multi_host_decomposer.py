@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
@@ -148,7 +149,7 @@ class _Decomposition(Struct):
         return self._reshape(sent, places.shape.dims)
 
     def _collective(
-        self, opcode: str, shape: Shape, operands: list[HloInstruction], groups: IntLists, dimensions: tuple[int, ...] = ()
+        self, opcode: Opcode, shape: Shape, operands: list[HloInstruction], groups: IntLists, dimensions: tuple[int, ...] = ()
     ) -> HloInstruction:
         """Add a collective, on a new channel if the old one has a channel."""
         made = self.editor.add(opcode, shape, operands, replica_groups=ReplicaGroups(groups))

@@ -10,6 +10,7 @@ from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
@@ -17,10 +18,10 @@ from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 
 Map = dict[HloInstruction, HloInstruction]
 _GROUP = "_scheduling_group_id"
-_TRANSFER_DONES = ("recv-done", "send-done")
+_TRANSFER_DONES: tuple[Opcode, ...] = ("recv-done", "send-done")
 
 
-def made(opcode: str, shape: Shape, operands: Sequence[HloInstruction] = (), **attributes: AttributeValue) -> HloInstruction:
+def made(opcode: Opcode, shape: Shape, operands: Sequence[HloInstruction] = (), **attributes: AttributeValue) -> HloInstruction:
     """Return a new instruction, named after its opcode, in no computation yet."""
     return HloInstruction(opcode, opcode, shape, operands, attributes)
 

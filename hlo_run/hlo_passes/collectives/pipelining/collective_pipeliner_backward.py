@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcodes_in
 from hlo_run.hlo_passes.collectives.pipelining.backward import chains, pipeline_backward
 from hlo_run.hlo_passes.collectives.pipelining.cloning import Copier
 from hlo_run.hlo_passes.collectives.pipelining.counted_loops import counted, counted_loops
@@ -37,7 +38,7 @@ class CollectivePipelinerBackward(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        opcodes = self.opcodes.split("+")
+        opcodes = opcodes_in(self.opcodes)
 
         def is_chosen(instruction: HloInstruction) -> bool:
             return instruction.opcode in opcodes

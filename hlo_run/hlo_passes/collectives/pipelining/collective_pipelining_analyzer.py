@@ -17,12 +17,13 @@ from msgspec import Struct
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.shards import own_shard
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _MARK = "trivially_pipelineable"
 _MOST_BYTES = 1 << 30
-_VIEWS = ("bitcast", "tuple", "get-tuple-element")
+_VIEWS: tuple[Opcode, ...] = ("bitcast", "tuple", "get-tuple-element")
 _FORMATTING = (*_VIEWS, "reshape", "convert", "transpose")
 _OFFSETS = ("s32", "s64", "u32", "u64")
 

@@ -15,15 +15,14 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
 from hlo_run.hlo_passes.collectives.pipelining.counted_loops import CountedLoop, index_range
 
 # XLA's list of what may stand between a collective and the update, besides elementwise instructions.
-_FORMATTING = frozenset(
-    """slice dynamic-slice pad collective-permute convert reshape all-reduce transpose broadcast all-gather get-tuple-element
-    reduce concatenate reduce-scatter bitcast""".split()
-)
+_FORMATTING = opcode_set("""slice dynamic-slice pad collective-permute convert reshape all-reduce transpose broadcast all-gather
+    get-tuple-element reduce concatenate reduce-scatter bitcast""")
 # A reduction to a smaller value may move if its operand has fewer elements.
 _MANY_ELEMENTS = 1024
 

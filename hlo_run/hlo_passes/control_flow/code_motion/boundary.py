@@ -7,15 +7,18 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 
 # In the branches; among the users of the conditional; among its operands.
 Side: TypeAlias = Literal["inside", "user", "operand"]
 
-_MOVES = frozenset(
-    """all-reduce reduce-scatter reduce constant reshape broadcast slice pad dynamic-slice dynamic-update-slice
-    gather""".split()
-) | (ELEMENTWISE - {"map"})
+_MOVES = opcode_set("""all-reduce reduce-scatter reduce constant reshape broadcast slice pad dynamic-slice
+    dynamic-update-slice gather""") | (
+    ELEMENTWISE
+    - opcode_set("""
+    map""")
+)
 
 
 class Boundary(Struct, frozen=True):

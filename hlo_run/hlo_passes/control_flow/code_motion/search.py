@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.control_flow.code_motion.boundary import Boundary, moves_at_all, reuse, without_constants
@@ -18,7 +19,7 @@ _GROWTH = 5000
 _BLOCK_BYTES = 512
 # A longer way is not followed; the estimate is then that nothing is gained.
 _LONGEST_WAY = 1000
-_TRANSFERS = frozenset(("send", "recv", "send-done", "recv-done"))
+_TRANSFERS: frozenset[Opcode] = frozenset(("send", "recv", "send-done", "recv-done"))
 
 
 def _without_layout(leaf: Shape) -> Shape:

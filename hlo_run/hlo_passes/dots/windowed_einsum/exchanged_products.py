@@ -12,10 +12,11 @@ from __future__ import annotations
 from hlo_run.analysis.bitcast_kind import unmodified_dims
 from hlo_run.hlo.edit import Editor, descending, next_channel_id, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_queue
 
-_VIEWS = ("copy", "reshape", "transpose")
+_VIEWS: tuple[Opcode, ...] = ("copy", "reshape", "transpose")
 _OF_PRODUCT = (
     *("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"),
     *("operand_precision", "algorithm"),

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
-_VIEWS = ("bitcast", "broadcast", "copy", "reshape", "transpose")
+_VIEWS: tuple[Opcode, ...] = ("bitcast", "broadcast", "copy", "reshape", "transpose")
 # The types of the operands that cuBLASLt multiplies.
 _FN, _E5 = "f8e4m3fn", "f8e5m2"
 _NUZ, _E5_NUZ = "f8e4m3fnuz", "f8e5m2fnuz"
@@ -28,7 +29,7 @@ class Scaled(Struct, frozen=True):
 
     narrow: HloInstruction
     scale: HloInstruction
-    opcode: str
+    opcode: Opcode
     wide: str
     views: tuple[HloInstruction, ...] = ()
 

@@ -21,8 +21,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE, FORWARDING, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import dot_side
 from hlo_run.hlo_passes.expanders.dynamic import ops as dynamic_ops
 from hlo_run.hlo_passes.expanders.dynamic.ops import refused
 from hlo_run.hlo_passes.expanders.dynamic.sizes import (
@@ -39,8 +41,8 @@ from hlo_run.hlo_passes.subgraphs.comparators import with_flags
 from hlo_run.pass_support.call_graph import give_each_its_own
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_POINTWISE = ELEMENTWISE | {"opt-barrier"}
-_DYNAMIC_AFTERWARDS = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
+_POINTWISE = ELEMENTWISE | opcode_set("opt-barrier")
+_DYNAMIC_AFTERWARDS: frozenset[Opcode] = frozenset(("parameter", "custom-call", "tuple", "get-tuple-element"))
 
 
 class DynamicPadder(Struct, frozen=True):
@@ -350,15 +352,14 @@ class _Padder(SizedValues):
         operands: list[HloInstruction] = []
         batch: list[HloInstruction | None] = []
         free: list[HloInstruction | None] = []
-        for side, operand in zip(("lhs", "rhs"), instruction.operands[:2], strict=True):
-            contracting = instruction.attrs.get(f"{side}_contracting_dims", ())
-            leading: tuple[int, ...] = instruction.attrs.get(f"{side}_batch_dims", ())
+        for number, operand in enumerate(instruction.operands[:2]):
+            side = dot_side(instruction, number)
             zero = editor.constant(0, operand.shape.element_type)
-            operands.append(self.masked(editor, operand, zero, tuple(contracting)))
+            operands.append(self.masked(editor, operand, zero, side.contracting))
             sizes = self.sizes_by_dim(operand)
-            own = [sizes[dim] for dim in leading]
+            own = [sizes[dim] for dim in side.batch]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
-            free += [size for dim, size in enumerate(sizes) if dim not in (*contracting, *leading)]
+            free += [sizes[dim] for dim in side.free]
         instruction.operands = operands
         self.keep(instruction, (*batch, *free))
 
@@ -392,17 +393,19 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
-_RULES: dict[str, Callable[[_Padder, HloInstruction], None]] = {
+_SAME: list[Opcode] = sorted(FORWARDING - opcode_set("bitcast") | opcode_set("copy"))
+_RULES: dict[Opcode, Callable[[_Padder, HloInstruction], None]] = {
     "set-dimension-size": _Padder.set_size,
     "get-dimension-size": _Padder.get_size,
     "tuple": _Padder.tuple,
     "get-tuple-element": _Padder.element,
-    **dict.fromkeys(sorted(FORWARDING - {"bitcast"} | {"copy"}), _Padder.same),
+    **dict.fromkeys(_SAME, _Padder.same),
     "while": _Padder.loop,
     "conditional": _Padder.branch,
     "call": _Padder.call,
     "gather": _Padder.gather,
-    **dict.fromkeys(("dynamic-slice", "dynamic-update-slice"), _Padder.slice),
+    "dynamic-slice": _Padder.slice,
+    "dynamic-update-slice": _Padder.slice,
     "broadcast": _Padder.broadcast,
     "transpose": _Padder.transpose,
     "reshape": _Padder.reshape,

@@ -10,6 +10,7 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.expanders.dynamic.sizes import Sizes, mask, window_sizes
 from hlo_run.hlo_passes.expanders.dynamic.values import SizedValues
 
@@ -89,10 +90,9 @@ def _row_sizes(
     values: SizedValues, instruction: HloInstruction, indices: HloInstruction, updates: Sequence[HloInstruction]
 ) -> dict[int, HloInstruction]:
     """Return the sizes of the indices' dimensions: those of the indices themselves, or of the updates."""
-    vector_dim = instruction.index_vector_dim
-    windows = instruction.update_window_dims
-    rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim != vector_dim}
-    batch = [dim for dim in range(indices.shape.rank) if dim != vector_dim]
+    view = Indexed.of(instruction)
+    batch, windows = view.row_dims, view.window_dims
+    rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim in batch}
     for update in updates:
         scattered = [size for dim, size in enumerate(values.sizes_of(update)) if dim not in windows]
         for dim, size in zip(batch, scattered, strict=False):
@@ -105,14 +105,13 @@ def _check_scatter(
     values: SizedValues, instruction: HloInstruction, shape: Shape, sizes: Sizes, updates: Sequence[HloInstruction]
 ) -> None:
     """Raise Unsupported if a window could reach beyond a size, or is smaller than the bound of the updated dimension."""
-    windows = instruction.update_window_dims
-    without = {*instruction.inserted_window_dims, *instruction.input_batching_dims}
-    of_window = [dim for dim in range(shape.rank) if dim not in without]
+    view = Indexed.of(instruction)
+    of_window = view.kept_dims
     for dim, size in enumerate(sizes):
-        if size is not None and dim in of_window and dim in instruction.scatter_dims_to_operand_dims:
+        if size is not None and dim in of_window and dim in view.index_map:
             raise refused(instruction, "windows that move along a dynamic dimension")
     for update in updates:
-        for dim, target in zip(windows, of_window, strict=True):
+        for dim, target in zip(view.window_dims, of_window, strict=True):
             size = values.sizes_by_dim(update)[dim]
             if size is not None and not (sizes and sizes[target] is size):
                 raise refused(instruction, "updates of dynamic size")

@@ -9,7 +9,7 @@ Those whose index vectors already have a component for a batching dimension stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.expansion import expand
@@ -78,12 +79,12 @@ def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
     )
 
 
-_FORMS = (
+_FORMS: tuple[tuple[Opcode, Callable[..., HloValue], str, str], ...] = (
     ("gather", _gather, "operand_batching_dims", "start_index_map"),
     ("scatter", _scatter, "input_batching_dims", "scatter_dims_to_operand_dims"),
 )
 # XLA gives these no metadata.
-_BARE = ("iota", "convert")
+_BARE: tuple[Opcode, ...] = ("iota", "convert")
 
 
 def _stay_sorted(sorted_before: bool, where: Sequence[int], index_map: Sequence[int]) -> bool:

@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The number of the first index operand.
-_FIRST_INDEX = {"dynamic-slice": 1, "dynamic-update-slice": 2}
+_FIRST_INDEX: dict[Opcode, int] = {"dynamic-slice": 1, "dynamic-update-slice": 2}
 
 
 class DynamicIndexSplitter(Struct, frozen=True):

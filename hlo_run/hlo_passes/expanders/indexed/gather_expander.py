@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.subgraphs.counted_loop import counted_loop
 from hlo_run.hlo_passes.subgraphs.gather_scatter import (
     batch_starts,
@@ -42,7 +43,7 @@ class GatherExpander(Struct, frozen=True):
         """Edit in place."""
         del ctx
         gathers = [g for g in module.in_post_order("gather") if not g.control_predecessors and 0 not in g.shape.dims]
-        replaced = [gather for gather in gathers if self.every or _takes_all(gather) or math.prod(_rows(gather)) == 1]
+        replaced = [gather for gather in gathers if self.every or _takes_all(gather) or Indexed.of(gather).row_count == 1]
         replace_each(module, replaced, lambda gather: _repeated(gather) if _takes_all(gather) else _looped(module, gather))
 
 
@@ -51,25 +52,16 @@ def _takes_all(gather: HloInstruction) -> bool:
     return gather.gather_slice_sizes == dims and 0 not in dims
 
 
-def _dropped(gather: HloInstruction) -> tuple[int, ...]:
-    return (*gather.collapsed_slice_dims, *gather.operand_batching_dims)
-
-
 def _repeated(gather: HloInstruction) -> HloInstruction:
     operand, editor = gather.operands[0], Editor(gather)
-    kept = [size for dim, size in enumerate(operand.shape.dims) if dim not in _dropped(gather)]
+    kept = [operand.shape.dims[dim] for dim in Indexed.of(gather).kept_dims]
     # A reshape also where the dimensions are the same, as in XLA; algsimp removes it.
     return editor.add("broadcast", gather.shape, [reshaped(editor, operand, kept)], dimensions=gather.offset_dims)
 
 
-def _rows(gather: HloInstruction) -> tuple[int, ...]:
-    """Return the sizes of the dimensions that number the rows of indices."""
-    return tuple(size for dim, size in enumerate(gather.operands[1].shape.dims) if dim != gather.index_vector_dim)
-
-
 def _looped(module: HloModule, gather: HloInstruction) -> HloInstruction:
-    bare, rows, (operand, indices) = Editor(gather, derives=False), _rows(gather), gather.operands
-    count, kept = math.prod(rows), [s for d, s in enumerate(gather.gather_slice_sizes) if d not in _dropped(gather)]
+    bare, view, (operand, indices) = Editor(gather, derives=False), Indexed.of(gather), gather.operands
+    rows, count, kept = view.row_sizes, view.row_count, [view.slice_sizes[dim] for dim in view.kept_dims]
     listed = _index_rows(indices, gather.index_vector_dim)
     zeros = bare.broadcast(bare.constant(0, gather.shape.element_type), (count, *kept))
 
@@ -100,11 +92,11 @@ def _one_slice(
     operand, indices, taken = state
     row_vector = editor.broadcast(row, (1,))
     index = index_vector(editor, indices, row_vector)
-    batching = dict(zip(gather.start_indices_batching_dims, gather.operand_batching_dims, strict=True))
-    places = partial(batch_starts, editor, gather.operands[1].shape.dims, gather.index_vector_dim, batching)
-    start = window_start(editor, index, row, gather.start_index_map, operand.shape.rank, places)
-    part = dynamic_window(editor, operand, start, gather.gather_slice_sizes)
-    kept = [size for dim, size in enumerate(part.shape.dims) if dim not in _dropped(gather)]
+    view = Indexed.of(gather)
+    places = partial(batch_starts, editor, view.indices.shape.dims, view.index_vector_dim, view.batch_pairs)
+    start = window_start(editor, index, row, view.index_map, operand.shape.rank, places)
+    part = dynamic_window(editor, operand, start, view.slice_sizes)
+    kept = [part.shape.dims[dim] for dim in view.kept_dims]
     part = reshaped(editor, reshaped(editor, part, kept), (1, *kept))
     place = scalar_starts(editor, padded_row(editor, row_vector, len(kept)))
     return [operand, indices, editor.add("dynamic-update-slice", taken.shape, [taken, part, *place])]

@@ -23,6 +23,7 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.gather_scatter import depends_on_order
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -75,24 +76,22 @@ def _expanded(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: Hl
 
 def _single_updates(b: HloBuilder, old: HloInstruction, indices: HloValue, updates: HloValue) -> tuple[HloValue, HloValue]:
     """Return the positions in the flattened operand, `total` or more if out of bounds, and the updates: both of rank 1."""
-    dims, window = old.operands[0].shape.dims, old.update_window_dims
-    rows_first = [d for d in range(updates.shape.rank) if d not in window]
+    view = Indexed.of(old)
+    dims, window, rows_first = view.operand.shape.dims, view.window_dims, view.batch_dims
     moved = b.transpose(updates, [*rows_first, *window])
     window_dims = moved.shape.dims[len(rows_first) :]
-    sizes = iter(window_dims)
-    full = [1 if d in old.inserted_window_dims else next(sizes) for d in range(len(dims))]
+    full = view.slice_sizes
     strides = [math.prod(dims[d + 1 :]) for d in range(len(dims))]
     row_keys = _row_keys(b, old, indices, full, strides)
     grid = (row_keys.shape.dims[0], *window_dims)
     keys = b.broadcast(row_keys, grid, (0,))
-    kept = [d for d in range(len(dims)) if d not in old.inserted_window_dims]
-    for place, dim in enumerate(kept, 1):
+    for place, dim in enumerate(view.kept_dims, 1):
         keys += b.iota(Shape.array(keys.shape.element_type, grid), place) * strides[dim]
     count = math.prod(grid)
     return b.reshape(keys, (count,)), b.reshape(moved, (count,))
 
 
-def _row_keys(b: HloBuilder, old: HloInstruction, indices: HloValue, full: list[int], strides: list[int]) -> HloValue:
+def _row_keys(b: HloBuilder, old: HloInstruction, indices: HloValue, full: tuple[int, ...], strides: list[int]) -> HloValue:
     """Return the position of the first element of each window; the size of the operand for windows out of bounds."""
     rank, dims = indices.shape.rank, old.operands[0].shape.dims
     if old.index_vector_dim == rank:

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.subgraphs.scatter_loop import row_count, scatter_loop
+from hlo_run.hlo.views.indexed import Indexed
+from hlo_run.hlo_passes.subgraphs.scatter_loop import scatter_loop
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -38,4 +39,4 @@ class ScatterExpander(Struct, frozen=True):
 
 
 def _has_one_update(scatter: HloInstruction) -> bool:
-    return row_count(scatter) == 1 and not scatter.input_batching_dims and not scatter.control_predecessors
+    return Indexed.of(scatter).row_count == 1 and not scatter.input_batching_dims and not scatter.control_predecessors

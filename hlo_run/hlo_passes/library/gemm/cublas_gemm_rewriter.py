@@ -19,6 +19,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.attributes.table import OperandAliasing
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.library.gemm.bias import add_bias
 from hlo_run.hlo_passes.library.gemm.edits import Edits
@@ -31,7 +32,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
 # The roots of the patterns.
-_VISITED = frozenset("dot multiply divide add maximum convert".split())
+_VISITED = opcode_set("dot multiply divide add maximum convert")
 
 
 class CublasGemmRewriter(Struct, frozen=True):

@@ -13,6 +13,7 @@ import math
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.library.gemm.bias import rename
 from hlo_run.hlo_passes.library.gemm.edits import Edits
@@ -139,14 +140,14 @@ def _is_distribution(rest: HloInstruction, x: HloInstruction) -> bool:
     return square is not None and has_one_user(square) and square.opcode == "multiply" and set(square.operands) == {x}
 
 
-def _beside(value: HloInstruction | None, opcode: str, one: HloInstruction) -> HloInstruction | None:
+def _beside(value: HloInstruction | None, opcode: Opcode, one: HloInstruction) -> HloInstruction | None:
     """Return the operand beside `one` of an instruction with this opcode and one user; None if it does not match."""
     if value is None or value.opcode != opcode or not has_one_user(value):
         return None
     return next((other for found, other in either_way(value) if found is one), None)
 
 
-def _beside_constant(value: HloInstruction | None, opcode: str, number: float) -> HloInstruction | None:
+def _beside_constant(value: HloInstruction | None, opcode: Opcode, number: float) -> HloInstruction | None:
     if value is None or value.opcode != opcode or not has_one_user(value):
         return None
     return next((other for found, other in either_way(value) if is_near(found, number)), None)

@@ -14,11 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hlo_run.analysis.dot_dims import Side, dot_side
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo.views.dots import Side, dot_side
 from hlo_run.hlo_passes.library.gemm.edits import Edits
 from hlo_run.hlo_passes.library.gemm.f8_operands import F8Operand, match_f8_operand, moved_value
 from hlo_run.hlo_passes.subgraphs.gemm_record import F8_MATMUL, F8_TYPES

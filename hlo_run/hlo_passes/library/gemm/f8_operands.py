@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Layout
 from hlo_run.hlo_passes.library.gemm.values import broadcast_number, either_way, scalar_constant
 from hlo_run.hlo_passes.subgraphs.gemm_record import F8_TYPES
@@ -26,9 +27,11 @@ from hlo_run.hlo_passes.subgraphs.gemm_record import F8_TYPES
 Step = tuple[HloInstruction, int]
 
 # The search follows: the first operand, one of several operands, and (for moves) instructions that keep elements unchanged.
-_FIRST_OPERAND = frozenset(("divide", "dynamic-slice", "pad"))
+_FIRST_OPERAND: frozenset[Opcode] = frozenset(("divide", "dynamic-slice", "pad"))
 _OPERANDS = {"multiply": (0, 1), "select": (1, 2)}
-_MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose"))
+_MOVES: frozenset[Opcode] = frozenset(
+    ("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose")
+)
 
 
 class F8Operand(Struct, frozen=True):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
     Rules,
@@ -248,10 +249,13 @@ def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.mul(one, other.binary("power", two.operands[0], other.negate(two.operands[1])))
 
 
+_OPPOSITE_ROOTS: dict[Opcode, Opcode] = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
+
+
 def divide_by_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if the root has no other users."""
     one, two = i.operands
-    opposite = {"sqrt": "rsqrt", "rsqrt": "sqrt"}.get(two.opcode)
+    opposite = _OPPOSITE_ROOTS.get(two.opcode)
     return rw.mul(one, rw.at(two).unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
 
 
@@ -317,7 +321,7 @@ def complex_of_parts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return one.operands[0] if is_whole and one.operands[0].shape.dtype.is_complex else None
 
 
-def _joined(rw: Rewriter, i: HloInstruction, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
+def _joined(rw: Rewriter, i: HloInstruction, opcode: Opcode, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
     """Return the sum or product of two constants, for folding, in the layout of `i`; None unless both are plain or broadcast."""
     if one.opcode == two.opcode == "constant":
         return rw.bare.binary(opcode, one, two)
@@ -327,7 +331,7 @@ def _joined(rw: Rewriter, i: HloInstruction, opcode: str, one: HloInstruction, t
     return rw.spread(rw.bare.binary(opcode, scalars[0], scalars[1]), i.shape)
 
 
-def _join_constants(rw: Rewriter, i: HloInstruction, opcode: str) -> HloInstruction | None:
+def _join_constants(rw: Rewriter, i: HloInstruction, opcode: Opcode) -> HloInstruction | None:
     inner, two = i.operands
     if inner.opcode != opcode or is_constant(inner.operands[0]):
         return None

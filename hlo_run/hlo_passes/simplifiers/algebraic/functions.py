@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import DEVICE_ID
 from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
@@ -165,7 +166,7 @@ def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 # Monotonically increasing functions.
-_FLAT = frozenset(("cbrt", "erf", "logistic", "tanh"))
+_FLAT: frozenset[Opcode] = frozenset(("cbrt", "erf", "logistic", "tanh"))
 _EXTREMA = (
     extremum_of_itself,
     extremum_of_limit,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from hlo_run.analysis.bitcast_kind import common_groups
-from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.dots import Dot, dot_side
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 from hlo_run.sharding.values import shardy
 
@@ -20,12 +20,12 @@ def dot_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dot(f32[1,8] A, f32[8,4] B) => reshape(dot(reshape f32[8] (A), B)): removes dimensions of size 1."""
-    batch, contracted = _dims(i, "batch"), _dims(i, "contracting")
-    pairs = list(zip(*batch, strict=True))
-    kept_batch = [pair for pair in pairs if i.operands[0].shape.dims[pair[0]] != 1]
-    kept_contracted = [pair for pair in zip(*contracted, strict=True) if i.operands[0].shape.dims[pair[0]] != 1]
-    if contracted[0] and not kept_contracted and "algorithm" in i.attrs:
-        kept_contracted = list(zip(*contracted, strict=True))[:1]
+    dot = Dot.of(i)
+    batch, contracted = zip(dot.lhs.batch, dot.rhs.batch, strict=True), dot.contracting_pairs
+    kept_batch = [pair for pair in batch if i.operands[0].shape.dims[pair[0]] != 1]
+    kept_contracted = [pair for pair in contracted if i.operands[0].shape.dims[pair[0]] != 1]
+    if contracted and not kept_contracted and "algorithm" in i.attrs:
+        kept_contracted = contracted[:1]
     sides = [
         _without_ones(operand.shape, [p[n] for p in (*kept_batch, *kept_contracted)]) for n, operand in enumerate(i.operands)
     ]
@@ -37,10 +37,6 @@ def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
         new[f"{name}_batch_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_batch)
         new[f"{name}_contracting_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_contracted)
     return rw.reshape(_dot(rw, i, operands, new), i.shape.dims)
-
-
-def _dims(i: HloInstruction, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(i.attrs.get(f"lhs_{kind}_dims", ())), tuple(i.attrs.get(f"rhs_{kind}_dims", ()))
 
 
 def _without_ones(shape: Shape, kept: list[int]) -> list[int]:
@@ -93,16 +89,15 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     dot = i.operands[0]
     if dot.opcode != "dot" or len(dot.users) > 1:
         return None
-    batch, contracted = _dims(dot, "batch"), _dims(dot, "contracting")
-    free = [o.shape.rank - len(batch[0]) - len(contracted[0]) for o in dot.operands]
-    count = len(batch[0])
-    if free != [1, 1] or i.dimensions != (*range(count), count + 1, count):
+    lhs, rhs = Dot.of(dot).sides
+    count = len(lhs.batch)
+    if [len(lhs.free), len(rhs.free)] != [1, 1] or i.dimensions != (*range(count), count + 1, count):
         return None
     dims = {
-        "lhs_batch_dims": batch[1],
-        "rhs_batch_dims": batch[0],
-        "lhs_contracting_dims": contracted[1],
-        "rhs_contracting_dims": contracted[0],
+        "lhs_batch_dims": rhs.batch,
+        "rhs_batch_dims": lhs.batch,
+        "lhs_contracting_dims": rhs.contracting,
+        "rhs_contracting_dims": lhs.contracting,
     }
     swapped = _with_swapped_precision(_dot(rw, dot, list(dot.operands[::-1]), dims))
     if not rw.sees_layouts:
@@ -112,9 +107,8 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _with_swapped_precision(dot: HloInstruction) -> HloInstruction:
     """Let a new dot, whose operands were swapped, have their precisions in the new order."""
-    precision: tuple[str, ...] = dot.attrs.get("operand_precision", ())
-    if precision:
-        dot.attrs["operand_precision"] = tuple(reversed(precision))
+    if dot.operand_precision:
+        dot.attrs["operand_precision"] = dot.operand_precision[::-1]
     return dot
 
 
@@ -124,17 +118,18 @@ def dot_of_transposes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if one.opcode != "transpose" or two.opcode != "transpose" or one.dimensions != two.dimensions or _is_unreduced(i):
         return None
     order, rank = one.dimensions, one.shape.rank
-    batch, contracted = _dims(i, "batch"), _dims(i, "contracting")
-    is_canonical = batch == (tuple(range(rank - 2)),) * 2 and contracted == ((rank - 1,), (rank - 2,))
+    lhs, rhs = Dot.of(i).sides
+    is_canonical = lhs.batch == rhs.batch == tuple(range(rank - 2)) and lhs.contracting == (rank - 1,)
+    is_canonical = is_canonical and rhs.contracting == (rank - 2,)
     if rank < 2 or not is_canonical or set(order[-2:]) != {rank - 2, rank - 1}:
         return None
     is_swapped = order[-2:] == (rank - 1, rank - 2)
     sources = [one.operands[0], two.operands[0]]
     dims = {
-        "lhs_batch_dims": batch[0],
-        "rhs_batch_dims": batch[1],
-        "lhs_contracting_dims": contracted[0],
-        "rhs_contracting_dims": contracted[1],
+        "lhs_batch_dims": lhs.batch,
+        "rhs_batch_dims": rhs.batch,
+        "lhs_contracting_dims": lhs.contracting,
+        "rhs_contracting_dims": rhs.contracting,
     }
     dot = _dot(rw, i, sources[::-1] if is_swapped else sources, dims)
     return rw.transpose(_with_swapped_precision(dot) if is_swapped else dot, order)
@@ -155,7 +150,7 @@ def dot_of_rearranged(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """
     number = 1 if i.operands[0].opcode == "constant" else 0
     value, constant = i.operands[number], i.operands[1 - number]
-    contracted = [side[0] if len(side) == 1 else -1 for side in _dims(i, "contracting")]
+    contracted = [side[0] if len(side) == 1 else -1 for side in (i.lhs_contracting_dims, i.rhs_contracting_dims)]
     if constant.opcode != "constant" or value.opcode != "reshape" or value.operands[0].opcode != "transpose" or -1 in contracted:
         return None
     transpose, merged = value.operands[0], contracted[number]

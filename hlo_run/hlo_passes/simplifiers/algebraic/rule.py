@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.fuel import Fuel
 
 Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 # The rules of some opcodes, in the order in which they are tried.
-Rules: TypeAlias = "dict[str, tuple[Rule, ...]]"
+Rules: TypeAlias = "dict[Opcode, tuple[Rule, ...]]"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def power_of_two(value: HloInstruction) -> int | None:
     return int(found).bit_length() - 1
 
 
-def either(instruction: HloInstruction, opcode: str) -> tuple[HloInstruction, HloInstruction] | None:
+def either(instruction: HloInstruction, opcode: Opcode) -> tuple[HloInstruction, HloInstruction] | None:
     """Return (the operand with that opcode, the other operand) of a commutative instruction; None if neither has it."""
     one, two = instruction.operands
     if one.opcode == opcode:

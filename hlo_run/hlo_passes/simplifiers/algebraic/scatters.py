@@ -8,8 +8,8 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
-from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
 
 # The maximum number of elements for which selects replace a gather.
 _FEW_ROWS = 4
@@ -66,10 +66,9 @@ def gather_of_padded(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _whole_dims(i: HloInstruction) -> dict[int, int]:
     """Map the operand's dimensions that a gather takes whole to those of the result."""
-    left = [d for d in range(i.operands[0].shape.rank) if d not in i.collapsed_slice_dims and d not in i.operand_batching_dims]
-    sizes = i.operands[0].shape.dims
-    pairs = zip(left, i.offset_dims, strict=True)
-    return {d: place for d, place in pairs if i.gather_slice_sizes[d] == sizes[d]}
+    view, sizes = Indexed.of(i), i.operands[0].shape.dims
+    pairs = zip(view.kept_dims, view.window_dims, strict=True)
+    return {d: place for d, place in pairs if view.slice_sizes[d] == sizes[d]}
 
 
 def _padded_batch_dims(i: HloInstruction, padded: list[int], whole: dict[int, int]) -> dict[int, int] | None:
@@ -85,9 +84,9 @@ def _padded_batch_dims(i: HloInstruction, padded: list[int], whole: dict[int, in
         return None
     if sum(any(edge) for edge in at.padding) != len(batch):
         return None
-    counting = [d for d in range(at.shape.rank) if d != i.index_vector_dim]
-    results = [d for d in range(i.shape.rank) if d not in i.offset_dims]
-    return {d: results[counting.index(matching[d])] for d in batch}
+    view = Indexed.of(i)
+    results = dict(zip(view.row_dims, view.batch_dims, strict=True))
+    return {d: results[matching[d]] for d in batch}
 
 
 def _padded_after(
@@ -177,9 +176,8 @@ def _joined_dims(one: HloInstruction, two: HloInstruction) -> tuple[int, int] | 
 
     That is the only one whose sizes differ, or else the first. None if several differ, or no dimension counts updates.
     """
-    batching = one.scatter_indices_batching_dims
-    counting = [d for d in range(one.operands[1].shape.rank) if d != one.index_vector_dim]
-    updates = [d for d in range(one.operands[2].shape.rank) if d not in one.update_window_dims]
+    view = Indexed.of(one)
+    batching, counting, updates = view.indices_batching, view.row_dims, view.batch_dims
     sizes = [(one.operands[1].shape.dims[d], two.operands[1].shape.dims[d]) for d in counting]
     if len(updates) != len(counting) or any(a != b for d, (a, b) in zip(counting, sizes, strict=True) if d in batching):
         return None
@@ -214,7 +212,7 @@ def transpose_of_scatter(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     scatter = i.operands[0]
     if scatter.opcode != "scatter" or len(scatter.users) > 1 or len(scatter.operands) != 3:
         return None
-    if not has_simple_scatter_form(scatter) or scatter.input_batching_dims or scatter.scatter_indices_batching_dims:
+    if not Indexed.of(scatter).is_simple or scatter.input_batching_dims or scatter.scatter_indices_batching_dims:
         return None
     value, at, updates = scatter.operands
     permutation = i.dimensions

@@ -7,6 +7,7 @@ import numpy as np
 from hlo_run.analysis.bitcast_kind import common_groups, reshape_is_bitcast, transpose_is_bitcast
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.literal import Array
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_plain, scalar_of, without_dynamic_dims
@@ -299,9 +300,9 @@ def bitcast_of_ordered_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruct
     return rw.add("broadcast", i.shape, inner.operands, dimensions=dimensions)
 
 
-_ELEMENTWISE = ELEMENTWISE - {"copy", "map"}
+_ELEMENTWISE = ELEMENTWISE - opcode_set("copy map")
 # These permute the elements of their operand.
-_MOVES = frozenset(("reshape", "reverse", "transpose"))
+_MOVES: frozenset[Opcode] = frozenset(("reshape", "reverse", "transpose"))
 _BROADCAST = (
     broadcast_as_reshape,
     broadcast_of_added_ones,

@@ -103,7 +103,7 @@ def slice_of_running_reduction(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 def _has_neutral_start(i: HloInstruction) -> bool:
     opcode = simple_reducer(i.to_apply)
-    return bool(opcode) and is_identity(i.operands[1], opcode)
+    return opcode is not None and is_identity(i.operands[1], opcode)
 
 
 def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

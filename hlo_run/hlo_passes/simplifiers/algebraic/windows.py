@@ -7,23 +7,24 @@ from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 # The reduction opcodes that `window_of_one` knows.
-_EXTREMA_AND_SUM = frozenset(("add", "maximum", "minimum"))
+_EXTREMA_AND_SUM: frozenset[Opcode] = frozenset(("add", "maximum", "minimum"))
 # Opcodes that may be between a broadcast scalar and a window over it.
-_SEEN_THROUGH = frozenset(("reshape", "convert", "slice", "copy"))
+_SEEN_THROUGH: frozenset[Opcode] = frozenset(("reshape", "convert", "slice", "copy"))
 # Padding below this fraction of a running reduction stays a pad: `reduce-window-rewriter` only knows windows without it.
 _LEAST_PADDING = 0.1
 
 
-def neutral_reduction(i: HloInstruction) -> str:
-    """Return the opcode of a one-array reduction whose init value is an identity, else an empty string."""
+def neutral_reduction(i: HloInstruction) -> Opcode | None:
+    """Return the opcode of a one-array reduction whose init value is an identity, else None."""
     if len(i.operands) != 2 or i.shape.is_tuple or i.operands[0].shape.element_type != i.shape.element_type:
-        return ""
+        return None
     opcode = simple_reducer(i.to_apply)
-    return opcode if opcode and is_identity(i.operands[1], opcode) else ""
+    return opcode if opcode and is_identity(i.operands[1], opcode) else None
 
 
 def _window(i: HloInstruction) -> Window | None:

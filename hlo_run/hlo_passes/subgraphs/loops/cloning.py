@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.walks import post_order
 
@@ -16,7 +17,7 @@ class DetachedMaker(InstructionMaker):
 
     def add(
         self,
-        opcode: str,
+        opcode: Opcode,
         shape: Shape,
         operands: Sequence[HloInstruction] = (),
         called: Mapping[str, Sequence[HloComputation]] | None = None,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
@@ -234,7 +235,7 @@ class Trial(Struct, frozen=True):
         hlo = b.add("parameter", part.hlo.shape, parameter_number=number)
         return replace(part, hlo=hlo, state=self.state)
 
-    def cost(self, opcode: str, result: HloInstruction | None) -> Cost:
+    def cost(self, opcode: Opcode, result: HloInstruction | None) -> Cost:
         """Return what the instructions cost that `result` needs, and end the trial. None costs more than all others."""
         for instruction in self.state.builder.computation.instructions:
             instruction.called = {}
@@ -253,7 +254,7 @@ class Trial(Struct, frozen=True):
 
 
 # Per collective: the share of its result that moves.
-_SHARES: dict[str, Callable[[HloInstruction], float]] = {
+_SHARES: dict[Opcode, Callable[[HloInstruction], float]] = {
     "all-reduce": lambda _: 2,
     "collective-permute": lambda _: 1,
     "all-gather": lambda one: 1 - one.operands[0].shape.size_bytes / max(1, one.shape.size_bytes),
@@ -281,7 +282,9 @@ def _memory(instruction: HloInstruction) -> int:
 Way = Callable[[Job, bool], HloInstruction | None]
 
 
-def first_way(job: Job, trial: Callable[[], tuple[Trial, Job]], opcode: str, ways: Sequence[Way[Job]]) -> HloInstruction | None:
+def first_way(
+    job: Job, trial: Callable[[], tuple[Trial, Job]], opcode: Opcode, ways: Sequence[Way[Job]]
+) -> HloInstruction | None:
     """Return what the cheapest possible way makes. The first two ways cost nothing."""
     costs: dict[Way[Job], Cost] = dict.fromkeys(ways[:2], (0, 0))
     for way in ways[2:]:

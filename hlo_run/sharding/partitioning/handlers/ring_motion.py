@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.sharding.partitioning.rings import Ring
 from hlo_run.sharding.partitioning.state import Builder
 from hlo_run.walks import reaches
 
-_SMALL = ("broadcast", "constant", "iota")
+_SMALL: tuple[Opcode, ...] = ("broadcast", "constant", "iota")
 _RESULT = 2
 # From instructions around a loop to those that stand for them in its body.
 _Inside = dict[HloInstruction, HloInstruction]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.sharding.partitioning.collectives import permute
@@ -31,7 +32,7 @@ from hlo_run.sharding.values.make import REPLICATED, device_array, listed_tiles,
 from hlo_run.sharding.values.merge import merged
 
 _SIDES = ("lhs", "rhs")
-_VIEWS = ("reshape", "bitcast", "transpose")
+_VIEWS: tuple[Opcode, ...] = ("reshape", "bitcast", "transpose")
 
 
 class _Plan(Struct, frozen=True):

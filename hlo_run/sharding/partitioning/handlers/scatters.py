@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
@@ -52,7 +53,7 @@ from hlo_run.sharding.values.replicate import replicate_dims
 
 # An index that a scatter skips.
 _SKIPPED = -1
-_MOVES = frozenset("all-gather all-to-all collective-permute copy dynamic-slice pad reshape slice transpose".split())
+_MOVES = opcode_set("all-gather all-to-all collective-permute copy dynamic-slice pad reshape slice transpose")
 
 
 def scatter(v: Visit) -> Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.sharding.partitioning.handlers import (
     convolutions,
     dots,
@@ -24,7 +25,7 @@ from hlo_run.sharding.partitioning.handlers.visit import Handler, Visit
 from hlo_run.sharding.partitioning.preparation import ROTATE
 from hlo_run.sharding.partitioning.state import Part
 
-_HANDLERS: dict[str, Handler] = {
+_HANDLERS: dict[Opcode, Handler] = {
     "all-reduce": plain.elementwise,
     "bitcast-convert": plain.bitcast_convert,
     "broadcast": plain.broadcast,
@@ -44,7 +45,6 @@ _HANDLERS: dict[str, Handler] = {
     "infeed": feeds.infeed,
     "iota": plain.iota,
     "opt-barrier": plain.elementwise,
-    "optimization-barrier": plain.elementwise,
     "outfeed": feeds.outfeed,
     "pad": shapes.pad,
     "parameter": plain.parameter,

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.sharding.analysis.whole import is_refused
@@ -20,7 +21,7 @@ from hlo_run.sharding.values.groups import GroupedSharding, manual_groups
 from hlo_run.sharding.values.make import elements_of, for_shape, is_manual, maximal, part_of
 
 # These have a manual sharding as it is; other manual instructions count as on one device.
-_AS_MANUAL = frozenset("all-reduce call conditional infeed outfeed parameter rng tuple while".split())
+_AS_MANUAL = opcode_set("all-reduce call conditional infeed outfeed parameter rng tuple while")
 _BORDERS = ("SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
