@@ -16,7 +16,7 @@ from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_of
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.text.instruction_rules import Draft, complete
 from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
@@ -208,7 +208,7 @@ class BuilderCore:
 
     def instruction(
         self,
-        opcode: Opcode,
+        opcode: str,
         operands: Sequence[HloValue] = (),
         shape: ShapeLike | None = None,
         *,
@@ -222,7 +222,10 @@ class BuilderCore:
         instruction in text would, UsageError for an operand of another computation.
         """
         written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
-        made = HloInstruction(opcode, opcode, written, where=_caller())
+        known = opcode_of(opcode)
+        if known is None:
+            raise ParseError(f"Unknown opcode: {opcode}", _caller())
+        made = HloInstruction(opcode, known, written, where=_caller())
         try:
             made.operands = [self.operand(operand).instruction for operand in operands]
             made.called = {name: tuple(computations) for name, computations in (called or {}).items()}
@@ -237,9 +240,7 @@ class BuilderCore:
         return HloValue(self, self._computation.add(made))
 
     def _set_own_attributes(self, made: HloInstruction, attributes: Mapping[str, Any]) -> None:
-        opcode = OPCODES.get(made.opcode)
-        if opcode is None:
-            raise ParseError(f"Unknown opcode: {made.opcode}", made.where)
+        opcode = OPCODES[made.opcode]
         if opcode.arity is not None and len(made.operands) != opcode.arity:
             raise ParseError(f"expects {opcode.arity} operands, but has {len(made.operands)} operands", made.where)
         given = {name: value for name, value in attributes.items() if value is not None}

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 from opcode_cases import CASES, COMPUTATIONS, Case, computations, method_name
@@ -14,6 +15,7 @@ import hlo_run
 from hlo_run import HloBuilder
 from hlo_run.builder.elementwise import plain_method
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
@@ -38,10 +40,10 @@ def built(case: Case) -> HloModule:
     return builder.build(root if root.name == "p" else root.annotate(name="r"), verified=False)
 
 
-def opcode_of(case: Case) -> str:
+def opcode_of(case: Case) -> Opcode:
     found = re.match(r"(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\S+) ([a-z0-9\-]+)\(", case.text)
     assert found is not None, case.text
-    return found[1]
+    return cast("Opcode", found[1])
 
 
 def test_every_opcode_has_a_method_and_a_case() -> None:
@@ -91,7 +93,7 @@ def test_real_xla_reads_what_is_built_as_the_text() -> None:
 
 
 @pytest.mark.parametrize("opcode", ["cbrt", "atan2"])
-def test_an_elementwise_opcode_needs_no_method_of_its_own(opcode: str) -> None:
+def test_an_elementwise_opcode_needs_no_method_of_its_own(opcode: Opcode) -> None:
     def made(spelled: bool) -> str:
         builder = HloBuilder("m")
         operands = [builder.parameter(number, "f32[2,3]") for number in range(OPCODES[opcode].arity or 0)]

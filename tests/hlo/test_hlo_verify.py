@@ -64,7 +64,7 @@ def _missing_attribute(module: HloModule) -> None:
 
 
 def _unknown_opcode(module: HloModule) -> None:
-    _by_name(module, "t").opcode = "frobnicate"
+    _by_name(module, "t").opcode = "frobnicate"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _lost_user(module: HloModule) -> None:

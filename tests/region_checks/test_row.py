@@ -9,6 +9,7 @@ import pytest
 import hlo_run
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.region_checks import row
 from hlo_run.region_checks.judge import Verdict
 from hlo_run.region_checks.row import RowJudge, RowReport, Snapshot
@@ -28,7 +29,7 @@ def find(module: HloModule, name: str) -> HloInstruction:
     return next(i for i in module.instructions if i.name == name)
 
 
-def opcode(name: str, new: str) -> Edit:
+def opcode(name: str, new: Opcode) -> Edit:
     def edit(module: HloModule) -> None:
         instruction = find(module, name)
         instruction.opcode = new

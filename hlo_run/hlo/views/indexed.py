@@ -105,8 +105,3 @@ class Indexed(Struct, frozen=True):
             and not self.operand_batching
             and self.window_dims == tuple(range(1, self.slices.rank))
         )
-
-
-def scatter_indices(scatter: HloInstruction) -> HloInstruction:
-    """Return the indices of a scatter: they come after its arrays, and as many updates as arrays after them."""
-    return scatter.operands[len(scatter.operands) // 2]
