@@ -393,7 +393,7 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
-_SAME = FORWARDING - opcode_set("bitcast") | opcode_set("copy")
+_SAME: frozenset[Opcode] = FORWARDING - opcode_set("bitcast") | opcode_set("copy")
 _RULES: dict[Opcode, Callable[[_Padder, HloInstruction], None]] = {
     "set-dimension-size": _Padder.set_size,
     "get-dimension-size": _Padder.get_size,
