@@ -63,4 +63,4 @@ FORWARDED_PART: dict[Opcode, tuple[int, ...]] = {
     opcode.name: opcode.forwards for opcode in OPCODES.values() if opcode.forwards is not None
 }
 # The result is operand 0 as it is, at once.
-FORWARDING: frozenset[Opcode] = frozenset(name for name, part in FORWARDED_PART.items() if not part) & NO_CODE
+FORWARDING: frozenset[Opcode] = NO_CODE & {name for name, part in FORWARDED_PART.items() if not part}
