@@ -192,12 +192,11 @@ def piped(folder: Path, *arguments: str, both: bool = False) -> Generator[tuple[
         os.set_blocking(reader.fileno(), True)
         try:
             yield process, reader
-        except BaseException:
-            # The test has failed. The next one must not get the answers of this command, for which it would wait for ever.
+        finally:
+            # A test that failed has not waited for its command. The next test would get that command's answers, and wait for ever.
             if warm().is_running:
                 os.kill(process, signal.SIGKILL)
                 warm().wait()
-            raise
 
 
 def run_program(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

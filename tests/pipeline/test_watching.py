@@ -1,4 +1,4 @@
-"""Watching a compilation does not change its result, and passes do not see who watches."""
+"""An observer does not change what a compilation makes, and passes do not read the observers."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class _ReadsAll(Observer):
 
 
 def _compiled(text: str, watching: str) -> str:
-    """Return the optimised module. The fingerprint, which takes long, is in the header only if someone reads the texts."""
+    """Return the optimised module without its fingerprint, which the header has only if an observer reads the texts."""
     module, target = parse_module(text), preset(DEFAULT_TARGET)
     make: dict[str, Callable[[], tuple[Observer, ...]]] = {
-        "nobody": tuple,
+        "no observer": lambda: (),
         "dump": lambda: (_ReadsAll(),),
         "--v=5": lambda: (VerboseObserver(5, lambda _: None),),
         "times": lambda: (TimingObserver(),),
@@ -90,9 +90,9 @@ def _compiled(text: str, watching: str) -> str:
 
 @pytest.mark.parametrize("name", _MODULES)
 def test_watching_does_not_change_the_module(name: str) -> None:
-    alone = _compiled(_MODULES[name], "nobody")
+    unwatched = _compiled(_MODULES[name], "no observer")
     for watching in ("dump", "--v=5", "times", "report"):
-        assert _compiled(_MODULES[name], watching) == alone, watching
+        assert _compiled(_MODULES[name], watching) == unwatched, watching
 
 
 def test_passes_do_not_read_the_observers() -> None:
