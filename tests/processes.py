@@ -193,7 +193,7 @@ def piped(folder: Path, *arguments: str, both: bool = False) -> Generator[tuple[
         try:
             yield process, reader
         finally:
-            # A test that failed has not waited for its command. The next test would get that command's answers, and wait for ever.
+            # A test that failed has not waited for its command. The next would get its answers and wait for ever.
             if warm().is_running:
                 os.kill(process, signal.SIGKILL)
                 warm().wait()
