@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
-        garbage_collection
+        garbage_collection native_record
         errors cache colours columns interrupts loading records version walks whole_files
         containment
         options target artifact custom_calls elementary indexing parallel processes

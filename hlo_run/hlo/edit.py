@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -16,6 +15,7 @@ from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.records import replace
 
 # Without an effect unless they are on a channel; a start always has one.
 _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}

@@ -28,9 +28,10 @@ def set_frontend_attribute(holder: HloInstruction | HloModule, name: str, value:
 
 def has_shardy_attributes(module: HloModule) -> bool:
     """True if the module, or an instruction of it, has an attribute of Shardy."""
+    holders: tuple[HloModule | HloInstruction, ...] = (module, *module.instructions)
     return any(
         name.startswith(PREFIX)
-        for holder in (module, *module.instructions)
+        for holder in holders
         if isinstance(found := holder.attrs.get("frontend_attributes"), FrontendAttributes)
         for name, _ in found.entries
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, dim, reshape_map, symbol, transpose_map
 from hlo_run.indexing import bitcast_map as bitcast_indices
 from hlo_run.indexing.reshape import inverse_permutation
 from hlo_run.ops.index_rule import IndexRule, array_of, identity, operand_dims, output_dims, to_scalar
+from hlo_run.records import replace
 
 
 def bitcast_map(from_shape: Shape, to_shape: Shape) -> IndexingMap | None:

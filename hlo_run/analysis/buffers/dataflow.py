@@ -205,7 +205,8 @@ class _Analysis:
                 return self._trees[operands[0]]
 
     def _parameter(self, parameter: HloInstruction) -> ValueTree:
-        caller, number = self._callers[parameter.parent], parameter.parameter_number  # pyright: ignore[reportArgumentType]
+        assert parameter.parent is not None, "the parameter is in a computation"
+        caller, number = self._callers[parameter.parent], parameter.parameter_number
         match caller.opcode:
             case "while":
                 root = caller.while_body.root

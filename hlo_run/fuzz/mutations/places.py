@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 # Computations whose form matters: reducers, comparators, conditions of loops, bodies of async operations.
 _FIXED = frozenset(("to_apply", "condition", "select", "scatter", "async_wrapped_calls", "called_computations"))

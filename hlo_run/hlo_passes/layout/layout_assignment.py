@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.dot_dims import dot_side
@@ -42,6 +41,7 @@ from hlo_run.hlo.opcodes.traits import (
 from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
 from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
 
@@ -368,7 +368,7 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
         shapes = given.parameters if given is not None else [parameter.shape for parameter in computation.parameters]
         orders = [_written_orders(shape) for shape in shapes]
     else:
-        orders = (interface.parameters if interface is not None else None) or ()
+        orders = (interface.parameters if interface is not None else None) or []
     known = dict(zip(computation.parameters, orders, strict=False))
     for instruction in computation.instructions:  # in the order of the text, as in XLA
         if instruction.opcode == "outfeed":

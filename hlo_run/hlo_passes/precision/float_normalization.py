@@ -12,7 +12,6 @@ import re
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.async_ops import is_async_wrapper
@@ -21,6 +20,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # The library knows the reducers of collectives by their form.
 _KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | {"select-and-scatter"}

@@ -14,11 +14,11 @@ pred stay. A loop whose condition compares floats may run another number of iter
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.values import Value, narrow, quiet
 
 # What they do depends on the width of their type: they keep it when all else is widened.

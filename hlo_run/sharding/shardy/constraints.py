@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
+from hlo_run.records import replace
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, TO_GLOBAL, TO_LOCAL, Annotations, all_dims, is_call, is_open
 from hlo_run.sharding.values import shardy
 

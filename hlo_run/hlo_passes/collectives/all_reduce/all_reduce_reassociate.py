@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import copy_instruction
@@ -30,6 +29,7 @@ from hlo_run.hlo_passes.collectives.communication.reductions import (
     reduction_key,
 )
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _FORMATTING = ("reshape", "pad", "slice", "convert")
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.fuel import Fuel
+from hlo_run.records import replace
 
 Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 # The rules of some opcodes, in the order in which they are tried.

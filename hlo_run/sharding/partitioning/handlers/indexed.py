@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.indexed_dims import Indexed, MatchingDims
 from hlo_run.sharding.partitioning.grouping import aligned, base_in_group, group_state
 from hlo_run.sharding.partitioning.offsets import partition_offsets

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.rings import Ring
 from hlo_run.sharding.partitioning.state import Builder
 from hlo_run.walks import reaches
