@@ -41,6 +41,7 @@ class _Options:
 
 def rewrite(text: str, where: str) -> str:
     """Return the module's text with plain classes instead of structs. Raises NotCompilable."""
+    text = _without_starred_membership(text, where)
     tree = ast.parse(text, where)
     lines = text.split("\n")
     records = [node for node in tree.body if isinstance(node, ast.ClassDef) and _is_struct(node)]
@@ -55,6 +56,22 @@ def rewrite(text: str, where: str) -> str:
         fields = {f.name: f.type for f in _fields(record, text, where)}
         lines += [f"{record.name}.__struct_types__ = {fields!r}", f"{record.name}.__struct_fields__ = {tuple(fields)!r}"]
     return "\n".join([*lines, ""])
+
+
+def _without_starred_membership(text: str, where: str) -> str:
+    """Return the text with `a in tuple((*b, c))` for `a in (*b, c)`, on which mypyc fails."""
+    lines = text.encode().split(b"\n")
+    inserts: list[tuple[int, int, bytes]] = []
+    for node in ast.walk(ast.parse(text, where)):
+        if not isinstance(node, ast.Compare):
+            continue
+        for kind, right in zip(node.ops, node.comparators, strict=True):
+            if isinstance(kind, (ast.In, ast.NotIn)) and any(isinstance(e, ast.Starred) for e in getattr(right, "elts", ())):
+                assert right.end_lineno is not None and right.end_col_offset is not None, "a parsed node has its end"
+                inserts += [(right.lineno, right.col_offset, b"tuple("), (right.end_lineno, right.end_col_offset, b")")]
+    for line, column, added in sorted(inserts, reverse=True):
+        lines[line - 1] = lines[line - 1][:column] + added + lines[line - 1][column:]
+    return b"\n".join(lines).decode()
 
 
 def _is_struct(node: ast.ClassDef) -> bool:
