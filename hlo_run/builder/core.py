@@ -223,7 +223,7 @@ class BuilderCore:
         written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
         made = HloInstruction(opcode, opcode, written, where=_caller())
         try:
-            made.operands = [self.operand(operand).instruction for operand in operands]
+            made.operands = tuple([self.operand(operand).instruction for operand in operands])
             made.called = {name: tuple(computations) for name, computations in (called or {}).items()}
             self._set_own_attributes(made, attributes)
             _obey_rules(made)
@@ -376,7 +376,7 @@ def _obey_rules(made: HloInstruction) -> None:
     draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
     if problem := complete(draft):
         raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
-    made.shape, made.operands, made.called = draft.shape, draft.operands, draft.called
+    made.shape, made.operands, made.called = draft.shape, tuple(draft.operands), draft.called
     made.attrs.update(draft.attributes)
 
 

@@ -435,7 +435,7 @@ def _drop_parameters(fusion: HloInstruction, body: HloComputation) -> None:
         return
     numbers = [parameter.parameter_number for parameter in kept]
     before = fusion.operands
-    fusion.operands = [before[n] for n in numbers]
+    fusion.operands = tuple([before[n] for n in numbers])
     for parameter in [p for p in body.parameters if p not in kept]:
         body.remove(parameter)
     for number, parameter in enumerate(kept):
@@ -480,7 +480,7 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
     for old in computation.instructions:
         made[old] = clone.add(copy_instruction(old, ()), is_root=old.is_root)
     for old, new in made.items():
-        new.operands = [made[operand] for operand in old.operands]
+        new.operands = tuple([made[operand] for operand in old.operands])
         new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
     for old, new in made.items():
         new.order_users(made[user] for user in old.users)

@@ -83,7 +83,7 @@ class HloInstruction(TypedAttributes):
         self._wide: WideOperands[HloInstruction] | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
         self._callees: tuple[HloComputation, ...] = ()
-        self.operands = operands
+        self.operands = tuple(operands)
         self.called = called or {}
 
     @property
@@ -99,7 +99,7 @@ class HloInstruction(TypedAttributes):
 
     @property
     def operands(self) -> tuple[HloInstruction, ...]:
-        """The operands in order. Assign a new sequence to change them, which updates the use lists."""
+        """The operands in order. Assign a new tuple to change them, which updates the use lists."""
         operands = self._operands
         if operands is None:
             assert self._wide is not None, "one of the two is set"
@@ -107,18 +107,17 @@ class HloInstruction(TypedAttributes):
         return operands
 
     @operands.setter
-    def operands(self, operands: Iterable[HloInstruction]) -> None:
+    def operands(self, operands: tuple[HloInstruction, ...]) -> None:
         """Set the operands, and update the users of the old and the new ones."""
-        new = tuple(operands)
         # Dicts, because a root tuple may have thousands of operands.
-        before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
+        before, after = dict.fromkeys(self.operands), dict.fromkeys(operands)
         for old in before:
             if old not in after:
                 old._remove_user(self)
         for operand in after:
             if operand not in before:
                 operand._add_user(self)
-        self._operands, self._wide = new, None
+        self._operands, self._wide = operands, None
         self.touch()
 
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
@@ -551,7 +550,7 @@ class HloModule:
                 new = HloInstruction(old.name, old.opcode, old.shape, (), dict(old.attrs), None, old.where)
                 instructions[old] = computation.add(new, is_root=old_computation.has_root and old is old_computation.root)
         for old, new in instructions.items():
-            new.operands = [instructions[operand] for operand in old.operands]
+            new.operands = tuple([instructions[operand] for operand in old.operands])
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         for old, new in instructions.items():

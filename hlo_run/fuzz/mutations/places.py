@@ -73,7 +73,7 @@ def change_users(old: HloInstruction, new: HloInstruction, users: list[HloInstru
     """Let `users` (and the computation's result, with `is_root`) use `new` in place of `old`."""
     assert old.parent is not None
     for user in users:
-        user.operands = [new if operand is old else operand for operand in user.operands]
+        user.operands = tuple([new if operand is old else operand for operand in user.operands])
     if is_root:
         old.parent.root = new
 

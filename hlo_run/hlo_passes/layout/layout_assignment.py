@@ -445,7 +445,7 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
             else:
                 operands[number] = _relaid(operand, (), wanted)
         if operands != list(user.operands):
-            user.operands = operands
+            user.operands = tuple(operands)
     root = layouts.computation.root
     wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
     if (new := _relaid(root, (), wanted)) is not root:
@@ -462,7 +462,7 @@ def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeInde
     if copy is parameter:
         return
     for user in users:
-        user.operands = [copy if operand is parameter else operand for operand in user.operands]
+        user.operands = tuple([copy if operand is parameter else operand for operand in user.operands])
     if is_root:
         branch.root = copy
 

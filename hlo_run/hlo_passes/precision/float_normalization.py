@@ -105,7 +105,7 @@ class _Normalizer(Struct, frozen=True):
         """Let an instruction have wide operands and results, between conversions."""
         editor, shape, users = Editor(instruction, derives=False), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
-        instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
+        instruction.operands = tuple([narrow_operands.get(operand, operand) for operand in instruction.operands])
         if self._has_narrow(shape):
             self._widen_result(editor, instruction, users)
         if instruction.called_computations and instruction.opcode not in _KEEPS_COMPUTATIONS:
@@ -118,7 +118,7 @@ class _Normalizer(Struct, frozen=True):
         widened = [u for u in users if self.omits_roundings and u.opcode == "convert" and u.shape.element_type == self.wide]
         for user in users:
             if user not in widened:
-                user.operands = [back if operand is instruction else operand for operand in user.operands]
+                user.operands = tuple([back if operand is instruction else operand for operand in user.operands])
         for user in widened:  # they would widen what was just narrowed
             self.module.replace_uses(user, instruction)
         if is_root:
@@ -168,7 +168,7 @@ class _Normalizer(Struct, frozen=True):
         if rest:
             narrowed = editor.add("convert", shape, [parameter])
             for user in rest:
-                user.operands = [narrowed if operand is parameter else operand for operand in user.operands]
+                user.operands = tuple([narrowed if operand is parameter else operand for operand in user.operands])
         for user in users:
             if user not in rest:
                 self.module.replace(user, parameter)

@@ -98,13 +98,13 @@ def _keep_own_types(old: HloInstruction, new: HloInstruction) -> None:
     computation = new.parent
     assert computation is not None, "a clone's instructions are in computations"
     pairs = zip(old.operands, new.operands, strict=True)
-    new.operands = [_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs]
+    new.operands = tuple([_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs])
     users, was_root = list(new.users), new.is_root
     wide = _convert(computation, new, old.shape, widen_shape(old.shape))
     if wide is new:
         return
     for user in users:
-        user.operands = [wide if operand is new else operand for operand in user.operands]
+        user.operands = tuple([wide if operand is new else operand for operand in user.operands])
     if was_root:
         computation.root = wide
 

@@ -39,7 +39,7 @@ def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction,
                 operands[number] = add_constraint(start.parent, value, free, given)
         if any(new is not old for new, old in zip(operands, start.operands, strict=True)):
             own = start.parent.add(HloInstruction(start.name, "tuple", start.shape, operands, dict(start.attrs.items())))
-            loop.operands = [own]
+            loop.operands = (own,)
             if not start.users and not start.is_root:
                 start.parent.remove(start)
 

@@ -123,7 +123,7 @@ def _join_converted(
     for operand, reduce in zip(instruction.operands, (one, two), strict=True):
         (source,) = reduce.operands
         if operand.opcode == "convert":
-            operand.operands = [source]
+            operand.operands = (source,)
         operands.append(operand if operand.opcode == "convert" else source)
     combined = instruction.parent.add(copy_instruction(instruction, operands))
     made = copy_instruction(one, [combined], instruction.shape)

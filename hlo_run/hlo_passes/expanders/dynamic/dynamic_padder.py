@@ -359,7 +359,7 @@ class _Padder(SizedValues):
             own = [sizes[dim] for dim in leading]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
             free += [size for dim, size in enumerate(sizes) if dim not in (*contracting, *leading)]
-        instruction.operands = operands
+        instruction.operands = tuple(operands)
         self.keep(instruction, (*batch, *free))
 
     def sort(self, instruction: HloInstruction) -> None:

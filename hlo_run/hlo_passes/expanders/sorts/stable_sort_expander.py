@@ -88,7 +88,7 @@ def _with_two_parameters(module: HloModule, old: HloComputation, element_type: s
             attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
             clone.add(HloInstruction(f"p.{operand}.{name}.clone", "parameter", Shape.array(element_type, ()), attrs=attributes))
     for instruction, new in made.items():
-        new.operands = [made[value] for value in instruction.operands]
+        new.operands = tuple([made[value] for value in instruction.operands])
     return module.add_computation(clone)
 
 

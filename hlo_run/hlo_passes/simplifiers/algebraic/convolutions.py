@@ -101,7 +101,7 @@ def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     if not has_form_of_library(made):
         return None
     if turned:
-        made.operands = [rw.bare.add("reverse", weights.shape, [weights], dimensions=tuple(turned)), source]
+        made.operands = (rw.bare.add("reverse", weights.shape, [weights], dimensions=tuple(turned)), source)
     return made
 
 

@@ -51,7 +51,7 @@ class Rewriter(Editor):
         """Give an instruction other operands and return it; None if the pass has no fuel."""
         if not self.fuel.take("algsimp"):
             return None
-        i.operands = operands
+        i.operands = tuple(operands)
         return i
 
     def zeros(self, shape: Shape) -> HloInstruction:

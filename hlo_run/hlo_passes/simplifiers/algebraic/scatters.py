@@ -148,7 +148,7 @@ def _is_like(one: HloInstruction, two: HloInstruction) -> bool:
 
 def _from(scatter: HloInstruction, begin: HloInstruction) -> HloInstruction:
     """Let a scatter of one operand begin with another value, and return it."""
-    scatter.operands = [begin, *scatter.operands[1:]]
+    scatter.operands = (begin, *scatter.operands[1:])
     return scatter
 
 

@@ -74,7 +74,7 @@ def _give(loop: HloInstruction, place: int, values: list[HloInstruction]) -> tup
     (state,) = loop.operands
     outside, inside = _builder(loop.parent, loop), _builder(loop.while_body, loop.while_body.root)
     given = outside.tuple(values)
-    loop.operands = [outside.tuple([*state.operands[:place], given, *state.operands[place + 1 :]])]
+    loop.operands = (outside.tuple([*state.operands[:place], given, *state.operands[place + 1 :]]),)
     loop.parent.remove(state)
     loop.shape = loop.operands[0].shape
     for computation in (loop.while_body, loop.while_condition):
