@@ -27,18 +27,14 @@ def field_types(kind: type[Any]) -> dict[str, Any]:
     return {name: types[name] for name in names}
 
 
-def _replace(record: Any, /, **changes: Any) -> Any:
-    if not isinstance(record, NativeRecord):
-        return structs.replace(record, **changes)
-    copy = record.copied_with(changes)
-    assert not changes, f"{type(record).__name__} has no field {', '.join(changes)}"
-    return copy
-
-
-if TYPE_CHECKING:
+if TYPE_CHECKING or IS_COMPILED:
 
     def replace(record: _T, /, **changes: Any) -> _T:
         """Return a copy of a record with other values in the named fields."""
-        ...
+        if not isinstance(record, NativeRecord):
+            return structs.replace(record, **changes)  # pyright: ignore[reportArgumentType] -- it is a struct
+        copy: Any = record.copied_with(changes)
+        assert not changes, f"{type(record).__name__} has no field {', '.join(changes)}"
+        return copy
 else:
-    replace = _replace if IS_COMPILED else structs.replace
+    replace = structs.replace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,19 +61,20 @@ class InstructionMaker(ABC):
 _WITHOUT_SHARDING = ("bitcast", "reshape", "transpose")
 
 
-@dataclass(frozen=True)
 class Editor(InstructionMaker):
     """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
     rank fits (bitcasts, reshapes and transposes get none, as in XLA).
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
+
+    With `derives`, new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
     """
 
-    origin: HloInstruction
-    # Whether new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
-    derives: bool = True
-    keeps_sharding: bool = True
+    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+        self.origin = origin
+        self.derives = derives
+        self.keeps_sharding = keeps_sharding
 
     @property
     def computation(self) -> HloComputation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -430,7 +429,6 @@ class CallingConvention(Protocol):
         ...
 
 
-@dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
 
@@ -443,25 +441,32 @@ class HloModule:
     `hlo/unchanged.py`.
     """
 
-    name: str
-    computations: list[HloComputation] = field(default_factory=list[HloComputation])
-    entry_computation: HloComputation | None = None
-    attrs: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
-    schedule: dict[HloComputation, list[HloInstruction]] | None = None
-    version: int = 0
-    has_header: bool = True
-    has_entry: bool = True
-    has_default_entry_layout: bool = False
-    convention: CallingConvention | None = field(default=None, repr=False, compare=False)
-    divided: DividedEntry | None = field(default=None, repr=False, compare=False)
-    is_propagated: bool = field(default=False, repr=False, compare=False)
-    settled: dict[tuple[Hashable, HloComputation], int] = field(
-        default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
-    )
-    _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
-    instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
-    call_order: CallOrder = field(default_factory=CallOrder, repr=False, compare=False)
-    _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
+    def __init__(
+        self,
+        name: str,
+        computations: list[HloComputation] | None = None,
+        entry_computation: HloComputation | None = None,
+        attrs: dict[str, AttributeValue] | None = None,
+        has_header: bool = True,
+        has_entry: bool = True,
+    ) -> None:
+        self.name = name
+        self.computations: list[HloComputation] = [] if computations is None else computations
+        self.entry_computation = entry_computation
+        self.attrs: dict[str, AttributeValue] = {} if attrs is None else attrs
+        self.schedule: dict[HloComputation, list[HloInstruction]] | None = None
+        self.version = 0
+        self.has_header = has_header
+        self.has_entry = has_entry
+        self.has_default_entry_layout = False
+        self.convention: CallingConvention | None = None
+        self.divided: DividedEntry | None = None
+        self.is_propagated = False
+        self.settled: dict[tuple[Hashable, HloComputation], int] = {}
+        self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
+        self.instruction_names = NameUniquer()
+        self.call_order = CallOrder()
+        self._computation_names = NameUniquer()
 
     @property
     def entry(self) -> HloComputation:

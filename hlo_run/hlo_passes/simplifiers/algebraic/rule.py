@@ -6,9 +6,7 @@ returns the instruction itself; it takes fuel for it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,21 +23,25 @@ Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 Rules: TypeAlias = "dict[str, tuple[Rule, ...]]"
 
 
-@dataclass(frozen=True)
 class Rewriter(Editor):
-    """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value."""
+    """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value.
 
-    sees_layouts: bool = False
-    fuel: Fuel = field(default_factory=Fuel)
+    A walk has one, and sets `origin` to the instruction that it visits.
+    """
+
+    def __init__(self, origin: HloInstruction, sees_layouts: bool, fuel: Fuel, derives: bool = True) -> None:
+        super().__init__(origin, derives)
+        self.sees_layouts = sees_layouts
+        self.fuel = fuel
 
     def at(self, origin: HloInstruction) -> Rewriter:
         """Return a rewriter whose instructions get the metadata of `origin`, of the same computation."""
-        return dataclasses.replace(self, origin=origin)
+        return Rewriter(origin, self.sees_layouts, self.fuel, self.derives)
 
     @property
     def bare(self) -> Rewriter:
         """A rewriter whose instructions have no metadata."""
-        return dataclasses.replace(self, derives=False)
+        return Rewriter(self.origin, self.sees_layouts, self.fuel, derives=False)
 
     def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old`, which stays, by `new` in all its users and as the root."""
