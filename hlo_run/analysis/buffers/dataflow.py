@@ -199,8 +199,8 @@ class _Analysis:
                 return self._trees[operands[0]].parts[0]
             case ("copy-start", _):
                 return self._trees[operands[0]]
-            case (_, (0, number, *rest)):
-                return self._trees[operands[number]].at(tuple(rest))
+            case (_, (0, number, *_)):
+                return self._trees[operands[number]].at(index[2:])
             case _:
                 return self._trees[operands[0]]
 
