@@ -6,8 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.cost.side_by_side import make_side
 from hlo_run.artifact import Executable, every_thunk
 from hlo_run.commands.compilation import compiling
@@ -17,6 +15,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.stage_cache import StageTexts
+from hlo_run.records import replace
 
 
 def print_stage(task: Task, module: HloModule) -> None:
