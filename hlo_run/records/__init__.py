@@ -32,8 +32,8 @@ if TYPE_CHECKING or IS_COMPILED:
     def replace(record: _T, /, **changes: Any) -> _T:
         """Return a copy of a record with other values in the named fields."""
         if not isinstance(record, NativeRecord):
-            changed: Any = structs.replace(record, **changes)  # pyright: ignore[reportArgumentType] -- it is a struct
-            return changed
+            struct: Any = record
+            return structs.replace(struct, **changes)
         copy: Any = record.copied_with(changes)
         assert not changes, f"{type(record).__name__} has no field {', '.join(changes)}"
         return copy
