@@ -1,8 +1,8 @@
 """Compile the core of the package to native code: `python scripts/compiled_core/build.py FOLDER`.
 
-FOLDER/package gets a copy of `hlo_run` with an extension module beside each file that `files.txt` lists. A second call does only what
-changed: it copies changed files, and compiles again if a listed file, this folder, Python or mypy changed. The source tree is not
-touched, so a checkout stays pure Python.
+FOLDER/package gets a copy of `hlo_run` with an extension module beside each file that `files.txt` lists. A second call does only
+what changed: it copies changed files, and compiles again if a listed file, this folder, Python or mypy changed. The source tree
+is not touched, so a checkout stays pure Python.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -63,8 +64,8 @@ def build(folder: Path, root: Path = ROOT) -> bool:
 
 def extensions(folder: Path, root: Path = ROOT) -> list[Any]:
     """Return the extension modules of the listed files, as C in `folder`. Raises BuildError."""
+    from compiled_core.records import NotCompilable, rewrite
     from mypyc.build import mypycify
-    from records import NotCompilable, rewrite
 
     source = folder / "source"
     files = listed_files(root)
@@ -95,40 +96,16 @@ def extensions(folder: Path, root: Path = ROOT) -> list[Any]:
 
 
 def compile_into(package: Path, modules: list[Any]) -> None:
-    """Compile extension modules into the folder `package`, with as many processes as the machine has cores."""
+    """Compile extension modules into the folder `package`."""
+    from compiled_core.build_ext import ParallelBuildExt
     from setuptools import Distribution
-    from setuptools.command.build_ext import build_ext
 
-    command = build_ext(Distribution({"ext_modules": modules}))
+    command = ParallelBuildExt(Distribution({"ext_modules": modules}))
     command.build_lib = str(package)
     command.build_temp = str(package.parent / "objects")
     command.force = True
     command.ensure_finalized()
-    compile_in_parallel(command)
     command.run()
-
-
-def compile_in_parallel(command: Any) -> None:
-    """Let a build_ext command compile the files of one extension in parallel; setuptools compiles them one by one."""
-    build_extension = command.build_extension
-
-    def build_one(extension: Any) -> None:
-        compiler = command.compiler
-        compile_files = compiler.compile
-
-        def compile_all(sources: list[str], **options: Any) -> list[str]:
-            if len(sources) == 1:
-                return compile_files(sources, **options)
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                return [o for objects in pool.map(lambda s: compile_files([s], **options), sources) for o in objects]
-
-        compiler.compile = compile_all
-        try:
-            build_extension(extension)
-        finally:
-            compiler.compile = compile_files
-
-    command.build_extension = build_one
 
 
 def _digest(root: Path) -> str:
@@ -150,7 +127,7 @@ def _remove_modules(package: Path) -> None:
         path.unlink()
 
 
-def _copy(source: Path, target: Path, keep: Any) -> None:
+def _copy(source: Path, target: Path, keep: Callable[[Path], bool]) -> None:
     """Make `target` the same tree as `source`; files of which `keep` is true stay."""
     wanted = {path.relative_to(source): path for path in _files(source)}
     for path in list(_files(target)):
