@@ -207,12 +207,6 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
         hint = known.metadata["help"] if known is not None else "--help lists every flag"
         raise UsageError(error.format_message(), hint=hint) from None
     values = {name: info.default for name, info in fields.items()} | read
-    for only, disable in (
-        ("xla_enable_hlo_passes_only", "xla_disable_hlo_passes"),
-        ("enable_kernel_passes_only", "disable_kernel_passes"),
-    ):
-        if values[only] and values[disable]:
-            raise UsageError(f"--{only} and --{disable} cannot be used together")
     values["other_xla_flags"] = tuple(raw.others.items())
     return values, files, raw.warnings
 
