@@ -31,7 +31,6 @@ from filecheck.finput import FInput
 from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.cli import run_opt
@@ -39,6 +38,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.verify import READING, verify
 from hlo_run.pipeline.asked_passes import split_passes
+from hlo_run.records import replace
 
 _Row = dict[str, str]
 

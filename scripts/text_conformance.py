@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
 from xla_text import XlaText
 
 from hlo_run.errors import HloRunError
@@ -26,6 +25,7 @@ from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.verify import verify
+from hlo_run.records import replace
 
 _COLUMNS = ("modules", "parsed", "verified", "printed identically", "read back")
 

@@ -190,7 +190,7 @@ EMITTER = (
 from collections.abc import Sequence
 from typing import ClassVar
 
-from msgspec.structs import replace
+from hlo_run.records import replace
 
 from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis

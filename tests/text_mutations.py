@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
 import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes.table import ATTRIBUTES
@@ -20,6 +18,7 @@ from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FINGERPRINT, FULL
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.ops.infer import infer_module
+from hlo_run.records import replace
 
 FOLDER = Path(__file__).resolve().parent / "data" / "fuzz"
 

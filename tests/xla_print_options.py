@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import CANONICAL, DEFAULT, FINGERPRINT, SHORT_PARSABLE
+from hlo_run.records import replace
 
 OPTIONS = {
     "default": DEFAULT,

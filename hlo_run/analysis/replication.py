@@ -190,8 +190,8 @@ class Replication:
             return SAME if (opcode == "replica-id") == self._across_partitions else UNIQUE
         if opcode == "constant":
             return SAME
-        if self._in_groups and opcode == "dynamic-slice" and (found := self._entry_of_table(instruction)) is not None:
-            return found
+        if self._in_groups and opcode == "dynamic-slice" and (entry := self._entry_of_table(instruction)) is not None:
+            return entry
         return self._of_operands(instruction) if opcode in _FROM_OPERANDS or is_elementwise(instruction) else UNIQUE
 
     def _entry_of_table(self, instruction: HloInstruction) -> Sameness | None:

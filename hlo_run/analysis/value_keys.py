@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
+from hlo_run.records.native import NativeRecord
 
 # Attributes without influence on the value.
 _SILENT = frozenset(("metadata", "origin", "statistics"))
@@ -79,7 +80,7 @@ def freeze(value: Any) -> Hashable:
         case dict():
             pairs: Any = value  # pyright: ignore[reportUnknownVariableType]
             return tuple((freeze(key), freeze(item)) for key, item in pairs.items())
-        case Struct():
+        case Struct() | NativeRecord():
             return type(value).__name__, *(freeze(getattr(value, name)) for name in value.__struct_fields__)
         case _:
             return value if isinstance(value, Hashable) else repr(value)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArrayTree, Executable
 from hlo_run.artifact.file import save
@@ -20,6 +19,7 @@ from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.processes.messages import Farewell, Parcel
 from hlo_run.processes.partners import Partners, farewell_error
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 _RUN, _RESULT = "run", "result"

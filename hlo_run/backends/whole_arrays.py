@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact.division import Division
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.tiles import leaves_of, rebuilt
 from hlo_run.errors import UsageError
+from hlo_run.records import replace
 from hlo_run.reference.values import Array
 
 Divisions: TypeAlias = "Sequence[tuple[Division | None, ...]]"

@@ -227,7 +227,7 @@ class BuilderCore:
             raise ParseError(f"Unknown opcode: {opcode}", _caller())
         made = HloInstruction(opcode, known, written, where=_caller())
         try:
-            made.operands = [self.operand(operand).instruction for operand in operands]
+            made.operands = tuple([self.operand(operand).instruction for operand in operands])
             made.called = {name: tuple(computations) for name, computations in (called or {}).items()}
             self._set_own_attributes(made, attributes)
             _obey_rules(made)
@@ -365,8 +365,8 @@ class BuilderCore:
         """
         entry = self.build_computation(root)
         where = _caller()
-        draft = HloModule(name or self.name, callees_first(entry), entry)
-        draft.attrs = {key: header_value(key, value, where) for key, value in attributes.items()}
+        draft = HloModule(name or self.name, {key: header_value(key, value, where) for key, value in attributes.items()})
+        draft.computations, draft.entry_computation = callees_first(entry), entry
         module = draft.clone()
         if module.attrs.get("is_scheduled"):
             module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
@@ -380,7 +380,7 @@ def _obey_rules(made: HloInstruction) -> None:
     draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
     if problem := complete(draft):
         raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
-    made.shape, made.operands, made.called = draft.shape, draft.operands, draft.called
+    made.shape, made.operands, made.called = draft.shape, tuple(draft.operands), draft.called
     made.attrs.update(draft.attributes)
 
 

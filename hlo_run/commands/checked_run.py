@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from msgspec.structs import replace
-
 from hlo_run.commands.check_each_pass import Candidate, RowMismatch
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.isolate_fusion import write_isolated
@@ -24,6 +22,7 @@ from hlo_run.options import Options
 from hlo_run.options.command_line import REPLACING_FILES, hlo_run_command, options_alone
 from hlo_run.pipeline.compile import optimize, plan_module
 from hlo_run.platforms import reference_platform
+from hlo_run.records import replace
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 

@@ -11,8 +11,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.commands.task import Task
@@ -44,6 +42,7 @@ from hlo_run.options.flag import names
 from hlo_run.pass_support.observer import BUFFER_TEXTS, FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, PTX, STAGES, THUNK_TEXTS
 from hlo_run.pass_support.replacements import file_name
 from hlo_run.pipeline.observers.stage_keeper import KernelStageKeeper, StageKeeper
+from hlo_run.records import replace
 from hlo_run.whole_files import write_problem, write_whole
 
 DIFFERENCES = "golden_differences"

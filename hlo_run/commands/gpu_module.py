@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling
@@ -23,6 +21,7 @@ from hlo_run.options.text_files import read_text
 from hlo_run.pass_support.observer import StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend, reference_platform
+from hlo_run.records import replace
 
 if TYPE_CHECKING:
     from hlo_run.codegen.gpu_modules.program import Argument, Program

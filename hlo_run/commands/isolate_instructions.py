@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import accesses
@@ -28,6 +27,7 @@ from hlo_run.localize.found import open_host, verdicts_of
 from hlo_run.localize.report import worst_error
 from hlo_run.pass_support.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.walk import CONTROL_FLOW, FORWARDS, Walk

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from hlo_run import target as targets
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.commands.task import Task
@@ -25,6 +23,7 @@ from hlo_run.pass_support.observer import HLO_INPUT, StopAtStage
 from hlo_run.pass_support.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.pass_support.xla_kernel_dumps import optimized_module
 from hlo_run.pipeline.observers.stage import StageObserver
+from hlo_run.records import replace
 
 
 def load(task: Task) -> HloModule:

@@ -7,8 +7,6 @@ import os
 import shlex
 import time
 
-from msgspec.structs import replace
-
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.check_each_pass import pass_checker
 from hlo_run.commands.compilation import compiling
@@ -29,6 +27,7 @@ from hlo_run.localize.report import culprit, summed_up, table
 from hlo_run.localize.reproducer import write_reproducer
 from hlo_run.pass_support.replacements import file_name
 from hlo_run.pipeline.compile import compile_module, optimize, planned_buffers
+from hlo_run.records import replace
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within

@@ -10,8 +10,6 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
@@ -32,6 +30,7 @@ from hlo_run.pass_support.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, 
 from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.asked_passes import AskedPass, parse_asked, split_passes, with_options
 from hlo_run.pipeline.named_kernel_passes import is_kernel_ir, opt_kernel
+from hlo_run.records import replace
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow

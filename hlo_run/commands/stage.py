@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.cost.side_by_side import make_side
 from hlo_run.artifact import Executable, every_thunk
 from hlo_run.commands.compilation import compiling
@@ -18,6 +16,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import FUSION_ANALYSIS, Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.stage_cache import StageTexts
+from hlo_run.records import replace
 
 
 def print_stage(task: Task, module: HloModule) -> None:

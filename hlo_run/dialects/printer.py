@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Final
 
-from msgspec.structs import replace
 from xdsl.dialects import func
 from xdsl.dialects.builtin import AnyFloat, IntegerAttr, MemRefType, ModuleOp, NoneAttr
 from xdsl.dialects.llvm import LinkageAttr, LLVMPointerType
@@ -21,6 +20,7 @@ from hlo_run.dialects.upstream_syntax import PRINTERS
 from hlo_run.dialects.xla_gpu import IndexingMapAttr
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.variable import GRID_NAMES, Variable
+from hlo_run.records import replace
 
 _ID_SPACES: Final = re.compile(r"(= (?:gpu\.thread_id|gpu\.block_id|xla\.workgroup_id)) +")
 HLO_OP: Final = "hlo.op"  # attribute with the name of the HLO instruction an op comes from

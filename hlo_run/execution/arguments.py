@@ -7,8 +7,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.loop_counter import find_trip_count
 from hlo_run.containment.board import at_place, limited
 from hlo_run.errors import UsageError
@@ -25,6 +23,7 @@ from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER, reference_platform
+from hlo_run.records import replace
 from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments, random_feeds

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.simplifiers.despecializer import Despecializer
+from hlo_run.records import replace
 
 
 def despecialized(module: HloModule) -> HloModule:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import load, save
 from hlo_run.backends.memory import check_memory
@@ -11,6 +9,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.options.text_files import read_bytes
+from hlo_run.records import replace
 from hlo_run.whole_files import write_problem, write_whole
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.fuzz.program.scope import Program, Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, shape_text
 from hlo_run.fuzz.table import BY_NAME, FAMILIES
+from hlo_run.records import replace
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 31, 32, 33, 64, 65, 128, 130)
 

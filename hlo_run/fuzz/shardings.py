@@ -241,7 +241,7 @@ def _constrain(value: HloInstruction, mesh: DeviceMesh, rng: random.Random, is_e
     assert value.parent is not None, "a value of a computation"
     value.parent.add(call)
     for user in users:
-        user.operands = [call if operand is value else operand for operand in user.operands]
+        user.operands = tuple([call if operand is value else operand for operand in user.operands])
     return uses_axes
 
 
@@ -263,6 +263,6 @@ def _annotate_results(module: HloModule, mesh: DeviceMesh, rng: random.Random) -
             value = module.entry.add(_call(value, "xla.sdy.FuncResultSharding", text))
         made.append(value)
     if root.opcode == "tuple":
-        root.operands = made
+        root.operands = tuple(made)
     else:
         module.entry.root = made[0]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import HloRunError
 from hlo_run.fuzz.generate import RandomModule, random_module
 from hlo_run.module_edits.texts import PRINTED
+from hlo_run.records import replace
 
 # Of the modules of a hunt with given modules, the generator makes one in so many.
 _GENERATED = 4

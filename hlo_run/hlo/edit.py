@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -17,6 +15,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.records import replace
 
 # Without an effect unless they are on a channel; a start always has one.
 _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - opcode_set("ragged-all-to-all")
@@ -63,19 +62,20 @@ class InstructionMaker(ABC):
 _WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
 
 
-@dataclass(frozen=True)
 class Editor(InstructionMaker):
     """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
     rank fits (bitcasts, reshapes and transposes get none, as in XLA).
 
     A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
     operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
+
+    With `derives`, new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
     """
 
-    origin: HloInstruction
-    # Whether new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
-    derives: bool = True
-    keeps_sharding: bool = True
+    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+        self.origin = origin
+        self.derives = derives
+        self.keeps_sharding = keeps_sharding
 
     @property
     def computation(self) -> HloComputation:
@@ -436,7 +436,7 @@ def _drop_parameters(fusion: HloInstruction, body: HloComputation) -> None:
         return
     numbers = [parameter.parameter_number for parameter in kept]
     before = fusion.operands
-    fusion.operands = [before[n] for n in numbers]
+    fusion.operands = tuple([before[n] for n in numbers])
     for parameter in [p for p in body.parameters if p not in kept]:
         body.remove(parameter)
     for number, parameter in enumerate(kept):
@@ -481,7 +481,7 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
     for old in computation.instructions:
         made[old] = clone.add(copy_instruction(old, ()), is_root=old.is_root)
     for old, new in made.items():
-        new.operands = [made[operand] for operand in old.operands]
+        new.operands = tuple([made[operand] for operand in old.operands])
         new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
     for old, new in made.items():
         new.order_users(made[user] for user in old.users)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter
 from hlo_run.hlo.print_options import FINGERPRINT, PrintOptions
 from hlo_run.hlo.printer import computation_order, header_to_string, instruction_order
+from hlo_run.records import replace
 
 # XLA's fingerprint leaves out most constants; this one leaves out nothing that has a meaning.
 _OPTIONS = replace(

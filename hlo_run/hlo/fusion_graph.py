@@ -373,7 +373,7 @@ class FusionGraph:
             if node.is_changed:
                 kept.append((node, _make_body(node)))
             if operands != list(old.operands):
-                old.operands = operands
+                old.operands = tuple(operands)
         if not pairs and not kept and not self._gone:
             return
         made = [node for node in self._alive if node.is_changed and node.instruction.parent is None]
@@ -592,5 +592,5 @@ def _make_body(node: Node) -> HloComputation:
             instruction = HloInstruction(name, "parameter", key.shape, attrs={"parameter_number": numbers[key]})
         made[key] = body.add(instruction, is_root=key is node.root)
     for op in node.ops:
-        made[op].operands = [made[operand] for operand in op.operands]
+        made[op].operands = tuple([made[operand] for operand in op.operands])
     return body

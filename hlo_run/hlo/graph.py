@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,7 +86,7 @@ class HloInstruction(TypedAttributes):
         self._wide: WideOperands[HloInstruction] | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
         self._callees: tuple[HloComputation, ...] = ()
-        self.operands = operands
+        self.operands = tuple(operands)
         self.called = called or {}
 
     @property
@@ -103,7 +102,7 @@ class HloInstruction(TypedAttributes):
 
     @property
     def operands(self) -> tuple[HloInstruction, ...]:
-        """The operands in order. Assign a new sequence to change them, which updates the use lists."""
+        """The operands in order. Assign a new tuple to change them, which updates the use lists."""
         operands = self._operands
         if operands is None:
             assert self._wide is not None, "one of the two is set"
@@ -111,18 +110,17 @@ class HloInstruction(TypedAttributes):
         return operands
 
     @operands.setter
-    def operands(self, operands: Iterable[HloInstruction]) -> None:
+    def operands(self, operands: tuple[HloInstruction, ...]) -> None:
         """Set the operands, and update the users of the old and the new ones."""
-        new = tuple(operands)
         # Dicts, because a root tuple may have thousands of operands.
-        before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
+        before, after = dict.fromkeys(self.operands), dict.fromkeys(operands)
         for old in before:
             if old not in after:
                 old._remove_user(self)
         for operand in after:
             if operand not in before:
                 operand._add_user(self)
-        self._operands, self._wide = new, None
+        self._operands, self._wide = operands, None
         self.touch()
 
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
@@ -435,7 +433,6 @@ class CallingConvention(Protocol):
         ...
 
 
-@dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
 
@@ -448,25 +445,26 @@ class HloModule:
     `hlo/unchanged.py`.
     """
 
-    name: str
-    computations: list[HloComputation] = field(default_factory=list[HloComputation])
-    entry_computation: HloComputation | None = None
-    attrs: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
-    schedule: dict[HloComputation, list[HloInstruction]] | None = None
-    version: int = 0
-    has_header: bool = True
-    has_entry: bool = True
-    has_default_entry_layout: bool = False
-    convention: CallingConvention | None = field(default=None, repr=False, compare=False)
-    divided: DividedEntry | None = field(default=None, repr=False, compare=False)
-    is_propagated: bool = field(default=False, repr=False, compare=False)
-    settled: dict[tuple[Hashable, HloComputation], int] = field(
-        default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
-    )
-    _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
-    instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
-    call_order: CallOrder = field(default_factory=CallOrder, repr=False, compare=False)
-    _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
+    def __init__(
+        self, name: str, attrs: dict[str, AttributeValue] | None = None, has_header: bool = True, has_entry: bool = True
+    ) -> None:
+        self.name = name
+        self.computations: list[HloComputation] = []
+        self.entry_computation: HloComputation | None = None
+        self.attrs: dict[str, AttributeValue] = {} if attrs is None else attrs
+        self.schedule: dict[HloComputation, list[HloInstruction]] | None = None
+        self.version = 0
+        self.has_header = has_header
+        self.has_entry = has_entry
+        self.has_default_entry_layout = False
+        self.convention: CallingConvention | None = None
+        self.divided: DividedEntry | None = None
+        self.is_propagated = False
+        self.settled: dict[tuple[Hashable, HloComputation], int] = {}
+        self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
+        self.instruction_names = NameUniquer()
+        self.call_order = CallOrder()
+        self._computation_names = NameUniquer()
 
     @property
     def entry(self) -> HloComputation:
@@ -555,7 +553,7 @@ class HloModule:
                 new = HloInstruction(old.name, old.opcode, old.shape, (), dict(old.attrs), None, old.where)
                 instructions[old] = computation.add(new, is_root=old_computation.has_root and old is old_computation.root)
         for old, new in instructions.items():
-            new.operands = [instructions[operand] for operand in old.operands]
+            new.operands = tuple([instructions[operand] for operand in old.operands])
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         for old, new in instructions.items():

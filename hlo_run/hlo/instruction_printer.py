@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
 from hlo_run.hlo.attributes.stack_frames import StackFrames
@@ -22,6 +21,7 @@ from hlo_run.hlo.values.literal import format_literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
+from hlo_run.records import replace
 
 PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+
+from hlo_run.records import replace
 
 # The results of `svd` beside the overwritten matrix, the singular values and the status.
 SvdForm: TypeAlias = Literal["u vt", "vt u", "u v"]

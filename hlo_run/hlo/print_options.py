@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
+
+from hlo_run.records import replace
 
 
 class PrintOptions(Struct, frozen=True):

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # Encloses the number of a body that is not printed yet. HLO strings have any character but a lone surrogate.
-_MARK = "\ud800"
+_MARK = chr(0xD800)
 _HEADER_BEFORE_LAYOUT = ("input_output_alias", "buffer_donor", "alias_passthrough_params")
 _FLAG_LISTS = ("allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output")
 _HEADER_AFTER_LAYOUT = (

@@ -7,12 +7,11 @@ import re
 import struct
 from typing import Any
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.highway_hash import highway_hash_128
 from hlo_run.hlo.printer import CANONICAL, module_to_string
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 _KEY = (0x9E0433B546E065D2, 0x0E7ECAD49E703760, 0x83D29F20DAE229B0, 0x40C1CE3FF9D19A42)
 _OPTIONS = replace(CANONICAL, backend_config=True)

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from hlo_run.indexing.compiled import CompiledMap, compile_map
 from hlo_run.indexing.domain import Domain, bounds_of
@@ -18,6 +18,7 @@ from hlo_run.indexing.ranges import RangeEvaluator
 from hlo_run.indexing.simplify import simplifier_for
 from hlo_run.indexing.substitute import Substitution
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 Constraint: TypeAlias = tuple[Expr, Interval]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from hlo_run.indexing.interval import Interval
 
@@ -10,12 +10,17 @@ from hlo_run.indexing.interval import Interval
 GRID_NAMES = ("th_x", "th_y", "th_z", "bl_x", "bl_y", "bl_z")
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True, eq=False):
     """A closed interval and a name. An empty name means the default (d0, s0, rt0 by kind and position).
 
     Names do not count in comparisons.
     """
 
     bounds: Interval
-    name: str = field(default="", compare=False)
+    name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Variable) and self.bounds == other.bounds
+
+    def __hash__(self) -> int:
+        return hash(self.bounds)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec.structs import replace
 from xdsl.dialects import memref
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -18,6 +17,7 @@ from hlo_run.dialects.types import is_memref
 from hlo_run.interpret.kernel import KernelInterpreter, Work, dense_values, merged, symbol_of, turns
 from hlo_run.interpret.memory import Memory, Tensor
 from hlo_run.interpret.scalars import Array, NotInterpreted, dtype_of, function_of
+from hlo_run.records import replace
 
 _WARP = 32
 LANES = 1 << 17

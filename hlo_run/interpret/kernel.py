@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, SymbolRefAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -32,6 +31,7 @@ from hlo_run.interpret.scalars import (
     to_integer,
     unsigned,
 )
+from hlo_run.records import replace
 
 _WARP = 32
 _SHARED = 3

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArrayTree, BufferAllocation, BufferSlice, Executable, tree_slices
 from hlo_run.kernel_checks.units import Unit
 from hlo_run.kernel_checks.written_arrays import overlap, spec_at
+from hlo_run.records import replace
 
 # A kernel may assume the alignment of an allocation, so a slice keeps its offset modulo this.
 _ALIGNMENT_BYTES = 256

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.backend import HostBackend
@@ -23,6 +22,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.replacements import Replacements
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import HOST, platform_name
+from hlo_run.records import replace
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.runtime.buffers import BufferAssignment

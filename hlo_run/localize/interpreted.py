@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.artifact import Executable, KernelThunk
 from hlo_run.backends.host.stepper import Stepper, flattened
 from hlo_run.dialects.parse import parse_module
@@ -25,6 +23,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import EMIT_KERNELS
 from hlo_run.pass_support.replacements import KernelIr
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.reference.evaluate.evaluate import evaluate
 
 _SECONDS = 20.0

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.printer import FULL
@@ -23,6 +22,7 @@ from hlo_run.pass_support.replacements import KernelIr, parse_kernel_dump
 from hlo_run.pass_support.replacements import header as dump_header
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
+from hlo_run.records import replace
 
 
 class RowVerdict(Struct, frozen=True):

@@ -85,7 +85,7 @@ def without_state(loop: HloInstruction, dropped: set[int]) -> bool:
     start = editor.tuple([editor.element(initial, n) for n in kept])
     root = Editor(body.root).tuple([body.root.operands[n] for n in kept])
     body.root = root
-    loop.operands = [start]
+    loop.operands = (start,)
     for state in states:
         state.shape = start.shape
         for user in list(state.users):
@@ -146,4 +146,4 @@ def _drop_unused_operands(caller: HloInstruction, computation: HloComputation) -
     before = len(computation.parameters)
     kept = _drop_unused_parameters(computation)
     if len(kept) != before:
-        caller.operands = [caller.operands[n] for n in kept]
+        caller.operands = tuple([caller.operands[n] for n in kept])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.print_options import DEFAULT
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 # The texts that edits change are printed so, with all constants in full.
 PRINTED = replace(DEFAULT, percent=False, large_constants=True, program_shape=False, operand_index_interval=0)

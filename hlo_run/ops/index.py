@@ -133,7 +133,7 @@ def fused_maps(root: HloInstruction) -> dict[HloInstruction, tuple[IndexingMap |
             step = operand_map(instruction, number)
             maps = found.setdefault(operand, {})
             for before in found[instruction]:
-                composed = compose(before, step)
+                composed: IndexingMap | None = compose(before, step)
                 maps[composed if composed is None else composed.simplify().remove_unused_symbols()[0]] = None
     return {instruction: tuple(maps) for instruction, maps in found.items()}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
@@ -11,6 +9,7 @@ from hlo_run.hlo.views.dots import dot_side
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
 from hlo_run.ops.convolution import convolution_labels
 from hlo_run.ops.index_rule import IndexRule, from_scalar, operand_dims, output_dims, to_scalar
+from hlo_run.records import replace
 
 
 def _reduce_operand(instruction: HloInstruction, number: int) -> IndexingMap:

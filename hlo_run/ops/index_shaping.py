@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
@@ -11,6 +9,7 @@ from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, dim, reshape
 from hlo_run.indexing import bitcast_map as bitcast_indices
 from hlo_run.indexing.reshape import inverse_permutation
 from hlo_run.ops.index_rule import IndexRule, array_of, identity, operand_dims, output_dims, to_scalar
+from hlo_run.records import replace
 
 
 def bitcast_map(from_shape: Shape, to_shape: Shape) -> IndexingMap | None:

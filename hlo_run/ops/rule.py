@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.records import replace
 
 Rule: TypeAlias = "Callable[[HloInstruction], Shape]"
 

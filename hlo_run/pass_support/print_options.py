@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.printer import DUMP, SHORT_PARSABLE, PrintOptions
 from hlo_run.options import ShowOptions
+from hlo_run.records import replace
 
 
 def dump_options(options: ShowOptions) -> PrintOptions:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.pipeline.table_rows import PassAt, pass_class
-from hlo_run.records import field_types
+from hlo_run.records import field_types, replace
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow

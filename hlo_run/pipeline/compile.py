@@ -8,7 +8,6 @@ from itertools import count, product
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
 from hlo_run.artifact import Executable, Kernel, Thunk
@@ -42,6 +41,7 @@ from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, UP_TO_LAYOUTS
+from hlo_run.records import replace
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers, computed_values
 from hlo_run.runtime.command_buffers import command_buffer_conversion
 from hlo_run.runtime.kernel_requests import KernelRequest

@@ -9,7 +9,6 @@ import hashlib
 from contextlib import suppress
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import load, save
@@ -22,6 +21,7 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.replacements import Replacements
+from hlo_run.records import replace
 
 # A larger file is not cached, since it would evict many others.
 MOST_BYTES = LIMIT_BYTES // 8

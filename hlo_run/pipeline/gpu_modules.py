@@ -8,7 +8,6 @@ from itertools import chain, count
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from xdsl.dialects.builtin import MemRefType, ModuleOp, NoneAttr, StridedLayoutAttr
 from xdsl.ir import Attribute, Operation
 
@@ -51,6 +50,7 @@ from hlo_run.errors import HloRunError, Unsupported, Where
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import StopAtStage
 from hlo_run.pipeline.kernels import compile_gpu_kernel, outlined_module
+from hlo_run.records import replace
 
 _WORD_BYTES = 4
 

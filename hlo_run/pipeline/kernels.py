@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
-from msgspec.structs import replace
 from xdsl.dialects.builtin import ModuleOp
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
@@ -45,6 +44,7 @@ from hlo_run.pipeline.llvm_ahead import compile_text, compiled_ahead, load_llvm,
 from hlo_run.pipeline.ptxas_check import check_with_ptxas, native_work
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.table_rows import base_name
+from hlo_run.records import replace
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 # A row, the name of its pass, and the pass.

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from hlo_run.errors import UsageError
 from hlo_run.formats.gpu_modules import is_gpu_module
 from hlo_run.options import Options
@@ -16,6 +14,7 @@ from hlo_run.options.opt import OptFlags
 from hlo_run.options.text_files import read_text
 from hlo_run.pass_support.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.pipeline.table_rows import base_name
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ import difflib
 import functools
 from typing import Self
 
-from msgspec.structs import replace
-
 from hlo_run import target as targets
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
@@ -18,6 +16,7 @@ from hlo_run.pipeline.plugin_passes import plugin_rows
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 from hlo_run.pipeline.table_rows import numbered, spelling
+from hlo_run.records import replace
 
 
 class HloPassPipeline:

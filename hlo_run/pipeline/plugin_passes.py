@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.table import HloGroup, HloRow
 from hlo_run.pipeline.table_rows import Group, spelling
+from hlo_run.records import replace
 
 GROUP = "hlo_run.passes"
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.containment.board import PLUGIN_PLACE, at_place, counted
 from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, PluginError, Unsupported, UsageError
@@ -23,6 +22,7 @@ from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pass_support.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.table_rows import Group, Row
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.whole import is_for_partitioner
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.options.compile import RowSelection
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import CompileOptions
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.observers.xla_order import Pipeline, XlaOrder, read_pipelines
 from hlo_run.pipeline.table import PIPELINE, HloRow
 from hlo_run.pipeline.table_rows import selects, spelling
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 from hlo_run.sharding.analysis.whole import is_for_partitioner
 

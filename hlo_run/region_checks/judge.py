@@ -12,12 +12,12 @@ from enum import Enum
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.loop_limit import loops_end_within

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.artifact import (
     AsyncDoneThunk,
@@ -32,6 +31,7 @@ from hlo_run.artifact import (
 )
 from hlo_run.errors import UsageError
 from hlo_run.options import CompileOptions
+from hlo_run.records import replace
 from hlo_run.runtime.thunk_numbers import thunk_numbers
 
 DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.collective_memory import COLLECTIVE_SPACE, collective_buffers, uses_collective_memory
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
+from hlo_run.records import replace
 
 _SPACE = re.compile(r"S\(\d+\)")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.sort_keys import sort_keys
 from hlo_run.analysis.tiling.sort_steps import sort_sizes, sort_steps
 from hlo_run.artifact import (
@@ -24,6 +22,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.wrap import fusion_of_entry
+from hlo_run.records import replace
 from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 

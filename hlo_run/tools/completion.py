@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.execution.console import Console
 from hlo_run.fuzz.judges import JUDGES
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, Flags
 from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
+from hlo_run.records import replace
 from hlo_run.target import ALIASES, PRESETS
 
 # The placeholders of values that are lists.

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import click
-from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress, shows_progress
 from hlo_run.errors import HloRunError, Mismatch, UsageError
@@ -22,6 +21,7 @@ from hlo_run.fuzz.check import Outcome
 from hlo_run.fuzz.hunt import Hunt, Plan
 from hlo_run.fuzz.judges import JUDGES, SHARDED, parse_against
 from hlo_run.fuzz.subjects import Sources
+from hlo_run.records import replace
 from hlo_run.whole_files import write_whole
 
 _REPORT_EVERY = 500

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress
 from hlo_run.errors import UsageError
+from hlo_run.records import replace
 from hlo_run.triage.predicates import is_same_failure, is_usage_error
 from hlo_run.triage.questions import Question
 from hlo_run.triage.trials import Ended, import_all, run_forks, with_modules

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.containment.progress import Progress
 from hlo_run.pass_support.fuel import COUNTED_KERNEL_REWRITES, COUNTED_REWRITES
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 from hlo_run.pipeline.table_rows import base_name
+from hlo_run.records import replace
 from hlo_run.triage.asking import Asker, Bisection, Flags, Limits
 from hlo_run.triage.changes import changed_lines, dumps
 from hlo_run.triage.predicates import RunPredicate, TestPredicate, own_file

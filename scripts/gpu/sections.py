@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 import hlo_run
 from gpu import environment
@@ -31,6 +30,7 @@ from hlo_run.artifact.file import load
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.cuda.timing import kernel_thunks
 from hlo_run.errors import DeviceError, HloRunError
+from hlo_run.records import replace
 from hlo_run.reference.compare.agreement import disagreements
 
 ROOT = Path(__file__).resolve().parents[2]

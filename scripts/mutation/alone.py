@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, BufferSlice, Executable, Kernel, KernelThunk
 from hlo_run.backends.host.backend import HostBackend
@@ -21,6 +20,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.feeds import NO_FEEDS
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 from hlo_run.runtime.buffers import BufferAssignment
 
 SECONDS = 10.0

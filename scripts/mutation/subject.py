@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec.structs import replace
-
 import hlo_run
 from hlo_run.artifact import KernelThunk, Thunk, WhileThunk, nested_sequences
 from hlo_run.commands.run import run
@@ -22,6 +20,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module, planned_buffers
+from hlo_run.records import replace
 from hlo_run.target import preset
 from mutation.alone import Alone, types_of
 from mutation.faults import KINDS, Fault, faults

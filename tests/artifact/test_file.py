@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.artifact import BufferSlice, CopyThunk, Executable
@@ -18,6 +17,7 @@ from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.target import preset
 
 MODULE = """HloModule everything

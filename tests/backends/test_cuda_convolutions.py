@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from cuda_bench import Bench, agree, array, by_numpy, values
 from fake_cudnn import FakeCudnn
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ConvolutionNumbers, ConvolutionThunk, WindowSpec
 from hlo_run.backends.cuda import libraries
 from hlo_run.backends.cuda.convolution import Laid, plan_convolution
 from hlo_run.errors import DeviceError
+from hlo_run.records import replace
 
 _WINDOW = (WindowSpec(3, 2, 1, 2), WindowSpec(2, 1, 0, 1, window_dilation=2))
 _NHWC = ConvolutionNumbers((0, 3, 1, 2), (2, 3, 0, 1), (0, 3, 1, 2))

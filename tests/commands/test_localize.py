@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
@@ -29,6 +28,7 @@ from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelRow
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
+from hlo_run.records import replace
 from hlo_run.reference.evaluate.device import ProgramEvaluator
 from hlo_run.reference.evaluate.evaluate import choose
 from hlo_run.reference.values import Evaluator

@@ -128,7 +128,7 @@ def test_the_post_order_follows_edits() -> None:
     first = module.entry.post_order()
     first.clear()
     assert [i.name for i in module.entry.post_order()] == ["p", "a", "b", "s", "c", "d"]
-    _named(module, "d").operands = [_named(module, "b"), _named(module, "p")]
+    _named(module, "d").operands = (_named(module, "b"), _named(module, "p"))
     assert [i.name for i in module.entry.post_order()] == ["s", "p", "c", "a", "b", "d"]
     _named(module, "a").control_predecessors = [_named(module, "c")]
     assert [i.name for i in module.entry.post_order()].index("c") < [i.name for i in module.entry.post_order()].index("a")

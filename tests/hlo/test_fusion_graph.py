@@ -25,6 +25,6 @@ def test_a_value_with_many_users_can_lose_users_after_two_graphs() -> None:
         graph.write()
     first, *others = parameter.users
     for user in others[:40]:
-        user.operands = [first]
+        user.operands = (first,)
     assert set(parameter.users) == {user for user in module.entry.instructions if parameter in user.operands}
     assert len(parameter.users) == 2 * COUNT - 100

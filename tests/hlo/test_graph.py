@@ -25,7 +25,7 @@ def test_operands_that_are_replaced_one_by_one(size: int) -> None:
     root.replace_operand(negated[parameters[1]], negated[parameters[0]])
     assert negated[parameters[0]].users == [root]
     assert negated[parameters[1]].users == []
-    root.operands = [parameters[0]]
+    root.operands = (parameters[0],)
     assert root.operands == (parameters[0],)
     assert negated[parameters[0]].users == []
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.hlo.attributes.table import WindowDim
@@ -21,6 +20,7 @@ from hlo_run.hlo.printer import (
     module_to_string,
 )
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.records import replace
 
 # `==== name`, the text, `---- default` and `---- short`: what XLA (jaxlib 0.10.2) prints for it.
 _DATA = Path(__file__).parent.parent / "data" / "hlo" / "printed_by_xla.txt"

@@ -38,7 +38,7 @@ def _by_name(module: HloModule, name: str) -> HloInstruction:
 
 
 def _cycle(module: HloModule) -> None:
-    _by_name(module, "s").operands = [_by_name(module, "t"), _by_name(module, "q")]
+    _by_name(module, "s").operands = (_by_name(module, "t"), _by_name(module, "q"))
 
 
 def _control_cycle(module: HloModule) -> None:
@@ -51,12 +51,12 @@ def _call_cycle(module: HloModule) -> None:
 
 
 def _foreign_operand(module: HloModule) -> None:
-    _by_name(module, "t").operands = [_by_name(module, "n")]
+    _by_name(module, "t").operands = (_by_name(module, "n"),)
 
 
 def _too_many_operands(module: HloModule) -> None:
     source = _by_name(module, "p")
-    _by_name(module, "t").operands = [source, source]
+    _by_name(module, "t").operands = (source, source)
 
 
 def _missing_attribute(module: HloModule) -> None:

@@ -78,7 +78,7 @@ def test_passes_look_again_after_an_edit() -> None:
     editor = Editor(tanh)
     twice = editor.unary("negate", editor.unary("negate", tanh))
     again = editor.unary("tanh", entry.parameters[0])
-    entry.root.operands = [editor.binary("add", twice, again), entry.root.operands[1]]
+    entry.root.operands = (editor.binary("add", twice, again), entry.root.operands[1])
     AlgebraicSimplifier(repeat=True).apply(ctx, module)
     assert not module.instructions_of("negate") or all(i.parent is not entry for i in module.instructions_of("negate"))
     HloCse().apply(ctx, module)

@@ -49,7 +49,7 @@ ENTRY e {
 }""")
     p, q = module.entry.parameters
     b = next(user for user in p.users if user.opcode == "cosine")
-    b.operands = [q]
+    b.operands = (q,)
     assert [user.opcode for user in p.users] == ["negate", "tanh", "sine"]
     assert [user.opcode for user in q.users] == ["cosine"]
     negated = Editor(b).add("negate", b.shape, [p])

@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from hlo_run import target as targets
 from hlo_run.hlo.values.literal import Literal
@@ -19,6 +18,7 @@ from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.replacements import KernelIr
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 
 _ADD = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b) }\n"
 _MODULES = {

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from host_cuda import install_stand_ins
-from msgspec.structs import replace
 
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends import Backend
@@ -24,6 +23,7 @@ from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.reference.compare.compare import ErrorSpec, compare
 from hlo_run.target import preset
 

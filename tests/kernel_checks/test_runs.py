@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from hlo_run.artifact import Kernel
 from hlo_run.cli import run
 from hlo_run.pipeline import compile as compiling
+from hlo_run.records import replace
 
 _MODULE = """HloModule m, is_scheduled=true
 f {

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 import verify_cases
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.errors import ParseError
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
+from hlo_run.records import replace
 
 
 @cache

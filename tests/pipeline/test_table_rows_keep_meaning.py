@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from emitting import read_fusion
-from msgspec.structs import replace
 from xdsl.dialects import arith, func, vector
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -29,6 +28,7 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.variable import Variable
 from hlo_run.options import Options
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelContext, KernelRow
+from hlo_run.records import replace
 from hlo_run.target import DEFAULT_TARGET, preset
 
 # These come after lower-tensors, but work on tensors as well.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.artifact import Executable
@@ -14,6 +13,7 @@ from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.evaluate.evaluate import evaluate

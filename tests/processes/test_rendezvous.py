@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from clocks import Clock, use_clock
-from msgspec.structs import replace
 
 from hlo_run.errors import DeviceError, HloRunError, ParseError, UsageError
 from hlo_run.processes import rendezvous
@@ -38,6 +37,7 @@ from hlo_run.processes.messages import (
 from hlo_run.processes.partners import Partners
 from hlo_run.processes.rendezvous import Meeting, meet, tell_failure
 from hlo_run.processes.secret import proof
+from hlo_run.records import replace
 
 _MANY = 1 << 20
 _SECRET = b"known to all processes"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
@@ -20,6 +19,7 @@ from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
+from hlo_run.records import replace
 from hlo_run.runtime.buffer_check import check_buffers
 from hlo_run.runtime.buffer_dumps import buffer_texts
 from hlo_run.runtime.buffers import assign_buffers

@@ -10,8 +10,9 @@ its own. Each live range must then end before the next value is written, in ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cmp_to_key
+
+from msgspec import Struct, field
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, analyze_aliases
 from hlo_run.analysis.buffers.dataflow import Dataflow
@@ -21,15 +22,14 @@ from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
-@dataclass(eq=False)
-class _Link:
+class _Link(Struct, eq=False):
     """A value in its chain, with the uses that read it from its buffer."""
 
     value: HloValue
     uses: list[HloUse]
     # The outermost conditional around the value, and the number of the branch.
     branch: tuple[HloInstruction, int] | None
-    chain: list[_Link] = field(default_factory=list["_Link"], repr=False)
+    chain: list[_Link] = field(default_factory=list["_Link"])
     # Whether all uses are in the computation of the value; None: not known yet.
     is_local: bool | None = None
 

@@ -200,13 +200,14 @@ class _Analysis:
                 return self._trees[operands[0]].parts[0]
             case ("copy-start", _):
                 return self._trees[operands[0]]
-            case (_, (0, number, *rest)):
-                return self._trees[operands[number]].at(tuple(rest))
+            case (_, (0, number, *_)):
+                return self._trees[operands[number]].at(index[2:])
             case _:
                 return self._trees[operands[0]]
 
     def _parameter(self, parameter: HloInstruction) -> ValueTree:
-        caller, number = self._callers[parameter.parent], parameter.parameter_number  # pyright: ignore[reportArgumentType]
+        assert parameter.parent is not None, "the parameter is in a computation"
+        caller, number = self._callers[parameter.parent], parameter.parameter_number
         match caller.opcode:
             case "while":
                 root = caller.while_body.root

@@ -19,7 +19,7 @@ def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
     """Return the number of the operand that each in-place result changes, by the result's number among the shape's leaves."""
     roots = fusion_roots(fusion)
     if len(roots) == 1 and roots[0].opcode == "scatter":
-        changed = roots[0].operands[: len(roots[0].operands) // 2]
+        changed = list(roots[0].operands[: len(roots[0].operands) // 2])
     elif judge_in_place_updates(roots):
         changed = [_behind_bitcast(_update_of(root).operands[0]) for root in roots]
     else:

@@ -55,10 +55,10 @@ class PointsTo:
         match opcode, index:
             case "get-tuple-element", _:
                 return self._at(instruction, 0, (instruction.tuple_index, *index))
-            case ("tuple", (number, *rest)):
-                return self._at(instruction, number, tuple(rest))
-            case ("async-start", (0, number, *rest)):
-                return self._at(instruction, number, tuple(rest))
+            case ("tuple", (number, *_)):
+                return self._at(instruction, number, index[1:])
+            case ("async-start", (0, number, *_)):
+                return self._at(instruction, number, index[2:])
             case "async-done", _:
                 return self._at(instruction, 0, (1, *index))
             case ("copy", (_, *_)) | ("recv-done", (0, *_)):
@@ -67,8 +67,8 @@ class PointsTo:
                 return self._at(instruction, 0, ())
             case "copy-done", ():
                 return self._at(instruction, 0, (0,))
-            case ("send", (0, *rest)):
-                return self._at(instruction, 0, tuple(rest))
+            case ("send", (0, *_)):
+                return self._at(instruction, 0, index[1:])
             case "fusion", _:
                 aliasing = instruction.output_to_operand_aliasing
                 found = next(((number, place) for output, number, place in aliasing.pairs if output == index), None)

@@ -172,7 +172,7 @@ class CostAnalysis:
     def _instruction(self, node: Node) -> NodeCost:
         own = self.op(node.instruction)
         cost = NodeCost()
-        cost.flops, cost.bytes_written = own.flops, own.bytes_written
+        cost.flops, cost.bytes_written = float(own.flops), own.bytes_written
         for number, operand in enumerate(node.operands):
             if operand not in cost.bytes_read:
                 size = own.bytes_read.get(number)

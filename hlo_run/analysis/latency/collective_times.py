@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind
@@ -20,6 +19,7 @@ from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options.flag import names
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 # One host. XLA scales the measured figures of its network by 0.45.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
 from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_done, is_collective_start
 from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks
@@ -22,6 +20,7 @@ from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 _HOPPER, _BLACKWELL = 9, 10

@@ -107,7 +107,10 @@ class KernelPlanner:
             return PlannedKernel(kind.name, launch_of(self._analysis(producer, consumer, kind, roots, heroes)))
         # The tiling of a reduction depends on its narrowest operand, that of a transpose on none.
         bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
-        key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        parts: list[int | HloInstruction] = [bits]
+        parts += [root.instruction for root in roots]
+        parts += [hero.instruction for hero in heroes]
+        key = tuple(parts)
         found = self._tiled.get(key)
         if found is None:
             launch = launch_of(self._analysis(producer, consumer, kind, roots, heroes))

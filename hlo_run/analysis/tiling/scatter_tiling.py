@@ -13,7 +13,6 @@ import math
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
@@ -30,6 +29,7 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.reshape import delinearize
 from hlo_run.indexing.thread_map import grid_variables
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 _MAX_THREADS = 1024
 _WARPS_PER_BLOCK = 4

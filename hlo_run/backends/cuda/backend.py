@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.cuda.graphs import Graphs
@@ -25,6 +23,7 @@ from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_li
 from hlo_run.errors import DeviceError, OutOfTime, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feed, Feeds
 from hlo_run.processes.partners import Partners
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 _POLL_SECONDS = 1e-4

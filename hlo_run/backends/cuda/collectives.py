@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, BufferSlice, CollectiveThunk
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 # NCCL's names of element types, and those of operations on them.
 _TYPES = {

@@ -9,9 +9,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from msgspec.structs import replace
-
 from hlo_run.errors import DeviceError
+from hlo_run.records import replace
 from hlo_run.target import DEFAULT_TARGET, PRESETS, TargetSpec, preset
 
 # pycuda has no types. Everything that leaves this folder has types.

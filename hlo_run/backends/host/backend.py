@@ -9,7 +9,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.backends.exchange.patience import DEFAULT_SECONDS, Patience
@@ -33,6 +32,7 @@ from hlo_run.backends.run_watch import RunWatch
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 if TYPE_CHECKING:

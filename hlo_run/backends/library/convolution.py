@@ -7,7 +7,6 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.artifact import ConvolutionThunk, WindowSpec
 from hlo_run.artifact.library_thunks import Activation
@@ -16,6 +15,7 @@ from hlo_run.backends.library.col2im import bind_scattered, is_scattered
 from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, bind_forward
 from hlo_run.elementary import functions
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 
 def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument
 from hlo_run.codegen.emitters.table import EMITTERS
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 __all__ = ["EmittedKernel", "EntryArgument", "emit_kernel"]

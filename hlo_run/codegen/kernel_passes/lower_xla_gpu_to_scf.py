@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, ModuleOp
@@ -38,6 +37,7 @@ from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 from hlo_run.indexing.expr import Expr
 from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.printer import constraints_as_printed
+from hlo_run.records import replace
 
 
 class LowerXlaGpuToScf(ModulePass):

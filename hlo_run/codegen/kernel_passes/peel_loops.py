@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
@@ -28,6 +27,7 @@ from hlo_run.dialects.xla_gpu import LoopOp
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 _MAX_STEPS = 64
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
 from xdsl.context import Context
 from xdsl.dialects import arith, math, scf
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, i32
@@ -36,6 +35,7 @@ from hlo_run.dialects.types import constant_int, is_integer
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr
 from hlo_run.indexing.interval import MAX, MIN, Comparison, Interval
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 # By predicate number; from 6 on unsigned.
 _COMPARISONS: tuple[Comparison, ...] = ("eq", "ne", "lt", "le", "gt", "ge", "lt", "le", "gt", "ge")

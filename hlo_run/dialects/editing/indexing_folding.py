@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -22,6 +21,7 @@ from hlo_run.indexing.expr import Expr, constant, dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.substitute import Substitution
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 
 class _Dims(Struct):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.fuzz.program.making import fitted, obtain, state_range
 from hlo_run.fuzz.program.scope import Scope, without_layouts
 from hlo_run.fuzz.program.values import TYPES, Range, Value, join
+from hlo_run.records import replace
 
 _MOST_DEPTH = 3
 _TRIPS = (0, 1, 1, 2, 3, 3, 4, 5)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import Dims, Range, Value, sum_of
 from hlo_run.hlo.values.braces import braces
+from hlo_run.records import replace
 
 
 def _text(value: Value, dim: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope, shape
 from hlo_run.fuzz.program.values import TYPES, Range, Value
 from hlo_run.hlo.values.braces import braces
+from hlo_run.records import replace
 
 FLIP = "hlo_fuzz_flip"
 RECORD = "hlo_fuzz_record"

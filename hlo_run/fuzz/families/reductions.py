@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from msgspec.structs import replace
-
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, join, sum_of
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
+from hlo_run.records import replace
 
 _MOST_SUMMED = 2.0**20
 

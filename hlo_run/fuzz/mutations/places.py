@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 # Computations whose form matters: reducers, comparators, conditions of loops, bodies of async operations.
 _FIXED = frozenset(("to_apply", "condition", "select", "scatter", "async_wrapped_calls", "called_computations"))
@@ -75,7 +74,7 @@ def change_users(old: HloInstruction, new: HloInstruction, users: list[HloInstru
     """Let `users` (and the computation's result, with `is_root`) use `new` in place of `old`."""
     assert old.parent is not None
     for user in users:
-        user.operands = [new if operand is old else operand for operand in user.operands]
+        user.operands = tuple([new if operand is old else operand for operand in user.operands])
     if is_root:
         old.parent.root = new
 

@@ -184,7 +184,7 @@ def splice(rng: random.Random, module: HloModule, donors: Sequence[HloModule]) -
         new.called = {key: tuple(_copy(module, c, copies) for c in called) for key, called in old.called.items()}
         made[old] = value.parent.add(new)
     found = fit(made[root], value.operands[place].shape)
-    value.operands = [*value.operands[:place], found, *value.operands[place + 1 :]]
+    value.operands = (*value.operands[:place], found, *value.operands[place + 1 :])
     return True
 
 

@@ -130,9 +130,9 @@ def element_type(rng: random.Random, module: HloModule) -> bool | str:
         return False
     old, users, is_root = value.shape, list(value.users), value.is_root
     new = rng.choice(_TYPES)
-    value.operands = [
-        fit(o, o.shape.with_element_type(new)) if o.shape.element_type == old.element_type else o for o in value.operands
-    ]
+    value.operands = tuple(
+        [fit(o, o.shape.with_element_type(new)) if o.shape.element_type == old.element_type else o for o in value.operands]
+    )
     value.shape = infer_shape(value) if OPCODES[value.opcode].can_infer_shape else old.with_element_type(new)
     return adapt(old, value, users, is_root)
 
@@ -165,7 +165,7 @@ def operand(rng: random.Random, module: HloModule) -> bool:
     if not others or not is_plain(value.operands[place].shape):
         return False
     new = fit(rng.choice(others), value.operands[place].shape)
-    value.operands = [*value.operands[:place], new, *value.operands[place + 1 :]]
+    value.operands = (*value.operands[:place], new, *value.operands[place + 1 :])
     return True
 
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, rounded
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
+from hlo_run.records import replace
 
 # Inexact values with a larger relative error are not used by later steps.
 _MOST_ERROR = 1 / 32

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 Dims = tuple[int, ...]
 

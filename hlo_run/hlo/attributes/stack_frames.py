@@ -10,9 +10,9 @@ import re
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.records import replace
 
 _SECTIONS = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _LOCATION_FIELDS = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.attributes.shape_text import parse_shape, starts_shape
@@ -23,6 +21,7 @@ from hlo_run.hlo.text.parse_hints import did_you_mean, name_hint, unknown_opcode
 from hlo_run.hlo.text.pending import Attributes, Body, Names, Pending, check_required
 from hlo_run.hlo.text.printed_forms import Head, read_head, read_operands
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 UNKNOWN_SHAPE = Shape("unknown")
 

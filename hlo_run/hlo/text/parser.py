@@ -5,8 +5,6 @@ Shapes that the text omits are `UNKNOWN_SHAPE`; `ops.infer` fills them in.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.errors import ParseError
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.async_ops import is_async_wrapper
@@ -18,6 +16,7 @@ from hlo_run.hlo.printer import install as print_parts
 from hlo_run.hlo.text.computation_parser import UNKNOWN_SHAPE, ComputationParser
 from hlo_run.hlo.text.module_header import HEADER_ATTRIBUTES, parse_header
 from hlo_run.hlo.values.metadata import OpMetadata
+from hlo_run.records import replace
 
 __all__ = ["HEADER_ATTRIBUTES", "UNKNOWN_SHAPE", "parse_module"]
 

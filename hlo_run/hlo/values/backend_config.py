@@ -59,7 +59,7 @@ def _strict(token: re.Match[str]) -> str:
 def _snake(value: Any) -> Any:
     match value:
         case {**fields}:
-            return {_HUMP.sub(lambda hump: f"_{hump[0].lower()}", name): _snake(inner) for name, inner in fields.items()}
+            return {_HUMP.sub(lambda hump: f"_{hump[0].lower()}", str(name)): _snake(inner) for name, inner in fields.items()}
         case [*elements]:
             return [_snake(element) for element in elements]
         case _:

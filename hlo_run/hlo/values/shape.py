@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.records import replace
 
 # XLA's value for the size of a dimension without a bound (`?`).
 UNBOUNDED = -(2**63)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.mesh import AxisRef, Mesh, axes_problem
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.tile_assignment import TileAssignment
+from hlo_run.records import replace
 
 # The order of the subgroups (the last dimensions of the tiles), with `replicated` last.
 _SUBGROUP_ORDER = ("maximal", "manual", "unreduced", "replicated")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.artifact.division import Division
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 
 def whole_shape(shape: Shape, divisions: Sequence[Division | None]) -> Shape:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run import custom_calls
 from hlo_run.errors import Unsupported
@@ -26,6 +25,7 @@ from hlo_run.hlo.values.block_scaling import (
     used_scales,
 )
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 Dims: TypeAlias = tuple[int, ...]
 # Functions of `matrix_calls` that multiply their operands.

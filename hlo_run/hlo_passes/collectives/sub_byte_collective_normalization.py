@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.ops.groups import group_size
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _BYTE = "s8"
 _BYTE_BITS = 8

@@ -243,7 +243,7 @@ def _widen(
         editor = Editor(select)
         zero = editor.constant(np.zeros(whole.dims), whole.element_type)
         values = [zero if _is_zero(value) else value for value in (one, two)]
-        select.operands = [editor.broadcast(scalar, whole.dims, ()), *values]
+        select.operands = (editor.broadcast(scalar, whole.dims, ()), *values)
         select.shape = whole
     state = body.parameters[0]
     for accumulation in found:
@@ -374,7 +374,7 @@ def _reduce_after(module: HloModule, loop: HloInstruction, moved: dict[HloInstru
     inner = loop.while_body.parameters[0].shape
     zeros = {n: editor.constant(np.zeros(inner.tuple_shapes[n].dims), inner.tuple_shapes[n].element_type) for n in olds}
     users, was_root = list(loop.users), loop.is_root
-    loop.operands = [editor.tuple([zeros.get(n, value) for n, value in enumerate(init.operands)])]
+    loop.operands = (editor.tuple([zeros.get(n, value) for n, value in enumerate(init.operands)]),)
     loop.shape = inner
     elements = {n: editor.element(loop, n) for n in range(len(init.operands))}
     for reduce, found in moved.items():

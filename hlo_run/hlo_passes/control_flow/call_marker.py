@@ -49,7 +49,7 @@ def _mark(call: HloInstruction) -> None:
     before = editor.add("custom-call", shape, call.operands, custom_call_target=BEFORE, **_effects(name))
     before.control_predecessors = call.control_predecessors
     call.control_predecessors = []
-    call.operands = [editor.element(before, n) for n in range(len(shape.tuple_shapes))]
+    call.operands = tuple([editor.element(before, n) for n in range(len(shape.tuple_shapes))])
     kept = {name: call.attrs[name] for name in ("sharding", "backend_config") if name in call.attrs}
     after = editor.add("custom-call", call.shape, [call], custom_call_target=AFTER, **_effects(own), **kept)
     assert call.parent is not None, "the call is in a computation"

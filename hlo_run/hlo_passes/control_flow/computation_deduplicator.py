@@ -13,7 +13,6 @@ from collections.abc import Hashable
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.value_keys import ValueKeys
@@ -23,6 +22,7 @@ from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
 # The pass skips computations called by these.

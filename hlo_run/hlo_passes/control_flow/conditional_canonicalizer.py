@@ -49,7 +49,7 @@ def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
             branch.root = Editor(branch.root, derives=False).tuple([branch.root])
     wrapped = [value if value.shape.is_tuple else editor.tuple([value]) for value in conditional.operands[1:]]
     if conditional.shape.is_tuple:
-        conditional.operands = [conditional.operands[0], *wrapped]
+        conditional.operands = (conditional.operands[0], *wrapped)
         return
     shape = Shape.make_tuple((conditional.shape,))
     new = copy_instruction(conditional, [conditional.operands[0], *wrapped], shape, f"{conditional.name}.clone")

@@ -76,7 +76,7 @@ def _peel(loop: HloInstruction) -> None:
     body = loop.while_body
     made = copy_body(body, loop.parent, loop.operands[0], "peeled_double_buffer")
     _place_slices((made[value] for value in body.instructions), _Iterations(0))
-    loop.operands = [made[body.root]]
+    loop.operands = (made[body.root],)
 
 
 def _repeat(loop: HloInstruction, copies: int, suffix: str, iterations: _Iterations) -> None:

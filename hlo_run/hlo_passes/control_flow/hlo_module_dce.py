@@ -45,5 +45,5 @@ def _pass_through(loop: HloInstruction, liveness: Liveness) -> None:
     for number in dead:
         elements[number] = Editor(state).element(state, number)
     olds = root.operands
-    root.operands = elements
+    root.operands = tuple(elements)
     remove_unused(dict.fromkeys(old for old in olds if old not in elements))

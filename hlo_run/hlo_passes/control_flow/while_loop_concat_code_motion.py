@@ -119,7 +119,7 @@ class _Rewrite:
             if join.place.is_new:
                 values = [before.reshape(value, join.place.dims([value])) for value in values]
             starts[n] = before.concatenate(values, join.place.dimension)
-        loop.operands = [before.tuple(starts)]
+        loop.operands = (before.tuple(starts),)
         for instruction in (loop, self._state, *loop.while_condition.parameters):
             instruction.shape = loop.operands[0].shape
         results = [before.element(loop, n) for n in range(len(starts))]

@@ -116,7 +116,7 @@ def _begin_without_value(module: HloModule, state: LoopState) -> None:
         (init,) = state.loop.operands
         value, (read,) = init.operands[number], reads[number]
         buffer = outside.add("custom-call", value.shape, custom_call_target="AllocateBuffer")
-        init.operands = [buffer if n == number else operand for n, operand in enumerate(init.operands)]
+        init.operands = tuple([buffer if n == number else operand for n, operand in enumerate(init.operands)])
         scalar = state.body.add(copy_instruction(value.operands[0], ()))
         begin = inside.add("broadcast", value.shape, [scalar], dimensions=())
         users = list(read.users)

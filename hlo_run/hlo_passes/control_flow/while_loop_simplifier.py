@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.liveness import stays_whole
@@ -31,6 +30,7 @@ from hlo_run.hlo_passes.subgraphs.loops.repeated import drop_repeated_elements
 from hlo_run.hlo_passes.subgraphs.loops.settled import drop_settled_elements
 from hlo_run.hlo_passes.subgraphs.loops.unused import drop_unused_elements
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # A loop of one iteration with this attribute stays a loop.
 _ONCE_STAYS = "skip-simplify-while-loops_trip-count-one"

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import Editor, replace_each
@@ -23,6 +22,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Dot
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class DotDecomposer(Struct, frozen=True):

@@ -16,13 +16,13 @@ from collections.abc import Hashable
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout
 from hlo_run.hlo.views.dots import dot_side
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
 

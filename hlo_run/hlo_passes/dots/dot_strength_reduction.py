@@ -11,7 +11,6 @@ factors would be rounded to f8, and for algorithms of several parts, which becom
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -85,7 +84,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     if not sides[0].contracting:
         return product
     product = editor.convert(product, sum_type)
-    zero, adder = replace(editor, derives=False).constant(0, sum_type), module.add_computation(scalar_adder(sum_type))
+    zero, adder = Editor(editor.origin, derives=False).constant(0, sum_type), module.add_computation(scalar_adder(sum_type))
     kept = batch + lhs_free + rhs_free
     shape = Shape.array(sum_type, product.shape.dims[:kept])
     total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, product.shape.rank)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.edit import copy_instruction, replace_each
@@ -20,6 +19,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.views.dots import dot_side
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class TransposeFolding(Struct, frozen=True):

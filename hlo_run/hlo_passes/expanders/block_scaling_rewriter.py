@@ -18,7 +18,6 @@ import math
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
@@ -35,6 +34,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # The first versions of cuDNN with these products, and with a scale of the result.
 _CUDNN_PRODUCTS, _CUDNN_RESULT_SCALES = (9, 10), (9, 13)

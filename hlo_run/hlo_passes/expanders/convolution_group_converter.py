@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.hlo.edit import Editor, copy_instruction, replace_each
@@ -27,6 +26,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import DimLabels, OperandLabels, Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class ConvolutionGroupConverter(Struct, frozen=True):

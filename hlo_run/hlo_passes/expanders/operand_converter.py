@@ -32,4 +32,4 @@ class OperandConverter(Struct, frozen=True):
                 continue
             common = "f32" if {lhs, rhs} == {"f16", "bf16"} else wider_type(lhs, rhs)
             editor = Editor(dot)
-            dot.operands = [editor.convert(operand, common) for operand in dot.operands]
+            dot.operands = tuple([editor.convert(operand, common) for operand in dot.operands])

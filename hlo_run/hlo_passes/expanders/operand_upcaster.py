@@ -33,4 +33,4 @@ class OperandUpcaster(Struct, frozen=True):
                 continue
             if all(one == result or wider_type(one, result) == result for one in types):
                 editor = Editor(product)
-                product.operands = [editor.convert(operand, result) for operand in product.operands]
+                product.operands = tuple([editor.convert(operand, result) for operand in product.operands])

@@ -142,7 +142,7 @@ def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies:
     users = [user for user in fusion.users if user not in copies]
     element = _element(fusion, shape, 0)
     for user in users:
-        user.operands = [element if operand is fusion else operand for operand in user.operands]
+        user.operands = tuple([element if operand is fusion else operand for operand in user.operands])
     if fusion.is_root:
         module.entry.root = element
 

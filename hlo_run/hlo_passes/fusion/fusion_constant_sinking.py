@@ -75,5 +75,5 @@ def _sink(fusion: HloInstruction, scalar: HloInstruction) -> HloInstruction:
             parameter.attrs["parameter_number"] = number
             number += 1
     body.forget_parameters()
-    fusion.operands = kept
+    fusion.operands = tuple(kept)
     return inner

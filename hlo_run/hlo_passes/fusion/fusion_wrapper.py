@@ -103,7 +103,7 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     for number, source in enumerate(names.parameters):
         attributes: dict[str, AttributeValue] = {"parameter_number": number}
         parameters[source] = body.add(HloInstruction(names[source], "parameter", source.shape, attrs=attributes))
-    inner.operands = [parameters[operand] for operand in instruction.operands]
+    inner.operands = tuple([parameters[operand] for operand in instruction.operands])
     module.add_named_computation(body)
     kept = {name: instruction.attrs[name] for name in ("metadata", "frontend_attributes") if name in instruction.attrs}
     kept["kind"] = "kInput" if _is_input_fusible(instruction) else "kLoop"

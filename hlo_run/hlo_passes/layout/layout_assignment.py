@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.executed_computations import executed_computations
@@ -44,6 +43,7 @@ from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
 from hlo_run.hlo.views.dots import dot_side
 from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 from hlo_run.walks import post_order
 
@@ -369,7 +369,7 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
         shapes = given.parameters if given is not None else [parameter.shape for parameter in computation.parameters]
         orders = [_written_orders(shape) for shape in shapes]
     else:
-        orders = (interface.parameters if interface is not None else None) or ()
+        orders = (interface.parameters if interface is not None else None) or []
     known = dict(zip(computation.parameters, orders, strict=False))
     for instruction in computation.instructions:  # in the order of the text, as in XLA
         if instruction.opcode == "outfeed":
@@ -446,7 +446,7 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
             else:
                 operands[number] = _relaid(operand, (), wanted)
         if operands != list(user.operands):
-            user.operands = operands
+            user.operands = tuple(operands)
     root = layouts.computation.root
     wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
     if (new := _relaid(root, (), wanted)) is not root:
@@ -463,7 +463,7 @@ def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeInde
     if copy is parameter:
         return
     for user in users:
-        user.operands = [copy if operand is parameter else operand for operand in user.operands]
+        user.operands = tuple([copy if operand is parameter else operand for operand in user.operands])
     if is_root:
         branch.root = copy
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import reshape_is_bitcast
 from hlo_run.analysis.executed_computations import executed_computations
@@ -27,6 +26,7 @@ from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import UNREPORTED
+from hlo_run.records import replace
 
 Changes: TypeAlias = "dict[str, Any]"
 

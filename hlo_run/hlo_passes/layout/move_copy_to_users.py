@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.executed_computations import executed_computations
@@ -20,6 +19,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # The first operand is the array; the others are scalars.
 _OF_ONE_ARRAY = opcode_set("dynamic-slice pad reduce-window reverse slice")

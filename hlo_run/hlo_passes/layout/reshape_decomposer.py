@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
 from hlo_run.hlo.edit import Editor, descending, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class ReshapeDecomposer(Struct, frozen=True):

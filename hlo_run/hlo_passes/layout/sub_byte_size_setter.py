@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class SubByteSizeSetter(Struct, frozen=True):

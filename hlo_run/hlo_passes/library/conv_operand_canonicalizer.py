@@ -38,7 +38,7 @@ class ConvOperandCanonicalizer(Struct, frozen=True):
             old = list(convolution.operands)
             new = [_canonical(operand) or operand for operand in old]
             if new != old:
-                convolution.operands = new
+                convolution.operands = tuple(new)
                 remove_unused(dict.fromkeys(operand for operand in old if not operand.users))
 
 

@@ -15,13 +15,13 @@ from math import prod
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 # The operand numbers of input, filter and result of the forward convolution; -1 is the result of the call.

@@ -59,7 +59,7 @@ class DotAlgorithmRewriter(Struct, frozen=True):
             if ctx.options.xla_gpu_default_to_alg_dot_bf16_bf16_f32 and _may_round(dot):
                 algorithm = "dot_bf16_bf16_f32"
             if algorithm == "dot_bf16_bf16_f32":
-                dot.operands = [Editor(operand).convert(operand, "bf16") for operand in dot.operands]
+                dot.operands = tuple([Editor(operand).convert(operand, "bf16") for operand in dot.operands])
                 dot.attrs.pop("sharding", None)
             elif algorithm in _PLANS:
                 module.replace(dot, _in_parts(dot, _PLANS[algorithm]))

@@ -28,7 +28,7 @@ class DotNormalizer(Struct, frozen=True):
         for dot in module.instructions_of("dot"):
             if not dot.lhs_contracting_dims:
                 editor, (left, right) = Editor(dot), dot.operands[:2]
-                dot.operands = [_with_one(editor, left), _with_one(editor, right), *dot.operands[2:]]
+                dot.operands = (_with_one(editor, left), _with_one(editor, right), *dot.operands[2:])
                 dot.attrs["lhs_contracting_dims"] = (left.shape.rank,)
                 dot.attrs["rhs_contracting_dims"] = (right.shape.rank,)
 

@@ -14,7 +14,6 @@ from math import prod
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -23,6 +22,7 @@ from hlo_run.hlo.scan_calls import UNSIZED_SCAN
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # XLA's CUB adds no others, and fails to compile a scan of them.
 _TYPES = frozenset("s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f32 f64".split())

@@ -83,9 +83,9 @@ def _part_scattered_arrays(fusion: HloInstruction) -> None:
         parameter = source.operands[0] if source.opcode == "bitcast" else source
         if parameter.opcode == "parameter" and parameter in seen:
             own = editor.add("parameter", parameter.shape, parameter_number=len(fusion.operands))
-            fusion.operands = [*fusion.operands, fusion.operands[parameter.parameter_number]]
+            fusion.operands = (*fusion.operands, fusion.operands[parameter.parameter_number])
             changed = own if source is parameter else editor.add("bitcast", source.shape, [own])
-            scatter.operands = [*scatter.operands[:number], changed, *scatter.operands[number + 1 :]]
+            scatter.operands = (*scatter.operands[:number], changed, *scatter.operands[number + 1 :])
         seen.add(parameter)
 
 
@@ -148,7 +148,7 @@ def _copy_changed_operands(instruction: HloInstruction) -> None:
         assert instruction.parent is not None, "an executed instruction is in a computation"
         operands[number] = deep_copy(instruction.parent, operands[number]).value
     if operands != list(instruction.operands):
-        instruction.operands = operands
+        instruction.operands = tuple(operands)
 
 
 def _copy_aliased(module: HloModule) -> None:

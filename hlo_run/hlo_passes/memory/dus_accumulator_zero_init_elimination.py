@@ -88,7 +88,7 @@ def _without_fills(loop: _Loop) -> None:
         for name in ("metadata", "frontend_attributes"):
             if name in value.attrs:
                 buffer.attrs[name] = value.attrs[name]
-        init.operands = [buffer if place == number else operand for place, operand in enumerate(init.operands)]
+        init.operands = tuple([buffer if place == number else operand for place, operand in enumerate(init.operands)])
 
 
 def _is_filled(value: HloInstruction) -> bool:

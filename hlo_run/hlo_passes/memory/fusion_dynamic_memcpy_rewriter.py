@@ -49,7 +49,7 @@ class FusionDynamicMemcpyRewriter(Struct, frozen=True):
                 body.root = copy
             else:
                 update = _behind(root)
-                update.operands = [update.operands[0], copy, *update.operands[2:]]
+                update.operands = (update.operands[0], copy, *update.operands[2:])
             fusion.attrs["kind"] = "kCustom"
             fusion.attrs["backend_config"] = _config(fusion.backend_config)
             fusion.touch()

@@ -45,10 +45,12 @@ class ScanLoopAccumulatorInputUnification(Struct, frozen=True):
                 remove_unused([read])
                 init = state.init
                 old = init.operands[results.tuple_index]
-                init.operands = [
-                    init.operands[read.tuple_index] if n == results.tuple_index else operand
-                    for n, operand in enumerate(init.operands)
-                ]
+                init.operands = tuple(
+                    [
+                        init.operands[read.tuple_index] if n == results.tuple_index else operand
+                        for n, operand in enumerate(init.operands)
+                    ]
+                )
                 remove_unused([old])
                 changed = True
             if changed:

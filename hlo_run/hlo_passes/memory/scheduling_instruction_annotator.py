@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.latency.choice import hides_latency
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class SchedulingInstructionAnnotator(Struct, frozen=True):

@@ -11,6 +11,7 @@ matter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
@@ -107,11 +108,11 @@ def _match_roots(module: HloModule) -> None:
             (body,) = caller.called_computations
             wanted = {index: leaf.element_type for index, leaf in caller.shape.leaves()}
             if any(leaf.element_type != wanted[index] for index, leaf in body.root.shape.leaves()):
-                body.root = _rebuilt(body.root, lambda leaf, index, like=caller.shape: _convert_like(leaf, leaf_at(like, index)))
+                body.root = _rebuilt(body.root, partial(_convert_to_leaf_of, caller.shape))
 
 
-def _convert_like(leaf: HloInstruction, like: Shape) -> HloInstruction:
-    return Editor(leaf).convert(leaf, like.element_type)
+def _convert_to_leaf_of(shape: Shape, leaf: HloInstruction, index: ShapeIndex) -> HloInstruction:
+    return Editor(leaf).convert(leaf, leaf_at(shape, index).element_type)
 
 
 def _convert_literal(constant: HloInstruction) -> None:

@@ -12,7 +12,6 @@ import re
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.async_ops import is_async_wrapper
@@ -22,6 +21,7 @@ from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # The library knows the reducers of collectives by their form.
 _KEEPS_COMPUTATIONS = REDUCING_COLLECTIVE | opcode_set("select-and-scatter")
@@ -106,7 +106,7 @@ class _Normalizer(Struct, frozen=True):
         """Let an instruction have wide operands and results, between conversions."""
         editor, shape, users = Editor(instruction, derives=False), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
-        instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
+        instruction.operands = tuple([narrow_operands.get(operand, operand) for operand in instruction.operands])
         if self._has_narrow(shape):
             self._widen_result(editor, instruction, users)
         if instruction.called_computations and instruction.opcode not in _KEEPS_COMPUTATIONS:
@@ -119,7 +119,7 @@ class _Normalizer(Struct, frozen=True):
         widened = [u for u in users if self.omits_roundings and u.opcode == "convert" and u.shape.element_type == self.wide]
         for user in users:
             if user not in widened:
-                user.operands = [back if operand is instruction else operand for operand in user.operands]
+                user.operands = tuple([back if operand is instruction else operand for operand in user.operands])
         for user in widened:  # they would widen what was just narrowed
             self.module.replace_uses(user, instruction)
         if is_root:
@@ -169,7 +169,7 @@ class _Normalizer(Struct, frozen=True):
         if rest:
             narrowed = editor.add("convert", shape, [parameter])
             for user in rest:
-                user.operands = [narrowed if operand is parameter else operand for operand in user.operands]
+                user.operands = tuple([narrowed if operand is parameter else operand for operand in user.operands])
         for user in users:
             if user not in rest:
                 self.module.replace(user, parameter)

@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -28,6 +27,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.weighted_sums import Term, folded, have_shape, terms_of
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _REDUCER = "recognize_rw_reducer"
 

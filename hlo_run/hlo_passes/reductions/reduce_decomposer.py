@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.reduction_description import ReductionDescription, describe_reduction
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class ReduceDecomposer(Struct, frozen=True):

@@ -40,7 +40,6 @@ from hlo_run.hlo_passes.simplifiers.algebraic import (
 )
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules, is_plain
 from hlo_run.ops.rule import compatible_up_to_precision
-from hlo_run.pass_support.fuel import Fuel
 from hlo_run.pass_support.hlo_pass import PassContext
 
 # The maximum number of walks, in case two rules undo each other: XLA's maximum for repeated passes.
@@ -95,7 +94,8 @@ class AlgebraicSimplifier(Struct, frozen=True):
         for _ in range(_MOST_WALKS if self.repeat else 1):
             changed: list[HloComputation] = []
             for computation in computations:
-                if _Walk(module, computation, rules, self.sees_layouts or _reads_bytes(computation), ctx.fuel).run():
+                sees_layouts = self.sees_layouts or _reads_bytes(computation)
+                if _Walk(module, computation, rules, Rewriter(computation.root, sees_layouts, ctx.fuel)).run():
                     changed.append(computation)
                 else:
                     mark_settled(module, work, computation)
@@ -113,8 +113,7 @@ class _Walk(Struct):
     module: HloModule
     computation: HloComputation
     rules: Rules
-    sees_layouts: bool
-    fuel: Fuel
+    rewriter: Rewriter
     changed: bool = False
     dead: Leftovers = field(default_factory=Leftovers)
     ordered: set[HloInstruction] = field(default_factory=set[HloInstruction])
@@ -162,13 +161,14 @@ class _Walk(Struct):
         for operand in old.operands:  # a loop is faster than a generator, and this is asked of every instruction in every walk
             if not fits(operand.shape):
                 return
-        rewriter, count = Rewriter(old, sees_layouts=self.sees_layouts, fuel=self.fuel), len(self.computation.instructions)
+        rewriter, count = self.rewriter, len(self.computation.instructions)
+        rewriter.origin = old
         for rule in rules:
             new = rule(rewriter, old)
             if new is old:
                 self.changed = True
                 return
-            if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
+            if new is not None and (fitting := self._fitting(old, new)) is not None and rewriter.fuel.take("algsimp"):
                 self._replace(old, fitting)
                 return
         if len(self.computation.instructions) > count:
@@ -181,7 +181,7 @@ class _Walk(Struct):
         if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):
             return None
         assert new.shape.compatible(old.shape), f"{old} became {new}"
-        return None if self.sees_layouts else new
+        return None if self.rewriter.sees_layouts else new
 
     def _replace(self, old: HloInstruction, new: HloInstruction) -> None:
         self.changed = True

@@ -14,7 +14,6 @@ import re
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor, remove_unused
@@ -23,6 +22,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.despecializing import defuse, remove_control_dependencies, remove_schedule
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class Despecializer(Struct, frozen=True):

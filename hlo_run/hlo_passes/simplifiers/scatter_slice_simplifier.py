@@ -13,7 +13,6 @@ from collections.abc import Container
 from typing import ClassVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -21,6 +20,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class ScatterSliceSimplifier(Struct, frozen=True):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class SliceHoister(Struct, frozen=True):

@@ -79,7 +79,7 @@ def _take_fewer(conditional: HloInstruction, branch: HloComputation, copy: HloCo
         if called is branch:
             old = conditional.operands[1 + number]
             narrow = editor.tuple([editor.element(old, n) for n in kept])
-            conditional.operands = [*conditional.operands[: 1 + number], narrow, *conditional.operands[2 + number :]]
+            conditional.operands = (*conditional.operands[: 1 + number], narrow, *conditional.operands[2 + number :])
     _call(conditional, [copy if called is branch else called for called in found])
 
 

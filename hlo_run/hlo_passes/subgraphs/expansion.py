@@ -210,7 +210,7 @@ def _splice(module: HloModule, old: HloInstruction, body: HloComputation) -> Hlo
         number = parameter.parameter_number
         actual = old.operands[number]
         for user in list(parameter.users):
-            user.operands = [actual if operand is parameter else operand for operand in user.operands]
+            user.operands = tuple([actual if operand is parameter else operand for operand in user.operands])
         if root is parameter:
             root = actual
     for instruction in body.instructions:

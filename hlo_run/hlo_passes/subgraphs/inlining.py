@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import Editor, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import callees_in_order
+from hlo_run.records import replace
 
 # Of `op_name`, as in XLA.
 _LONGEST_NAME = 1024

@@ -36,7 +36,7 @@ def copy_part(
             made[old] = copy.add(copy_instruction(old, ()))
     for old, new in made.items():
         if old not in parameters:
-            new.operands = [made[operand] for operand in old.operands]
+            new.operands = tuple([made[operand] for operand in old.operands])
         new.control_predecessors = [made[p] for p in old.control_predecessors if p in made]
     if outputs is None:
         copy.root = made[source.root]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 
 def has_one_dim(window: HloInstruction) -> bool:

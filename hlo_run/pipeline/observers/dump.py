@@ -6,8 +6,6 @@ import gzip
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.fusion.fusion_frames import Frame, frames_from_json
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused
 from hlo_run.analysis.latency.schedule_trace import traces_from_json
@@ -47,6 +45,7 @@ from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
 from hlo_run.pipeline.observers.xla_order import SILENT, TELLING, PassDump, XlaOrder
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec, to_text_proto
 
 _THUNK_FILES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.analysis.buffers.buffer_life import MemoryUse
 from hlo_run.analysis.cost.device_work import device_work
@@ -25,6 +24,7 @@ from hlo_run.pass_support.observer import (
     Step,
 )
 from hlo_run.pipeline.observers.line_diff import ChangeInContext, changed_blocks, in_context
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 # The pipeline that makes fusions: the graph "before" is that at its start.

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.records import replace
 from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
 from hlo_run.reference.arguments.value_ranges import Interval, ValueRanges

@@ -7,11 +7,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.records import replace
 from hlo_run.reference.arguments.observations import CENTRED, POSITIVE, SMALLER, Observation
 from hlo_run.reference.arguments.value_flow import Position, came_from
 from hlo_run.reference.values import as_array

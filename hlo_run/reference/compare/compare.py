@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.compare import report
 from hlo_run.reference.compare.detectability import Detectability, detectability
 from hlo_run.reference.compare.element_errors import ErrorSpec

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
+from hlo_run.records import replace
 from hlo_run.reference.compare.leaf_comparison import Allowance, LeafComparison, RoundingVerdict, Worst, multi_index, unequal
 from hlo_run.reference.compare.rounding import RoundingSamples, leaf_value
 from hlo_run.reference.values import Array, as_array

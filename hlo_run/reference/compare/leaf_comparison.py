@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec, element_errors, same_bits
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.records import replace
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, float_distance
 from hlo_run.reference.compare.leaf_comparison import Allowance, LeafComparison, RoundingVerdict, Worst, multi_index, steps
 from hlo_run.reference.compare.spread import NEAR, Jumps, Spread

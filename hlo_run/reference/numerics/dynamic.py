@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
@@ -21,6 +20,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import INFER
+from hlo_run.records import replace
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, unsupported
 
 Sizes: TypeAlias = "tuple[int, ...]"

@@ -14,12 +14,12 @@ pred stay. A loop whose condition compares floats may run another number of iter
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.values import Value, narrow, quiet
 
 # What they do depends on the width of their type: they keep it when all else is widened.
@@ -101,13 +101,13 @@ def _keep_own_types(old: HloInstruction, new: HloInstruction) -> None:
     computation = new.parent
     assert computation is not None, "a clone's instructions are in computations"
     pairs = zip(old.operands, new.operands, strict=True)
-    new.operands = [_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs]
+    new.operands = tuple([_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs])
     users, was_root = list(new.users), new.is_root
     wide = _convert(computation, new, old.shape, widen_shape(old.shape))
     if wide is new:
         return
     for user in users:
-        user.operands = [wide if operand is new else operand for operand in user.operands]
+        user.operands = tuple([wide if operand is new else operand for operand in user.operands])
     if was_root:
         computation.root = wide
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.compare.compare import ErrorSpec, compare
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, compare_leaf
 from hlo_run.reference.compare.rounding import RoundingSamples, judge

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import all_to_all, groups_within
 from hlo_run.sharding.partitioning.state import Part
 from hlo_run.sharding.partitioning.window import pad_of, slice_of, windowed_for_pad, windowed_for_slice

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
@@ -14,6 +13,7 @@ from hlo_run.hlo.values.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.state import State
 from hlo_run.sharding.values.make import device_array
 

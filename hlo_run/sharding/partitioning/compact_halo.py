@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import permute
 from hlo_run.sharding.partitioning.offsets import Offset, look_up
 from hlo_run.sharding.partitioning.state import Builder, State

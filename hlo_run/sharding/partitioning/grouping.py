@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.offsets import in_group_id, look_up, partition_offsets
 from hlo_run.sharding.partitioning.state import Builder, State
 from hlo_run.sharding.values.groups import GroupedSharding

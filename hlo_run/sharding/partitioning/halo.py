@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import permute
 from hlo_run.sharding.partitioning.compact_halo import exchange_compactly
 from hlo_run.sharding.partitioning.masks import as_type_of

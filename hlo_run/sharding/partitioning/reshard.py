@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding, TupleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.all_to_all import reshard_by_all_to_all, swapped_dims
 from hlo_run.sharding.partitioning.collectives import all_gather_dims, all_reduce, all_reduce_dims, permute, sum_of
 from hlo_run.sharding.partitioning.compact_halo import exchange_compactly

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.artifact.division import DividedEntry, Division
 from hlo_run.errors import ParseError, Unsupported
@@ -31,6 +30,7 @@ from hlo_run.pass_support.call_graph import flatten_call_graph
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import SPMD_CLEANUP, Level, Step
 from hlo_run.pass_support.print_options import dump_options
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.division import division_of
 from hlo_run.sharding.analysis.whole import has_sharding, is_for_partitioner
 from hlo_run.sharding.partitioning.cleanup import clean_up

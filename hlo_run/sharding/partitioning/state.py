@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import InstructionMaker
@@ -15,6 +14,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.rings import Rings
 from hlo_run.sharding.values.make import elements_of
 

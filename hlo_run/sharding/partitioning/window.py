@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.halo import exchange_valid
 from hlo_run.sharding.partitioning.masks import fill_excess
 from hlo_run.sharding.partitioning.offsets import Linear, minus, tile_ordinals

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding, Sharding, SingleSharding, TupleSharding, tiled, without_metadata
+from hlo_run.records import replace
 from hlo_run.sharding.propagation.from_user import sharding_from_user
 from hlo_run.sharding.propagation.state import Propagation, is_barrier, is_call_to, is_divided, leaf_sharding, set_sharding
 from hlo_run.sharding.values.make import as_tiles, elements_of

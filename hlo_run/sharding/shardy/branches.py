@@ -23,7 +23,7 @@ def capture_arguments(module: HloModule) -> None:
         for conditional in [i for i in computation.instructions if i.opcode == "conditional"]:
             old = list(conditional.operands)
             branches = conditional.called_computations
-            conditional.operands = [old[0], *(_captured(module, *pair) for pair in zip(branches, old[1:], strict=True))]
+            conditional.operands = (old[0], *(_captured(module, *pair) for pair in zip(branches, old[1:], strict=True)))
             remove_unused(dict.fromkeys(old))
             if len(conditional.shape.tuple_shapes) == 1 and conditional.shape.tuple_shapes[0].is_array:
                 _return_array(module, conditional)

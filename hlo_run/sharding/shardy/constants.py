@@ -82,7 +82,7 @@ def split_constants(computation: HloComputation, given: Given) -> None:
                 for operand in instruction.operands
             ]
             if any(new is not old for new, old in zip(operands, instruction.operands, strict=True)):
-                instruction.operands = operands
+                instruction.operands = tuple(operands)
     for unused in (*expanded, *reversed(constant)):
         if not unused.users and not unused.is_root:
             computation.remove(unused)

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
+from hlo_run.records import replace
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, TO_GLOBAL, TO_LOCAL, Annotations, all_dims, is_call, is_open
 from hlo_run.sharding.values import shardy
 
@@ -41,7 +40,7 @@ def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction,
                 operands[number] = add_constraint(start.parent, value, free, given)
         if any(new is not old for new, old in zip(operands, start.operands, strict=True)):
             own = start.parent.add(HloInstruction(start.name, "tuple", start.shape, operands, dict(start.attrs.items())))
-            loop.operands = [own]
+            loop.operands = (own,)
             if not start.users and not start.is_root:
                 start.parent.remove(start)
 

@@ -204,7 +204,7 @@ class Export:
                     "copy", "copy", operands[number].shape, [operands[number]], {**attributes, **metadata_of(operands[number])}
                 )
             )
-        instruction.operands = operands
+        instruction.operands = tuple(operands)
         if found.result is None:
             return
         copy = HloInstruction(
@@ -212,7 +212,7 @@ class Export:
         )
         parent.add(copy)
         self._module.replace_uses(instruction, copy)
-        copy.operands = [instruction]
+        copy.operands = (instruction,)
         instruction.attrs["sharding"] = hlo_sharding(closed(found.result), instruction.shape, names, mesh)
 
     def _as_copy(self, constraint: HloInstruction) -> HloInstruction:

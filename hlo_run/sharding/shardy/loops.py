@@ -97,7 +97,7 @@ def _rewrite(module: HloModule, loop: HloInstruction, order: list[int], place: d
     start, body = loop.operands[0], loop.while_body
     root = body.root
     assert loop.parent is not None
-    loop.operands = [loop.parent.add(_like(start, shape, [start.operands[n] for n in order]))]
+    loop.operands = (loop.parent.add(_like(start, shape, [start.operands[n] for n in order])),)
     body.add(_like(root, shape, [root.operands[n] for n in order]), is_root=True)
     for tuple_ in (start, root):
         if not tuple_.users and tuple_.parent is not None and not tuple_.is_root:
@@ -123,7 +123,7 @@ def _like(old: HloInstruction, shape: Shape, operands: list[HloInstruction], ind
 
 
 def _set_operand(user: HloInstruction, number: int, value: HloInstruction) -> None:
-    user.operands = [value if n == number else old for n, old in enumerate(user.operands)]
+    user.operands = tuple([value if n == number else old for n, old in enumerate(user.operands)])
 
 
 def _element_of(value: HloInstruction, parameter: HloInstruction) -> int | None:

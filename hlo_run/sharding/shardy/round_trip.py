@@ -55,7 +55,7 @@ def _descend_results(entry: HloComputation) -> None:
             continue
         attributes: dict[str, AttributeValue] = {"sharding": leaves[number]} if len(leaves) == len(operands) else {}
         operands[number] = entry.add(HloInstruction("reshape", "reshape", shape, [value], attributes, where=value.where))
-    root.operands = operands
+    root.operands = tuple(operands)
 
 
 def _laid_out(instruction: HloInstruction) -> Shape:

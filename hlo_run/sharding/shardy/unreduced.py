@@ -103,7 +103,7 @@ class _Completion:
             if new is not old and node is not None and len(node.operands) == len(operands):
                 node.operands[number] = Value(new.shape.dims, ShardingSlot(self._sharding(new)))
         if operands != list(instruction.operands):
-            instruction.operands = operands
+            instruction.operands = tuple(operands)
 
     def _used(self, value: HloInstruction, target: NamedSharding | None) -> HloInstruction:
         """Return a value without the unreduced axes that `target` has not."""
@@ -228,7 +228,7 @@ class _Completion:
                 for branch in instruction.called_computations:
                     branch.root = self._with_elements(branch.root, targets)
             return
-        instruction.operands = [self._with_elements(instruction.operands[0], targets)]
+        instruction.operands = (self._with_elements(instruction.operands[0], targets),)
         if instruction.opcode == "while":
             instruction.while_body.root = self._with_elements(instruction.while_body.root, targets)
 
@@ -243,7 +243,7 @@ class _Completion:
                 local = value.place.sharding
                 operands[number] = self._edge(operand, border.before(local) if local is not None else border.whole)
         if operands != list(enter.operands):
-            enter.operands = operands
+            enter.operands = tuple(operands)
 
     def _with_elements(self, value: HloInstruction, targets: Sequence[NamedSharding | None]) -> HloInstruction:
         """Return a value whose leaves have the unreduced axes of the targets."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
+from hlo_run.records import replace
 from hlo_run.sharding.values.make import REPLICATED, device_array, iota_tiles, listed_tiles, partial_tile
 
 

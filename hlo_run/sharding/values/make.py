@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
@@ -15,6 +14,7 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import NamedSharding, Sharding, SingleSharding, TupleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
+from hlo_run.records import replace
 
 REPLICATED = SingleSharding("replicated")
 MANUAL = SingleSharding("manual")

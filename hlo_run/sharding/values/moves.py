@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
+from hlo_run.records import replace
 from hlo_run.sharding.values.groups import group_on_dims, ungroup
 from hlo_run.sharding.values.make import REPLICATED, device_array, iota_tiles, listed_tiles, partial_tile, with_tiles
 from hlo_run.sharding.values.merge import merged

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.values.make import REPLICATED, with_tiles
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 from emitting import fusion_analysis
-from msgspec.structs import replace
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
@@ -15,6 +14,7 @@ from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.tiling.unroll_factor import max_unroll_factor, unroll_factor
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing.text import parse_indexing_map
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec, preset
 
 H100 = preset("h100")

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from host_kernels import kernel
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.artifact import (
@@ -33,6 +32,7 @@ from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import JitEngine, ReadyLaunch
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.errors import DeviceError, OutOfTime, Unsupported, UsageError
+from hlo_run.records import replace
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ptx"
 ADD_ONE = kernel(

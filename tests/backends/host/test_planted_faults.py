@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from xdsl.parser import Parser
 
 import hlo_run
@@ -23,6 +22,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.evaluate.evaluate import evaluate

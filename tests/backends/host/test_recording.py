@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from clocks import Clock, use_clock
-from msgspec.structs import replace
+
+from hlo_run.records import replace
 
 pytest.importorskip("llvmlite")
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.analysis.sort_keys import sort_keys
@@ -20,6 +19,7 @@ from hlo_run.backends.host.steps import Step
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
+from hlo_run.records import replace
 from hlo_run.target import preset
 
 NUMPY_ORDER = """n{0} = pred[] compare({0}, {0}), direction=NE

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from emitting import Emitted, emit
-from msgspec.structs import replace
 from touches import Touches, fault, touches
 from xdsl.dialects import tensor
 
@@ -18,6 +17,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.expr import constant
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.variable import Variable
+from hlo_run.records import replace
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "emitters"
 # The operands (hero:number) that threads must read once, and whether they must write every result once.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import hlo_run
 from hlo_run.artifact import Executable, KernelThunk
@@ -15,6 +14,7 @@ from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.platforms import open_backend
+from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.evaluate.evaluate import evaluate

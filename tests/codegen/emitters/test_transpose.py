@@ -6,8 +6,8 @@ import re
 
 import pytest
 from emitting import emit, ptx_of, run, run_on_host
-from msgspec.structs import replace
 
+from hlo_run.records import replace
 from hlo_run.target import preset
 
 FORMS = {

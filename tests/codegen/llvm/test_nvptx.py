@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hlo_run.codegen.llvm.nvptx import Isa, Module, isa_of
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.options import CompileOptions
+from hlo_run.records import replace
 from hlo_run.target import PRESETS, preset, to_text_proto
 
 

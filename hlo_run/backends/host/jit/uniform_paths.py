@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.jit.phases import Phase
@@ -34,6 +33,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Symbol,
     Vector,
 )
+from hlo_run.records import replace
 
 _MOST_PATHS = 16
 _MOST_BLOCKS = 1 << 16

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import TypeAlias, assert_never
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hlo_run.backends.host.ptx.call_plan import CallPlan, plan_calls
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
@@ -42,6 +41,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Vector,
 )
 from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.records import replace
 
 _Widths: TypeAlias = "dict[str, dict[int, int]]"
 """The widths in bits of the parts of parameters in `.param` space, by name and offset in bytes."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.specs import Compare, is_integer
@@ -33,6 +31,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Symbol,
     Vector,
 )
+from hlo_run.records import replace
 
 _MOST_TURNS = 64
 _MOST_OPERATIONS = 1500

@@ -13,7 +13,6 @@ import math
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import identity_of
 from hlo_run.hlo.edit import Editor
@@ -21,6 +20,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.ops.groups import group_size
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _MOST_ELEMENTS = 256 * 1024
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity
 from hlo_run.hlo.edit import copy_instruction
@@ -31,6 +30,7 @@ from hlo_run.hlo_passes.collectives.communication.reductions import (
     reduction_key,
 )
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _FORMATTING: tuple[Opcode, ...] = ("reshape", "pad", "slice", "convert")
 
@@ -124,7 +124,7 @@ def _join_converted(
     for operand, reduce in zip(instruction.operands, (one, two), strict=True):
         (source,) = reduce.operands
         if operand.opcode == "convert":
-            operand.operands = [source]
+            operand.operands = (source,)
         operands.append(operand if operand.opcode == "convert" else source)
     combined = instruction.parent.add(copy_instruction(instruction, operands))
     made = copy_instruction(one, [combined], instruction.shape)

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor
@@ -32,6 +31,7 @@ from hlo_run.hlo_passes.subgraphs.inlining import one_result
 from hlo_run.hlo_passes.subgraphs.new_in_schedule import schedule_again
 from hlo_run.ops.groups import FLATTENED, REPLICAS_AND_PARTITIONS, device_counts, group_mode
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.offsets import look_up
 from hlo_run.sharding.partitioning.state import Builder
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel
 from hlo_run.hlo_passes.collectives.communication.shards import OwnShard, own_shard
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 # As in XLA, the reduce-scatter does not get these notes of the all-reduce.
 _OWN = ("frontend_attributes", "backend_config")

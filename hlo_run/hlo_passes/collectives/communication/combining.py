@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
@@ -23,6 +22,7 @@ from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
 from hlo_run.options import CompileOptions
+from hlo_run.records import replace
 
 # Attributes of one collective that a combined one does not take over.
 _OWN = ("constrain_layout", "sharding", "metadata", "frontend_attributes", "backend_config")

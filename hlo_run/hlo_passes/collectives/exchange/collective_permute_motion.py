@@ -150,5 +150,5 @@ def _move(body: HloComputation, index: int, value: HloInstruction, moved: list[H
         user.replace_operand(value, chosen)
     ends = list(body.root.operands)
     ends[index] = permute.operands[0]
-    body.root.operands = ends
+    body.root.operands = tuple(ends)
     remove_unused([moved[0]])

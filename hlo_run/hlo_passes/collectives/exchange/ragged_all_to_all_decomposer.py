@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.shards import participants
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class RaggedAllToAllDecomposer(Struct, frozen=True):

@@ -21,7 +21,6 @@ from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, copy_instruction
@@ -31,6 +30,7 @@ from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _HOSTS = 2
 _STARTS = 2

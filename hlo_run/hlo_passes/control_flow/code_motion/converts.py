@@ -25,7 +25,7 @@ def move_converts_out(module: HloModule, conditional: HloInstruction, sees_layou
     converts = {number: branches[0].root.operands[number] for number in found}
     for branch in branches:
         root = branch.root
-        root.operands = [value.operands[0] if n in converts else value for n, value in enumerate(root.operands)]
+        root.operands = tuple([value.operands[0] if n in converts else value for n, value in enumerate(root.operands)])
         root.shape = Shape.make_tuple(tuple(value.shape for value in root.operands))
     conditional.shape = branches[0].root.shape
     conditional.attrs.pop("sharding", None)

@@ -85,9 +85,9 @@ def _move_argument(
     """Move a value that is an argument itself; the new argument is a tuple of its operands."""
     users = _users_of(conditional, value)
     argument = Editor(value, derives=False).tuple(operands)
-    conditional.operands = [
-        argument if operand is value and place else operand for place, operand in enumerate(conditional.operands)
-    ]
+    conditional.operands = tuple(
+        [argument if operand is value and place else operand for place, operand in enumerate(conditional.operands)]
+    )
     places = {operand: place for place, operand in enumerate(operands)}
     for branch in users:
         parameter = branch.parameters[0]
@@ -123,7 +123,7 @@ def _replace_in_tuple(
         if operand not in elements:
             elements.append(operand)
         places[operand] = elements.index(operand)
-    holder.operands = elements
+    holder.operands = tuple(elements)
     return places
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloInstruction
@@ -13,6 +11,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.control_flow.code_motion.boundary import Boundary, moves_at_all, reuse, without_constants
+from hlo_run.records import replace
 
 # How many blocks of 512 bytes each moved instruction may add to what lives across the border.
 _GROWTH = 5000

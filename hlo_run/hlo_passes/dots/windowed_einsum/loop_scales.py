@@ -130,7 +130,7 @@ def _move(loop: HloInstruction, found: tuple[Scaled, Scaled], steps: _Steps) -> 
     body, count = loop.while_body, len(state.operands)
     outside, inside = Editor(loop), Editor(body.root)
     narrow = [_viewed(one) for one in found]
-    loop.operands = [outside.tuple([*narrow, *state.operands[2:], *(one.scale for one in found)])]
+    loop.operands = (outside.tuple([*narrow, *state.operands[2:], *(one.scale for one in found)]),)
     remove_unused([state])
     loop.shape = loop.operands[0].shape
     for computation in (body, loop.while_condition):
@@ -143,15 +143,15 @@ def _move(loop: HloInstruction, found: tuple[Scaled, Scaled], steps: _Steps) -> 
         wide = one.widened(inside, value, scale)
         for dot in steps.dots:
             if dot.operands[index] is element:
-                dot.operands = [wide if number == index else operand for number, operand in enumerate(dot.operands)]
+                dot.operands = tuple([wide if number == index else operand for number, operand in enumerate(dot.operands)])
         for piece in steps.slices:
             if piece.operands[0] is element:
-                piece.operands = [wide, *piece.operands[1:]]
+                piece.operands = (wide, *piece.operands[1:])
         if index == 0 and steps.exchanges is not None:
             first = _exchanged(steps.exchanges[0], value)
             results[0] = _exchanged(steps.exchanges[1], first)
             dot = steps.dots[1]
-            dot.operands = [one.widened(inside, first, wide.operands[1]), dot.operands[1]]
+            dot.operands = (one.widened(inside, first, wide.operands[1]), dot.operands[1])
     old = body.root
     body.root = inside.tuple(results)
     remove_unused([old])

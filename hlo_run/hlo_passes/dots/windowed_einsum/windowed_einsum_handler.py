@@ -133,7 +133,7 @@ def _append(loop: HloInstruction, initial: HloInstruction, final: HloInstruction
     """Add an element to the loop's state, and return its number. Without `final`, the body returns what it gets."""
     (state,) = loop.operands
     shape = Shape.make_tuple((*state.shape.tuple_shapes, initial.shape))
-    loop.operands = [Editor(loop).tuple([*state.operands, initial])]
+    loop.operands = (Editor(loop).tuple([*state.operands, initial]),)
     remove_unused([state])
     loop.shape = shape
     for computation in (loop.while_body, loop.while_condition):

@@ -360,7 +360,7 @@ class _Padder(SizedValues):
             own = [sizes[dim] for dim in side.batch]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
             free += [sizes[dim] for dim in side.free]
-        instruction.operands = operands
+        instruction.operands = tuple(operands)
         self.keep(instruction, (*batch, *free))
 
     def sort(self, instruction: HloInstruction) -> None:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 
 # The size of each dimension as an s32 scalar, None for a static dimension; empty: all are static.
 Sizes: TypeAlias = "tuple[HloInstruction | None, ...]"

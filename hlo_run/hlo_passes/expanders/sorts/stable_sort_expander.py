@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 _MOST_S32 = 2**31 - 1
 
@@ -88,7 +88,7 @@ def _with_two_parameters(module: HloModule, old: HloComputation, element_type: s
             attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
             clone.add(HloInstruction(f"p.{operand}.{name}.clone", "parameter", Shape.array(element_type, ()), attrs=attributes))
     for instruction, new in made.items():
-        new.operands = [made[value] for value in instruction.operands]
+        new.operands = tuple([made[value] for value in instruction.operands])
     return module.add_computation(clone)
 
 

@@ -130,7 +130,7 @@ def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: 
         bias = narrow
     if is_f8 and product.bitcast is not None:
         bias = padded_vector(Editor(add), bias)
-    call.operands = [*call.operands, bias]
+    call.operands = (*call.operands, bias)
     update_record(call, epilogue="BIAS")
     rename(edits, call, *product.steps)
     edits.replace_by_changed(add, product.value)
@@ -196,7 +196,7 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
             edits.module.unique_instruction_name("add")  # that of the moved add
     if product.slice is not None:
         matrix = padded_to(editor, matrix, call.shape)
-    call.operands = [*call.operands[:_ADDEND], matrix, *call.operands[_ADDEND:]]
+    call.operands = (*call.operands[:_ADDEND], matrix, *call.operands[_ADDEND:])
     call.shape = call.shape.with_element_type(addend.shape.element_type)
     update_record(call, beta=1)
     if may_overwrite:

@@ -38,7 +38,7 @@ class CublasGemmBroadcastFoldingRewriter(Struct, frozen=True):
                     folded.append(call.operands[number])
                     operands = list(call.operands)
                     operands[number] = operands[number].operands[0]
-                    call.operands = operands
+                    call.operands = tuple(operands)
         remove_unused(folded)
 
 

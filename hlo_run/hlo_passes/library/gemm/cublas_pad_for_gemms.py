@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.matrix_product import is_matrix_product
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
@@ -18,6 +17,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import dot_side
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.records import replace
 
 
 class CublasPadForGemms(Struct, frozen=True):

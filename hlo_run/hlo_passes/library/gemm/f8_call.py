@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
@@ -29,6 +27,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import (
     kept_attributes,
     product_record,
 )
+from hlo_run.records import replace
 from hlo_run.target import TargetSpec
 
 _FIRST_CAPABILITY = (8, 9)

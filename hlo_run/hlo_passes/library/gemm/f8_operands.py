@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -22,6 +21,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Layout
 from hlo_run.hlo_passes.library.gemm.values import broadcast_number, either_way, scalar_constant
 from hlo_run.hlo_passes.subgraphs.gemm_record import F8_TYPES
+from hlo_run.records import replace
 
 # One step from an 8-bit value to the product: the instruction, and the number of the operand on the path.
 Step = tuple[HloInstruction, int]

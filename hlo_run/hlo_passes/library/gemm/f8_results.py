@@ -35,7 +35,7 @@ def scale_result(edits: Edits, instruction: HloInstruction) -> bool:
                 return False
             editor = Editor(instruction)
             new = reciprocal(editor, scale) if instruction.opcode == "divide" else editor.convert(scale, "f32")
-            call.operands = [*call.operands[:_LEFT_SCALE], new, *call.operands[_LEFT_SCALE + 1 :]]
+            call.operands = (*call.operands[:_LEFT_SCALE], new, *call.operands[_LEFT_SCALE + 1 :])
             edits.replace(instruction, call)
             edits.drop(factor)
             return True
@@ -77,7 +77,7 @@ def round_result(edits: Edits, convert: HloInstruction) -> bool:
     factor = editor.constant(1, "f32") if scale is None else editor.convert(scale, "f32")
     if scale is not None and divides:
         factor = reciprocal(editor, scale)
-    call.operands = [*call.operands, factor]
+    call.operands = (*call.operands, factor)
     # The addend's type differs from the result's, so they cannot alias.
     call.attrs.pop("output_to_operand_aliasing", None)
     if maximum is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.backward_convolution import has_form_of_library
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.edit import scalar_adder
@@ -11,6 +9,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, either, is_all
+from hlo_run.records import replace
 
 
 def _groups(i: HloInstruction) -> tuple[int, int]:
@@ -102,7 +101,7 @@ def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     if not has_form_of_library(made):
         return None
     if turned:
-        made.operands = [rw.bare.add("reverse", weights.shape, [weights], dimensions=tuple(turned)), source]
+        made.operands = (rw.bare.add("reverse", weights.shape, [weights], dimensions=tuple(turned)), source)
     return made
 
 

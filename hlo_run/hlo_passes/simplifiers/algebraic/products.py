@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.hlo.frontend_attributes import frontend_attribute
@@ -61,8 +62,8 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
         for name, o in sides
     ]
     shape = Shape.array(old.shape.element_type, (*batch, *free[0], *free[1]))
-    rest = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
-    used = {name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")}
+    rest: dict[str, Any] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
+    used: dict[str, Any] = {name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")}
     return rw.add("dot", shape, operands, **used, **rest)
 
 

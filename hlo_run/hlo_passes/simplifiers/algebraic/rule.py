@@ -6,13 +6,10 @@ returns the instruction itself; it takes fuel for it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -20,27 +17,32 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.fuel import Fuel
+from hlo_run.records import replace
 
 Rule: TypeAlias = "Callable[[Rewriter, HloInstruction], HloInstruction | None]"
 # The rules of some opcodes, in the order in which they are tried.
 Rules: TypeAlias = "dict[Opcode, tuple[Rule, ...]]"
 
 
-@dataclass(frozen=True)
 class Rewriter(Editor):
-    """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value."""
+    """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value.
 
-    sees_layouts: bool = False
-    fuel: Fuel = field(default_factory=Fuel)
+    A walk has one, and sets `origin` to the instruction that it visits.
+    """
+
+    def __init__(self, origin: HloInstruction, sees_layouts: bool, fuel: Fuel, derives: bool = True) -> None:
+        super().__init__(origin, derives)
+        self.sees_layouts = sees_layouts
+        self.fuel = fuel
 
     def at(self, origin: HloInstruction) -> Rewriter:
         """Return a rewriter whose instructions get the metadata of `origin`, of the same computation."""
-        return dataclasses.replace(self, origin=origin)
+        return Rewriter(origin, self.sees_layouts, self.fuel, self.derives)
 
     @property
     def bare(self) -> Rewriter:
         """A rewriter whose instructions have no metadata."""
-        return dataclasses.replace(self, derives=False)
+        return Rewriter(self.origin, self.sees_layouts, self.fuel, derives=False)
 
     def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
         """Replace `old`, which stays, by `new` in all its users and as the root."""
@@ -52,7 +54,7 @@ class Rewriter(Editor):
         """Give an instruction other operands and return it; None if the pass has no fuel."""
         if not self.fuel.take("algsimp"):
             return None
-        i.operands = operands
+        i.operands = tuple(operands)
         return i
 
     def zeros(self, shape: Shape) -> HloInstruction:

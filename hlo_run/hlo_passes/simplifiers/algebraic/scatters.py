@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+from hlo_run.records import replace
 
 # The maximum number of elements for which selects replace a gather.
 _FEW_ROWS = 4
@@ -148,7 +147,7 @@ def _is_like(one: HloInstruction, two: HloInstruction) -> bool:
 
 def _from(scatter: HloInstruction, begin: HloInstruction) -> HloInstruction:
     """Let a scatter of one operand begin with another value, and return it."""
-    scatter.operands = [begin, *scatter.operands[1:]]
+    scatter.operands = (begin, *scatter.operands[1:])
     return scatter
 
 

@@ -56,8 +56,9 @@ def abs_of_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction |
 
 def compare_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A < 0 => false, 0 > A => false if A is non-negative; for integers A >= 0 => true, 0 <= A => true."""
+    one, two = i.operands
     mirrored = _MIRRORED.get(i.comparison_direction)
-    for value, zero, direction in ((*i.operands, i.comparison_direction), (*i.operands[::-1], mirrored)):
+    for value, zero, direction in ((one, two, i.comparison_direction), (two, one, mirrored)):
         # NaN >= 0 is false, so >= is known for integers only.
         is_known = direction == "LT" or (direction == "GE" and is_integer(value))
         if is_known and is_all(zero, 0) and is_non_negative(value):

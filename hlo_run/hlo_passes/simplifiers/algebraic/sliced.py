@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+from hlo_run.records import replace
 
 _Range = tuple[int, int, int]
 

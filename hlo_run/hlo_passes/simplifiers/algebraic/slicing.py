@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.device_numbers import numbers_of_devices
 
 

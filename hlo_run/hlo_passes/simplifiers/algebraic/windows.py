@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+from hlo_run.records import replace
 
 # The reduction opcodes that `window_of_one` knows.
 _EXTREMA_AND_SUM: frozenset[Opcode] = frozenset(("add", "maximum", "minimum"))

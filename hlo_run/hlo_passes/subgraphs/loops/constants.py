@@ -109,7 +109,7 @@ def _replace_element(computation: HloComputation, number: int, constant: HloInst
             continue
         copy = _copy(computation, constant)
         for user in users:
-            user.operands = [copy if operand is element else operand for operand in user.operands]
+            user.operands = tuple([copy if operand is element else operand for operand in user.operands])
         if element.is_root:
             computation.root = copy
         remove_unused([element])

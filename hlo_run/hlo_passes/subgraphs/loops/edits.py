@@ -24,7 +24,7 @@ def add_to_state(module: HloModule, loop: HloInstruction, values: Sequence[HloIn
     (init,) = loop.operands
     elements = [*(editor.element(init, n) for n in range(len(old_shapes))), *values]
     shape = Shape.make_tuple((*old_shapes, *(value.shape for value in values)))
-    loop.operands = [editor.add("tuple", shape, elements)]
+    loop.operands = (editor.add("tuple", shape, elements),)
     loop.shape = shape
     for computation in (body, condition):
         computation.parameters[0].shape = shape

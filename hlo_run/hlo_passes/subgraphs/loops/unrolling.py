@@ -60,7 +60,7 @@ def _read_through(init: HloInstruction) -> None:
     if init.opcode != "tuple":
         return
     old = init.operands
-    init.operands = [o.operands[0].operands[o.tuple_index] if _reads_tuple(o) else o for o in old]
+    init.operands = tuple([o.operands[0].operands[o.tuple_index] if _reads_tuple(o) else o for o in old])
     remove_unused([o for o in old if not o.users])
 
 

@@ -37,7 +37,9 @@ def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, i
     In the tuple the other elements are those of the initial state, or with `equals` the needed ones that they equal. XLA copies
     condition and body, so all their instructions take new names. `tuple-simplifier` removes the tuple.
     """
-    loop, module = state.loop, state.loop.parent and state.loop.parent.module
+    loop = state.loop
+    assert loop.parent is not None, "the loop is in a computation"
+    module = loop.parent.module
     assert module is not None, "the loop is in a module"
     numbers = {old: new for new, old in enumerate(needed)}
     shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.handlers.shapes import slice_part
 from hlo_run.sharding.partitioning.handlers.visit import Visit
 from hlo_run.sharding.partitioning.state import Part, key_of

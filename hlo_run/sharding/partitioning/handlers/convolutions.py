@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import DimLabels, Window, WindowDim
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.dot_dims import DimGroup, ProductDims, product_dims
 from hlo_run.sharding.partitioning.collectives import all_reduce, all_reduce_dims, sum_of
 from hlo_run.sharding.partitioning.halo import exchange_valid

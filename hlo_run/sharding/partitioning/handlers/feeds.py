@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.artifact.division import FedArray
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.division import division_of
 from hlo_run.sharding.partitioning.handlers.one_device import on_one_device, only_device, zeros
 from hlo_run.sharding.partitioning.handlers.visit import Visit

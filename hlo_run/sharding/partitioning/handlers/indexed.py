@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.indexed_dims import Indexed, MatchingDims
 from hlo_run.sharding.partitioning.grouping import aligned, base_in_group, group_state
 from hlo_run.sharding.partitioning.offsets import partition_offsets
@@ -224,7 +224,7 @@ class Trial(Struct, frozen=True):
         """Return a trial with the devices of `state`."""
         b = Builder("trial")
         place = b.add("parameter", Shape.array("u32", ()), parameter_number=0)
-        module = HloModule("trial", [])
+        module = HloModule("trial")
         made = replace(state, builder=b, module=module, partition_id=place, channels=Channels(1))
         return Trial(replace(made, cache={}, group_caches={}, windows={}))
 

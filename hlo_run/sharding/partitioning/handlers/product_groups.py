@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.dot_dims import DimGroup, ProductDims, operand_sharding
 from hlo_run.sharding.partitioning.collectives import all_reduce_dims, all_reduce_groups, sum_of
 from hlo_run.sharding.partitioning.grouping import align, aligned, base_in_group, group_state, state_in

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import all_reduce_dims
 from hlo_run.sharding.partitioning.grouping import group_state
 from hlo_run.sharding.partitioning.handlers.visit import Visit

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.rings import Ring
 from hlo_run.sharding.partitioning.state import Builder
 from hlo_run.walks import reaches
@@ -75,7 +75,7 @@ def _give(loop: HloInstruction, place: int, values: list[HloInstruction]) -> tup
     (state,) = loop.operands
     outside, inside = _builder(loop.parent, loop), _builder(loop.while_body, loop.while_body.root)
     given = outside.tuple(values)
-    loop.operands = [outside.tuple([*state.operands[:place], given, *state.operands[place + 1 :]])]
+    loop.operands = (outside.tuple([*state.operands[:place], given, *state.operands[place + 1 :]]),)
     loop.parent.remove(state)
     loop.shape = loop.operands[0].shape
     for computation in (loop.while_body, loop.while_condition):

@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding, tiled
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import permute
 from hlo_run.sharding.partitioning.grouping import state_in
 from hlo_run.sharding.partitioning.handlers.product import Product, same_sharding, tiles_at

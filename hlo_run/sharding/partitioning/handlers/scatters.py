@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.indexed_dims import (
     Indexed,
     MatchingDims,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.halo import exchange_valid
 from hlo_run.sharding.partitioning.handlers.visit import Visit
 from hlo_run.sharding.partitioning.offsets import Combined, Linear, Offset, minus, tile_ordinals

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.grouping import aligned, group_state
 from hlo_run.sharding.partitioning.handlers.visit import Visit
 from hlo_run.sharding.partitioning.state import Part, key_of

@@ -12,13 +12,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.grouping import group_state
 from hlo_run.sharding.partitioning.handlers.one_device import on_one_device, only_device
 from hlo_run.sharding.partitioning.handlers.visit import Visit

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from msgspec.structs import replace
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import Groups, all_to_all, permute
 from hlo_run.sharding.partitioning.halo import exchange
 from hlo_run.sharding.partitioning.handlers.visit import Visit

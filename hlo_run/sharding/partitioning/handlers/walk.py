@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
+from hlo_run.records import replace
 from hlo_run.sharding.analysis.whole import is_refused
 from hlo_run.sharding.partitioning.grouping import align, group_state
 from hlo_run.sharding.partitioning.handlers.ring_motion import move_into_loops
