@@ -138,7 +138,7 @@ def _write_flags(program: _Program, formatter: click.HelpFormatter, title: str, 
 
 
 def _help(program: _Program, asked: str) -> str:
-    """Return the help in the width of the terminal: all of it, or that of a topic, a section, a flag. Raises UsageError."""
+    """Return the help in the width of the terminal: all of it, or a topic's, a section's or a flag's. Raises UsageError."""
     command = _make_command(program, ())
     context = click.Context(command, info_name=program.name, max_content_width=shutil.get_terminal_size().columns)
     if not asked:

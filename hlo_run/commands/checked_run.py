@@ -114,7 +114,7 @@ def _sum(found: Localized) -> str:
 
 
 def _differs(task: Task, options: Options, file: str) -> bool:
-    """Run a file with these options, as a command line of its own but without output. True if the result differs."""
+    """Run a file with these options, as a separate command line but without output. True if the result differs."""
     result = FileResult(file, reference=reference_platform(options))
     own = Task.of(options, FilePosition(0, 1), result, SilentConsole(), task.claim)
     try:

@@ -157,7 +157,7 @@ class _Command(Struct):
             self.console.err(f"next: {words}")
 
     def _keep(self, number: int, result: FileResult) -> None:
-        """Keep what is reported about a file, pass it to the supervisor, and write its line of `--report_jsonl`."""
+        """Keep the report about a file, pass it to the supervisor, and write its line of `--report_jsonl`."""
         options = self.options
         record: dict[str, str] = {}
         if options.append_profile_to_csv_file and result.times_ns:

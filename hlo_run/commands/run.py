@@ -135,7 +135,7 @@ def _run_compiled(
     checked: Callable[[], KernelChecks | None] | None,
     meter: KernelMeter | None,
 ) -> None:
-    """Run an executable and compare its results with the reference, and those of its kernels."""
+    """Run an executable and compare its results and its kernels' results with the reference."""
     options, reference = task.options, task.result.reference
     try:
 

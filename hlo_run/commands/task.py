@@ -58,7 +58,7 @@ class Task(Struct):
         launch: Launch | None = None,
         noted_flags: set[str] | None = None,
     ) -> Task:
-        """Return the task of the file of `result`. `claim` is that of the worker's relay, `noted_flags` the worker's.
+        """Return the task of the file of `result`. `claim` comes from the worker's relay, `noted_flags` from the worker.
 
         `launch` says which process this is of those that share the run; None: it does not share it.
         """

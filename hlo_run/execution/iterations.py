@@ -458,7 +458,7 @@ class Execution:
         )
 
     def _timed(self, work: Callable[[], Literal], checks: KernelChecks | None = None) -> Literal:
-        """Do some work and print its time, without that of the checks in it."""
+        """Do some work and print its time, without the time of the checks in it."""
         begin = time.perf_counter()
         result = work()
         seconds = time.perf_counter() - begin - (checks.seconds if checks is not None else 0.0)

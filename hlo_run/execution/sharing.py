@@ -62,7 +62,7 @@ def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform:
 
 
 class Joined:
-    """This process among those of a run that have met: what they agree on, and the backend that runs the devices of all."""
+    """This process among the processes of a run that have met: their agreement, and the backend that runs the devices of all."""
 
     def __init__(self, options: Options, launch: Launch, grid: DeviceGrid, met: Met) -> None:
         self._options, self._launch, self._grid, self._met = options, launch, grid, met

@@ -9,7 +9,7 @@ from hlo_run.options import Options
 
 
 class Kind(Enum):
-    """What a mode does with the module."""
+    """The work that a mode does with the module."""
 
     COMPILATION = "it compiles the module, and shows or writes what it made"
     QUESTION = "it compiles the module, and answers a question about it"

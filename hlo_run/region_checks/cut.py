@@ -51,7 +51,7 @@ class Side(Struct, frozen=True):
 
 
 class Region(Struct, frozen=True):
-    """What a row made of some values: the instructions that computed them, and those that compute them now."""
+    """Some values before and after a row: the instructions that computed them, and the instructions that compute them now."""
 
     claims: tuple[Claim, ...]
     old: Side

@@ -114,6 +114,6 @@ def stage_text(
 
 
 def _of_compilation(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags, written as --NAME=VALUE, that a command which prints a stage takes: those of a run are refused."""
+    """Return the flags, written as --NAME=VALUE, that a command which prints a stage takes, without flags of a run."""
     running = {field.name for field in fields(RunOptions)}
     return tuple(flag for flag in flags if flag.lstrip("-").partition("=")[0].replace("-", "_") not in running)

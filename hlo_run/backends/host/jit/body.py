@@ -398,7 +398,7 @@ class KeptResults:
             self._b.do(f"call void @{name}(ptr %known, i8 0, i64 {_WORD * self._count}, i1 false)")
 
     def look_up(self, function: FunctionBlocks, arguments: Sequence[str], unknown: str) -> None:
-        """Return the kept results if the arguments are those of the record, else go to the block `unknown`."""
+        """Return the kept results if the arguments equal the record's, else go to the block `unknown`."""
         number = self._plan.remembered.get(function.name)
         if number is None:
             self._b.jump(unknown)
