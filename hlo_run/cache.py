@@ -217,7 +217,7 @@ class FileCache(Struct, frozen=True):
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; nothing if it cannot be read or is none."""
+    """Return the entries of a folder; nothing if it cannot be read or is none."""
     try:
         with os.scandir(folder) as found:
             return list(found)

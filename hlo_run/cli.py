@@ -138,7 +138,7 @@ def _write_flags(program: _Program, formatter: click.HelpFormatter, title: str, 
 
 
 def _help(program: _Program, asked: str) -> str:
-    """Return the help in the width of the terminal: all of it, or that of a topic, a section, a flag. Raises UsageError."""
+    """Return the help in the width of the terminal: all of it, or a topic's, a section's or a flag's. Raises UsageError."""
     command = _make_command(program, ())
     context = click.Context(command, info_name=program.name, max_content_width=shutil.get_terminal_size().columns)
     if not asked:
@@ -207,12 +207,6 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
         hint = known.metadata["help"] if known is not None else "--help lists every flag"
         raise UsageError(error.format_message(), hint=hint) from None
     values = {name: info.default for name, info in fields.items()} | read
-    for only, disable in (
-        ("xla_enable_hlo_passes_only", "xla_disable_hlo_passes"),
-        ("enable_kernel_passes_only", "disable_kernel_passes"),
-    ):
-        if values[only] and values[disable]:
-            raise UsageError(f"--{only} and --{disable} cannot be used together")
     values["other_xla_flags"] = tuple(raw.others.items())
     return values, files, raw.warnings
 

@@ -85,7 +85,7 @@ _GROUP = _Tools(_NAME, help=_HELP)
 
 
 def run_tool(arguments: Sequence[str], program: str = _NAME) -> int:
-    """Run hlo-tool's command line and return its exit code: that of the tool, 2 for bad flags.
+    """Run hlo-tool's command line and return its exit code: the tool's, or 2 for bad flags.
 
     `program` may be `hlo-TOOL`, a console script that is one tool.
     """

@@ -12,7 +12,7 @@ from hlo_run.hlo.values.shape import Shape
 
 
 def physical_dims(shape: Shape) -> tuple[int, ...]:
-    """Return the logical dimension numbers from the slowest to the fastest varying, without those of size 1."""
+    """Return the logical dimension numbers from the slowest to the fastest varying, without dimensions of size 1."""
     return tuple(dim for dim in reversed(shape.minor_to_major) if shape.dims[dim] != 1)
 
 

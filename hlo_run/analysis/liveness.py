@@ -18,7 +18,7 @@ from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 
 def every_index(shape: Shape) -> Iterator[ShapeIndex]:
-    """Yield the indices of a shape, those of tuples included."""
+    """Yield the indices of a shape, the indices of tuples included."""
     yield ()
     for number, part in enumerate(shape.tuple_shapes if shape.is_tuple else ()):
         for inner in every_index(part):

@@ -25,7 +25,7 @@ _FROM_OPERANDS = MOVES_ELEMENTS | opcode_set("""concatenate convolution dot redu
 
 
 class Sameness(Struct, frozen=True):
-    """Which devices have the same value: all, none, or for each number of the other axis those with one entry of `roots`."""
+    """The devices with the same value: all, none, or for each number of the other axis the devices with one entry of `roots`."""
 
     kind: str
     roots: tuple[tuple[int, ...], ...] = ()
@@ -216,7 +216,7 @@ class Replication:
         return self._of_groups([groups]) if self._in_groups and not has_channel else UNIQUE
 
     def _collected_globally(self, groups: Groups) -> Sameness:
-        """Cut groups of all devices into those of each replica (or partition)."""
+        """Cut groups of all devices into the groups of each replica (or partition)."""
         rows = self._replicas if self._across_partitions else self._partitions
         count = self._partitions if self._across_partitions else self._replicas
         cut: list[list[list[int]]] = [[] for _ in range(rows)]

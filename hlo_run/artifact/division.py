@@ -1,4 +1,4 @@
-"""How whole arrays are divided between the partitions of a run."""
+"""The division of whole arrays between the partitions of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Division(Struct, frozen=True):
         return tuple(-(-size // count) for size, count in zip(self.dims, self.counts, strict=True))
 
     def ranges(self, tile: int) -> tuple[slice, ...]:
-        """Return the ranges of a tile; those of the last tiles of a dimension may reach beyond the array."""
+        """Return the ranges of a tile; the last tiles of a dimension may reach beyond the array."""
         found: list[slice] = []
         for count, size in zip(reversed(self.counts), reversed(self.tile_dims), strict=True):
             tile, place = divmod(tile, count)
@@ -33,7 +33,7 @@ class Division(Struct, frozen=True):
 
 
 class DividedEntry(Struct, frozen=True):
-    """The divisions of the leaves of each parameter, and of those of the result, without tokens. Only arrays have one."""
+    """The divisions of the leaves of each parameter and of the result, without tokens. Only arrays have one."""
 
     parameters: tuple[tuple[Division | None, ...], ...]
     result: tuple[Division | None, ...]

@@ -12,11 +12,11 @@ Activation: TypeAlias = Literal["kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu"
 
 
 class FunctionCall(Struct, frozen=True):
-    """What a function of a library or of the host does: thunks other than kernels, copies, fills and sequences."""
+    """A function of a library or of the host, as data: the thunks other than kernels, copies, fills and sequences."""
 
 
 class LibraryWork(FunctionCall, frozen=True):
-    """What a library does: the kinds of `LibraryThunk`."""
+    """The work of a library: the kinds of `LibraryThunk`."""
 
 
 class DotNumbers(Struct, frozen=True):

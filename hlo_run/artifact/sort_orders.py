@@ -1,4 +1,4 @@
-"""What the kernels of a sort do together, as data: by which keys, and where the arrays lie."""
+"""The common work of the kernels of a sort, as data: the keys, and the places of the arrays."""
 
 from __future__ import annotations
 

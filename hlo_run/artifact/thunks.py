@@ -15,11 +15,11 @@ from hlo_run.artifact.sort_orders import SortOrder
 
 
 class HostTransfer(FunctionCall, frozen=True):
-    """What goes between the device and its host or another device."""
+    """A transfer between the device and its host or another device."""
 
 
 class Nesting(Struct, frozen=True):
-    """What runs sequences of thunks."""
+    """A thunk that runs sequences of thunks."""
 
 
 class KernelArgument(Struct, frozen=True):
@@ -208,7 +208,7 @@ class CommandBufferThunk(Nesting, frozen=True):
 
 
 class AsyncStartThunk(Nesting, frozen=True):
-    """Begin to run thunks on another stream, after what is before them. The `AsyncDoneThunk` with the `key` waits for the end."""
+    """Run thunks on another stream, after all work before them. The `AsyncDoneThunk` with the `key` waits for the end."""
 
     name: str
     key: str

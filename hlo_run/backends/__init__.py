@@ -71,7 +71,7 @@ class Backend(Protocol):
         ...
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
-        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
+        """Run another executable on its own memory, perhaps in the middle of a run. Raises as `run` does."""
         ...
 
     def report(self) -> str:

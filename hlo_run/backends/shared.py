@@ -32,7 +32,7 @@ class JoiningBackend(Backend, Protocol):
     """A backend that can have some of a run's devices."""
 
     def join(self, partners: Partners, devices: int) -> None:
-        """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
+        """Share `devices` with other processes, each the same number in order: later runs use this process's devices."""
         ...
 
     def leave(self, *, failed: bool) -> None:
@@ -69,12 +69,12 @@ class SharedBackend:
         self._backend.watch_next_run(watch)
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
-        """Run another executable on memory of its own. Raises as `run` does."""
+        """Run another executable on its own memory. Raises as `run` does."""
         return self._backend.run_aside(executable, arguments, seed)
 
     @property
     def description(self) -> str:
-        """What runs the kernels, and in how many processes."""
+        """The name of the engine that runs the kernels, and the number of processes."""
         return f"{self._backend.description}, {self._partners.launch.count} processes"
 
     @property

@@ -27,7 +27,7 @@ def taken_branch(thunk: ConditionalThunk, selector: Bytes) -> int:
 
 
 def counted(iterations: list[int], trip_count: int | None, goes_on: Callable[[], bool]) -> Iterator[int]:
-    """Yield the numbers of a loop's iterations from 0, each while it is the last of `iterations`: those of the loops around.
+    """Yield the numbers of a loop's iterations from 0, each while it is the last of `iterations`, after the loops around.
 
     There are `trip_count`, or as many as `goes_on` allows if the count is not known. `goes_on` runs as a part of the loop.
     """
@@ -41,7 +41,7 @@ def counted(iterations: list[int], trip_count: int | None, goes_on: Callable[[],
 
 
 def copied_places(thunk: SliceCopyThunk, iterations: Sequence[int]) -> tuple[BufferSlice, BufferSlice]:
-    """Return the slices that a copy reads and writes in an iteration; `iterations` are those of the loops around, from 0."""
+    """Return the slices that a copy reads and writes in an iteration; `iterations` has the loops around, from 0."""
     pairs = ((thunk.source, thunk.source_offset), (thunk.destination, thunk.destination_offset))
     source, destination = (_part(whole, offset, thunk.size_bytes, iterations) for whole, offset in pairs)
     return source, destination

@@ -42,7 +42,7 @@ def join_own_tiles(sets: Sequence[Sequence[Literal]], divisions: Divisions, part
 def _in_whole_arrays(
     sets: Sequence[Sequence[Literal]], divisions: Divisions, names: Sequence[str], partitions: int, join: _Join
 ) -> list[Literal]:
-    """Return the arguments of all devices with the arrays that `join` makes of those of a replica's partitions.
+    """Return the arguments of all devices with the arrays that `join` makes of the arrays of a replica's partitions.
 
     Arrays without a division stay as they are.
     """
@@ -90,7 +90,7 @@ def _join_own_tiles(division: Division, arrays: Sequence[Array], name: str, firs
 
 
 def _joined(division: Division, tiles: Sequence[Array]) -> tuple[Array, list[tuple[int, int]]]:
-    """Return the array whose tiles are those of the first partition that holds each, and the pairs of it and another holder.
+    """Return the array made of the tiles of the first partition that holds each, and the pairs of it and another holder.
 
     Addends of a tile are added.
     """

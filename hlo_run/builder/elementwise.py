@@ -79,7 +79,7 @@ class ElementwiseMethods(BuilderCore):
         return self.instruction("broadcast", [value], target, dimensions=tuple(places[dim] for dim in kept))
 
     def abs(self, operand: HloValue) -> HloValue:
-        """Return the magnitude; that of a complex operand is a float."""
+        """Return the magnitude; a complex operand has one of a float type."""
         return self._unary("abs", operand)
 
     def ceil(self, operand: HloValue) -> HloValue:

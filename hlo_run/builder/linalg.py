@@ -230,7 +230,7 @@ class LinalgMethods(BuilderCore):
         algorithm: str | None = None,
         sparsity_config: str | None = None,
     ) -> HloValue:
-        """`dim_labels` is text like `b01f_01io->b01f`; the sizes of `window` are those of the kernel's spatial dimensions."""
+        """Return a convolution. `dim_labels` is text like `b01f_01io->b01f`; `window` has the kernel's spatial sizes."""
         return self._dot(
             "convolution",
             [lhs, rhs],

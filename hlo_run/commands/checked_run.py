@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from hlo_run.commands.check_each_pass import Candidate, RowMismatch
 from hlo_run.commands.compilation import compiling
@@ -27,19 +26,16 @@ from hlo_run.records import replace
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 
-if TYPE_CHECKING:
-    pass
-
 _RIGHT_ROWS = "every HLO row keeps the module's meaning"
 # A reproducer of a row is tried for so many seconds.
 _SECONDS = 30.0
 
 
-def run_checked(task: Task, module: HloModule, reference: str) -> None:
+def run_checked(task: Task, module: HloModule) -> None:
     """Run as `run` does. Raises its errors, and a Mismatch or DeviceError of the run with a sentence on where to look next."""
     say = task.console.err
     try:
-        run(task, module, reference)
+        run(task, module)
     except RowMismatch as error:
         raise with_reproducer(task, error) from error
     except (Mismatch, DeviceError) as error:
@@ -50,7 +46,7 @@ def run_checked(task: Task, module: HloModule, reference: str) -> None:
             where, files = f"the kernels cannot be checked: {bug_report(bug).message}", ()
         notes = (*error.notes, f"{_RIGHT_ROWS}; {where}", *files)
         raise type(error)(error.message, error.where, error.hint, notes) from error
-    say(f"{_RIGHT_ROWS}, and the run agrees: there is nothing to look for." if reference else f"{_RIGHT_ROWS}.")
+    say(f"{_RIGHT_ROWS}, and the run agrees: there is nothing to look for." if task.result.reference else f"{_RIGHT_ROWS}.")
 
 
 def with_reproducer(task: Task, error: RowMismatch) -> RowMismatch:
@@ -118,10 +114,11 @@ def _sum(found: Localized) -> str:
 
 
 def _differs(task: Task, options: Options, file: str) -> bool:
-    """Run a file with these options, as a command line of its own but without output. True if the result differs."""
-    own = Task.of(options, FilePosition(0, 1), FileResult(file), SilentConsole(), task.claim)
+    """Run a file with these options, as a separate command line but without output. True if the result differs."""
+    result = FileResult(file, reference=reference_platform(options))
+    own = Task.of(options, FilePosition(0, 1), result, SilentConsole(), task.claim)
     try:
-        run(own, load(own), reference_platform(options))
+        run(own, load(own))
     except Mismatch:
         return True
     except HloRunError:

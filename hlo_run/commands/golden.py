@@ -140,7 +140,7 @@ def _keep(task: Task, diffs: Sequence[TextDiff]) -> None:
 
 
 def _difference(folder: Path, diffs: Sequence[TextDiff], now: Conditions, golden: Conditions | None) -> GoldenDifference:
-    """Return the error about stages that differ. Its bucket is that of the first one, which may have changed the others."""
+    """Return the error about stages that differ. It has the bucket of the first one, which may have changed the others."""
     changed = [diff.name for diff in diffs if diff.missing != "before"]
     missing = [diff.name for diff in diffs if diff.missing == "before"]
     parts = [f"differs in {', '.join(changed)}"] if changed else []
@@ -255,7 +255,7 @@ def _folder_name(task: Task, name: str, taken: Collection[str]) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """Return a module's name as that of a directory."""
+    """Return a module's name in the form of a directory's name."""
     plain = file_name(name).strip(".") or "module"
     if len(plain) <= _NAME_CHARACTERS:
         return plain
@@ -304,7 +304,7 @@ def _check_other_stages(folder: Path, stages: Sequence[str], now: Conditions, go
 
 
 def _update(task: Task, folder: Path, texts: Mapping[str, str], now: Conditions) -> None:
-    """Write the golden texts that differ in any byte, and remove those of empty stages. Raises UsageError."""
+    """Write the golden texts that differ in any byte, and remove the texts of empty stages. Raises UsageError."""
     changed: list[str] = []
     if not folder.exists() and (others := _others_of_source(task, folder)):
         task.console.err(f"note: {others}: remove them if the module was renamed")

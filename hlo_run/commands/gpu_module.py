@@ -10,8 +10,8 @@ from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
+from hlo_run.commands.validate import check_flags_of_gpu_module
 from hlo_run.containment.board import limited
-from hlo_run.errors import UsageError
 from hlo_run.execution.arguments import Arguments
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.hlo.feeds import Feeds
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS = 2.0
 _SECONDS = 600.0
-# Flags of modes that need an HLO module.
-_OTHER_MODES = (
-    *("output", "xla_diff", "explain", "golden_dir", "localize", "isolate_instructions", "isolate_fusion", "check_each_pass"),
-    *("compile_as_stablehlo", "is_spmd_partitioned_module", "print_sharding", "insert_passes", "report_html"),
-    *("num_replicas", "num_partitions"),
-)
 
 
 def run_gpu_module(task: Task) -> None:
@@ -49,9 +43,7 @@ def run_gpu_module(task: Task) -> None:
     from hlo_run.dialects.parse import parse_gpu_module  # imports xDSL
 
     options = task.options
-    for flag in _OTHER_MODES:
-        if getattr(options, flag):
-            raise UsageError(f"--{flag} needs an HLO module, and '{task.file}' is a module of the gpu dialect")
+    check_flags_of_gpu_module(options, task.file)
     placed = parse_gpu_module(read_text(task.file, "MLIR"), task.file)
     if options.stage == "hlo-input":
         from hlo_run.dialects.printer import print_module
@@ -83,8 +75,6 @@ class _Run:
             return
         platform = task.result.platform = choose_platform(options.platform)
         reference = task.result.reference = reference_platform(options)
-        if reference not in ("", INTERPRETER) and not options.expected_output:
-            raise UsageError(f"--reference_platform={reference}: a module of the gpu dialect is compared with its interpretation")
         backend = None if platform == INTERPRETER else open_backend(platform, options)
         with compiling(task, signature, backend.target if backend is not None else None) as (ctx, _):
             compiled = self._compiled(ctx)

@@ -8,6 +8,7 @@ from pathlib import Path
 from hlo_run import target as targets
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
 from hlo_run.commands.task import Task
+from hlo_run.commands.validate import check_flags_of_executable
 from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import is_executable_file
 from hlo_run.formats.read import read_module
@@ -36,16 +37,7 @@ def load(task: Task) -> HloModule:
         _resume(task, read_kernel_dump(task.file, options.kernel_ir_before, options.kernel_launch))
     options = task.options
     if is_executable_file(task.file):
-        if options.stage or options.output or options.golden_dir or options.compile_only:
-            raise UsageError(
-                f"'{task.file}' is an executable, which is already compiled",
-                hint="--stage, --output, --golden_dir and --compile_only need a module",
-            )
-        if options.while_execution_count > 0 or options.remove_infeed_outfeed:
-            raise UsageError(f"the control flow of '{task.file}' is compiled already", hint="give the HLO file")
-        if options.compile_as_stablehlo or options.is_spmd_partitioned_module:
-            flag = "compile_as_stablehlo" if options.compile_as_stablehlo else "is_spmd_partitioned_module"
-            raise UsageError(f"'{task.file}' is compiled already: --{flag} comes too late", hint="give the HLO file")
+        check_flags_of_executable(options, task.file)
         return _load_executable(task)
     source = read_module(task.file, options.input_format)
     # Errors name the file, whichever of its modules is read.

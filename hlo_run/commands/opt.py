@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hlo_run.cache import choose_cache
 from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target, with_dumped_target
+from hlo_run.commands.validate import row_warnings
 from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file
 from hlo_run.containment.relay import Relay
 from hlo_run.errors import UsageError
@@ -60,11 +61,8 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
     options = with_dumped_target(options, files[0])
-    if options.names_passes:
-        from hlo_run.pipeline.row_names import check_row_names
-
-        for warning in check_row_names(dataclasses.replace(options, stage="")):
-            console.err(f"warning: {warning}")
+    for warning in row_warnings(dataclasses.replace(options, stage="")):
+        console.err(f"warning: {warning}")
     if is_kernel_ir(files[0], flags) and not options.stage:
         _write([opt_kernel(options, flags, files[0], choose_target(options)).rstrip("\n")], options, console)
         return 0

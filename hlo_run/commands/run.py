@@ -28,7 +28,6 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
-from hlo_run.processes.launcher import launch_of_flags
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.values import NO_REFERENCE
 
@@ -42,38 +41,37 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 2.0
 
 
-def run(task: Task, module: HloModule, reference: str) -> None:
-    """Run on the platform of the flags and compare with `reference` (empty: no comparison); raises Mismatch if results differ."""
+def run(task: Task, module: HloModule) -> None:
+    """Run on the platform of the flags and compare with the result's reference, if any; raises Mismatch if results differ."""
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
     if not (options.use_spmd_partitioning or options.is_spmd_partitioned_module) and arguments.grid.partitions > 1:
         reason = "every partition runs the module with its own number, which only partitioning gives a meaning"
         raise UsageError(f"--use_spmd_partitioning=false with {arguments.grid}: {reason}", hint="--num_partitions=1")
-    launch = launch_of_flags(options)
-    if launch.count == 1:
-        _run_module(task, module, arguments, reference)
+    if task.launch.count == 1:
+        _run_module(task, module, arguments)
         return
     sharing = _sharing()
-    sharing.check_sharing(launch, module, arguments.grid, platform)
+    sharing.check_sharing(task.launch, module, arguments.grid, platform)
     task.has_met_others = True  # they learn of errors from here on
-    with sharing.joined(options, task.console, task.place, launch, arguments.grid) as joined:
-        _run_module(task, module, arguments, reference, joined)
+    with sharing.joined(options, task.console, task.place, task.launch, arguments.grid) as joined:
+        _run_module(task, module, arguments, joined)
 
 
-def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: str, joined: Joined | None = None) -> None:
+def _run_module(task: Task, module: HloModule, arguments: Arguments, joined: Joined | None = None) -> None:
     """Run on the platform of the result, with the devices of other processes if there are any, and compare."""
     options, result = task.options, task.result
-    platform, launch = result.platform, launch_of_flags(options)
+    platform = result.platform
     execution = Execution(options, task.console, module, arguments, task.place, result)
-    if not launch.number:
+    if not task.launch.number:
         execution.prepare()
     if options.dumps_snapshots:
         from hlo_run.execution.snapshots import Snapshots  # few command lines dump them
 
         execution.snapshots = Snapshots.of(options, module, arguments.grid, task.place.number, platform)
     if platform == INTERPRETER:
-        _interpret(task, module, execution, arguments.grid, reference)
+        _interpret(task, module, execution, arguments.grid)
         return
     set_device_counts(options, module)
     watch = _float_checks().float_watch(options, task.console.err) if options.checks_floats else None
@@ -103,12 +101,12 @@ def _run_module(task: Task, module: HloModule, arguments: Arguments, reference: 
     if shared is not None:
         meter = KernelMeter.of(options, executable, optimised, arguments.grid.size) if joined is None else None
         checked = None if joined is not None else partial(checks_of_run, options, shared, executable, optimised)
-        _run_compiled(task, module, execution, arguments.grid, shared, executable, reference, checked, meter)
+        _run_compiled(task, module, execution, arguments.grid, shared, executable, checked, meter)
 
 
-def _interpret(task: Task, module: HloModule, execution: Execution, grid: DeviceGrid, reference: str) -> None:
+def _interpret(task: Task, module: HloModule, execution: Execution, grid: DeviceGrid) -> None:
     """Run in the numpy reference and compare its result with another one."""
-    options = task.options
+    options, reference = task.options, task.result.reference
     interpreter = InterpreterBackend(grid)
     task.result.device = interpreter.description
 
@@ -134,12 +132,11 @@ def _run_compiled(
     grid: DeviceGrid,
     backend: Backend,
     executable: Executable,
-    reference: str,
     checked: Callable[[], KernelChecks | None] | None,
     meter: KernelMeter | None,
 ) -> None:
-    """Run an executable and compare its results with the reference, and those of its kernels."""
-    options = task.options
+    """Run an executable and compare its results and its kernels' results with the reference."""
+    options, reference = task.options, task.result.reference
     try:
 
         def limited_run(values: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:
@@ -158,7 +155,7 @@ def _run_compiled(
             meter,
         )
         with opened_reference(options, module, backend.name, reference, grid, choose_target(options)) as reference_run:
-            _note_equal_kernels(task, reference)
+            _note_equal_kernels(task)
             execution.run(runner, reference, reference_run)
     except (DeviceError, Unsupported) as error:
         error.notes += _replacements(options)
@@ -177,9 +174,9 @@ def _float_checks() -> ModuleType:
     return importlib.import_module("hlo_run.execution.float_checks")
 
 
-def _note_equal_kernels(task: Task, reference: str) -> None:
+def _note_equal_kernels(task: Task) -> None:
     """Say that the reference runs what the run runs, unless flags change one of the two."""
-    options = task.options
+    options, reference = task.options, task.result.reference
     if reference == task.result.platform and options.run_reference_hlo_passes and not _replacements(options):
         task.console.err(f"note: the reference runs the same kernels on {reference}, so the comparison sees no wrong compilation")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from hlo_run.analysis.cost.side_by_side import make_side
 from hlo_run.artifact import Executable, every_thunk
@@ -12,14 +13,27 @@ from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pass_support.hlo_pass import PassContext
-from hlo_run.pass_support.observer import Observer, StopAtStage
+from hlo_run.pass_support.observer import FUSION_ANALYSIS, Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.stage_cache import StageTexts
 from hlo_run.records import replace
 
 
 def print_stage(task: Task, module: HloModule) -> None:
-    """Print the stage of the flags. Raises StopAtStage once it is printed, and errors of the HloRunError family."""
+    """Print the stage of the flags. Raises StopAtStage once it is printed, and errors of the HloRunError family.
+
+    The table of fusions is printed for every target of `--target`.
+    """
+    if task.options.stage != FUSION_ANALYSIS:
+        _print_for_target(task, module)
+        return
+    for name in task.options.target.split(","):
+        task.options = dataclasses.replace(task.options, target=name.strip())
+        with suppress(StopAtStage):
+            _print_for_target(task, module)
+
+
+def _print_for_target(task: Task, module: HloModule) -> None:
     with compiling(task, module) as (ctx, working):
         texts = StageTexts.open(ctx, working) if task.options.output_format == "hlo" else None
         known = texts.get() if texts is not None else None
@@ -40,16 +54,6 @@ def _reason(executable: Executable, name: str, stage: str) -> str:
     work = " and ".join(what for what, count in (("library calls", side.library_calls), ("copies", side.copies)) if count)
     thunks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     return f"{name} has no kernel" + (f"; all of it is {work or 'control'}: {thunks}" if thunks else "; nothing is computed")
-
-
-def analyze_fusions(task: Task, module: HloModule) -> None:
-    """Print the table of fusions for every target of `--target`; raises errors of the HloRunError family."""
-    for name in task.options.target.split(","):
-        task.options = dataclasses.replace(task.options, target=name.strip())
-        try:
-            print_stage(task, module)
-        except StopAtStage:
-            continue
 
 
 def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> Executable:

@@ -13,6 +13,7 @@ from hlo_run.execution.console import Console, FilePosition
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
+from hlo_run.processes.launcher import Launch
 
 if TYPE_CHECKING:
     from hlo_run.artifact import Executable
@@ -26,7 +27,8 @@ class Task(Struct):
 
     A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the
     arguments of a snapshot or of an isolated fusion, and `given_from` is the text that names their source. `executable` is the
-    content of a .hlox file. `claim` gives names that differ between the files of a command line. `has_met_others` is set once the
+    content of a .hlox file. `claim` gives names that differ between the files of a command line. `launch` says which process this
+    is of those that share the run. `has_met_others` is set once the
     processes that share the run learn of errors by their connections. `noted_flags` are those that an earlier file called without
     effect.
     """
@@ -39,6 +41,7 @@ class Task(Struct):
     observers: CompilationObservers
     stage_output: StageOutput
     claim: Claim
+    launch: Launch
     given: list[Literal] = field(default_factory=list[Literal])
     given_from: str = "the input file"
     executable: Executable | None = None
@@ -52,11 +55,15 @@ class Task(Struct):
         result: FileResult,
         console: Console,
         claim: Claim,
+        launch: Launch | None = None,
         noted_flags: set[str] | None = None,
     ) -> Task:
-        """Return the task of the file of `result`. `claim` is that of the worker's relay, `noted_flags` the worker's."""
+        """Return the task of the file of `result`. `claim` comes from the worker's relay, `noted_flags` from the worker.
+
+        `launch` says which process this is of those that share the run; None: it does not share it.
+        """
         observers, output = CompilationObservers(place.number, console), StageOutput(options, console)
-        task = Task(options, place, result, console, result.file, observers, output, claim)
+        task = Task(options, place, result, console, result.file, observers, output, claim, launch or Launch())
         return task if noted_flags is None else structs.replace(task, noted_flags=noted_flags)
 
     @property

@@ -22,7 +22,7 @@ _AS_IS = "--xla_disable_all_hlo_passes"
 
 
 def xla_flags(options: CompileOptions, mode: str) -> list[str]:
-    """Return the flags for XLA's compiler: those of `mode`, of the environment, and of our command line that XLA shares.
+    """Return the flags for XLA's compiler: by `mode`, by the environment, and by our command line where XLA shares the flag.
 
     Raises UsageError for an unknown mode.
     """

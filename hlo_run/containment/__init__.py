@@ -1,1 +1,1 @@
-"""Keeps the command alive when native code dies: a small supervisor, worker processes, and what is known about a crash."""
+"""Keeps the command alive when native code dies: a small supervisor, worker processes, and the description of a crash."""

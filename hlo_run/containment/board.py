@@ -40,7 +40,7 @@ INPUT_LIMIT_BYTES = _ROW_BYTES - _DATA_AT
 
 
 class Blame(Enum):
-    """Whose fault it is if a native step dies."""
+    """The code at fault if a native step dies."""
 
     US = "hlo-run"
     """The input is our own."""

@@ -1,4 +1,4 @@
-"""What is known about a process that died: the error that users see, and the folder that reproduces it."""
+"""The description of a process that died: the error that users see, and the folder that reproduces it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ProgressLine:
 
 
 class Progress:
-    """What a tool that runs many trials tells: lines that stay, and the line at the end of a terminal while it waits.
+    """The output of a tool that runs many trials: lines that stay, and the line at the end of a terminal while it waits.
 
     `doing` is what the line shows first; `trials` counts the trials that have ended. Leave the `with` before other output.
     """

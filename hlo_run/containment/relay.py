@@ -187,7 +187,7 @@ def _relayed(stream: TextIO, pipe: int, number: int, is_terminal: bool) -> TextI
 
 @dataclass
 class _Held:
-    """Whether signals wait, and whether one came meanwhile."""
+    """The state of held signals: whether they wait, and whether one came meanwhile."""
 
     is_held: bool = False
     came: bool = False

@@ -139,7 +139,7 @@ class ShuffleOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ShuffleOp:
-        """Parse `xor %value, %offset, %width : f32`. The type is that of the value; offset and width are i32."""
+        """Parse `xor %value, %offset, %width : f32`. The type belongs to the value; offset and width are i32."""
         mode = parser.parse_str_enum(ShuffleMode)
         value = parser.parse_unresolved_operand()
         parser.parse_punctuation(",")

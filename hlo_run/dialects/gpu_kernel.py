@@ -40,7 +40,7 @@ from hlo_run.dialects.types import is_memref
 
 
 class AddressSpace(StrEnum):
-    """Where a memref lies: global memory, the shared memory of a block, or the memory of one thread."""
+    """The place of a memref: global memory, the shared memory of a block, or the memory of one thread."""
 
     GLOBAL = auto()
     WORKGROUP = auto()
@@ -253,7 +253,7 @@ class GpuFuncOp(IRDLOperation):
 
     @property
     def attributions(self) -> tuple[Sequence[SSAValue], Sequence[SSAValue]]:
-        """The memrefs in shared memory, and those of each thread."""
+        """The memrefs in shared memory, and the memrefs of each thread."""
         further = self.body.blocks[0].args[len(self.function_type.inputs) :]
         return further[: self.workgroup_count], further[self.workgroup_count :]
 

@@ -63,7 +63,7 @@ class GridDimOp(gpu.IdOp):
 
 
 class ReduceOperation(StrEnum):
-    """What an `all_reduce` without a body computes."""
+    """The operation of an `all_reduce` without a body."""
 
     ADD = auto()
     MUL = auto()
@@ -361,7 +361,7 @@ class LaunchFuncOp(_LaunchBase):
 
 
 def print_async(printer: Printer, is_async: bool, waits_for: Sequence[SSAValue]) -> None:
-    """Print ` async [%t]`, each part if it is there."""
+    """Print ` async [%t]`, each part if it exists."""
     if is_async:
         printer.print_string(" async")
     if waits_for:
@@ -425,7 +425,7 @@ class LaunchOp(_LaunchBase):
 
     @property
     def attributions(self) -> tuple[Sequence[SSAValue], Sequence[SSAValue]]:
-        """The memrefs in shared memory, and those of each thread."""
+        """The memrefs in shared memory, and the memrefs of each thread."""
         further = self.body.blocks[0].args[_IDS:]
         return further[: self.workgroup_count], further[self.workgroup_count :]
 
@@ -506,7 +506,7 @@ class LaunchOp(_LaunchBase):
 
 
 def _parse_earlier_arguments(parser: Parser) -> tuple[list[Parser.Argument], Sequence[SSAValue]]:
-    """Parse `args(%a = %x, %b = 7) : f32, f32` if it is there; a number is the value of that name."""
+    """Parse `args(%a = %x, %b = 7) : f32, f32` if it follows; a number is the value of that name."""
     if not parser.parse_optional_keyword("args"):
         return [], []
     pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_assignment(parser))

@@ -70,7 +70,7 @@ class _OrderedOp(IRDLOperation):
 
 @irdl_op_definition
 class WaitOp(_OrderedOp):
-    """Wait for tokens; with `async`, return one that stands for them all."""
+    """Wait for tokens; with `async`, return one token for them all."""
 
     name = "gpu.wait"
     VALUES: ClassVar[int] = 0

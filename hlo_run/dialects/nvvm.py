@@ -220,7 +220,7 @@ class ShuffleSyncOp(IRDLOperation):
 
 
 class GridDependencyAction(StrEnum):
-    """What a kernel does about the kernels around it: wait for those before it, or let those after it begin."""
+    """The effect of a kernel on the kernels around it: it waits for the kernels before it, or lets the ones after it begin."""
 
     WAIT = auto()
     LAUNCH_DEPENDENTS = auto()

@@ -181,7 +181,7 @@ class ForallOp(IRDLOperation):
         printer.print_op_attributes(self.attributes)
 
     def verify_(self) -> None:
-        """Check that the bounds are those of a block, and that each shared output is written once as a whole."""
+        """Check that the bounds fit a block, and that each shared output is written once as a whole."""
         bounds = self.bounds.get_values()
         if len(bounds) > len(_AXES):
             raise VerifyException(f"scf.forall has {len(bounds)} bounds, and a block has at most 3")
@@ -326,7 +326,7 @@ def _inline_threads(op: ForallOp) -> None:
 
 
 def _insert_elements(op: FromElementsOp) -> None:
-    """Write a vector of elements as insertions; a row of a vector of rank 2 that is extracted becomes a vector of its own."""
+    """Write a vector of elements as insertions; an extracted row of a vector of rank 2 becomes a vector."""
     elements, shape = [*op.elements], op.type.get_shape()
     row = prod(shape[1:])
     for use in [*op.res.uses]:

@@ -34,7 +34,7 @@ _KERNEL = r"^// kernel: (?P<kernel>\S+)$"
 
 
 class _Kind(Struct, frozen=True):
-    """Where a kind of text has names: the group `name` (or `kernel`) of `places`.
+    """The names in a kind of text: the group `name` (or `kernel`) of `places`.
 
     With `defined`, only names count that a line of the text defines. `endings` may follow a defined name.
     """

@@ -28,7 +28,7 @@ class Keys:
         self._computations: dict[HloComputation, int] = {}
 
     def number(self, key: Hashable) -> int:
-        """Return a number that stands for `key`: two keys have the same number if they are equal."""
+        """Return a number for `key`: two keys have the same number if they are equal."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def read(self, module: HloModule) -> None:
@@ -66,7 +66,7 @@ class Keys:
         return known
 
     def structure(self, computation: HloComputation, known: dict[HloInstruction, int]) -> dict[HloInstruction, int]:
-        """Return a number per instruction that covers everything that it is computed from. `known` are those of parameters.
+        """Return a number per instruction that covers everything that it is computed from. `known` has the numbers of parameters.
 
         The operands of a commutative instruction count in any order.
         """

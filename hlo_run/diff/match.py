@@ -174,19 +174,19 @@ class _Pairs:
         self._match_by(lambda i: (i.name, ones.get(i, twos.get(i))))
 
     def _match_by(self, key: Callable[[HloInstruction], Hashable]) -> None:
-        """Match what is left and has equal keys, in order."""
+        """Match the remaining instructions that have equal keys, in order."""
         for one, two in _in_order(*self._free(), key):
             self._link(one, two)
 
     def _match_near(self, key: Callable[[HloInstruction], Hashable]) -> None:
-        """Match what is left and has equal keys, if an operand or a user is matched too: numbers in names are often chance."""
+        """Match the rest that has equal keys, if an operand or a user is matched too: numbers in names are often chance."""
         for one, two in _in_order(*self._free(), key):
             around = {self._number.get(i, -1) for i in (*one.operands, *one.users)} - {-1}
             if not one.operands or any(self._number.get(i, -1) in around for i in (*two.operands, *two.users)):
                 self._link(one, two)
 
     def _match_rest(self) -> None:
-        """Match what is left and is equal but for its operands, where both sides have as many: nothing tells them apart."""
+        """Match the rest that is equal but for its operands, where both sides have as many: nothing tells them apart."""
         groups: dict[int, tuple[list[HloInstruction], list[HloInstruction]]] = defaultdict(lambda: ([], []))
         for side, free in enumerate(self._free()):
             for instruction in free:
@@ -263,7 +263,7 @@ class _Pairs:
                 self._link(first[0], second[0])
 
     def _match_changed_opcodes(self) -> None:
-        """Match what is left, has another opcode, but the same shape and the same operands."""
+        """Match the remaining instructions that have another opcode, but the same shape and the same operands."""
 
         def key(instruction: HloInstruction) -> Hashable:
             known = tuple(self._number.get(operand, -1) for operand in instruction.operands)

@@ -172,7 +172,7 @@ class ModuleComparison:
         return f"{partner.name} {instruction in self.matching.partner or instruction in self.matching.back}"
 
     def _has_other_operands(self, one: HloInstruction, two: HloInstruction) -> bool:
-        """True if operands changed. A removed or added operand does not count, because it is a change of its own."""
+        """True if operands changed. A removed or added operand does not count, because it is a separate change."""
         partner, back = self.matching.partner, self.matching.back
         if any(operand not in partner for operand in one.operands) or any(operand not in back for operand in two.operands):
             one_left = [partner[operand] for operand in one.operands if operand in partner]

@@ -61,7 +61,7 @@ def read_tolerances(text: str) -> dict[str, Tolerance]:
 
 
 def module_figures(executable: Executable, module: HloModule) -> dict[str, int]:
-    """Return the figures of an executable and its optimised module. Bytes are those of XLA's cost analysis."""
+    """Return the figures of an executable and its optimised module. Bytes come from XLA's cost analysis."""
     memory = sum(allocation.size_bytes for allocation in executable.allocations)
     side = make_side([thunk.kind for thunk in every_thunk(executable.thunks)], memory, ())
     counts = {"kernels": side.kernels, "copies": side.copies, "library-calls": side.library_calls}

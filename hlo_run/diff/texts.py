@@ -156,7 +156,7 @@ def _changes(changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _cut(before: str, after: str, most: int = 240, context: int = 60) -> tuple[str, str]:
-    """Shorten long texts to what is around their first difference."""
+    """Shorten long texts to the surroundings of their first difference."""
     if max(len(before), len(after)) <= most:
         return before, after
     place = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after)))

@@ -45,7 +45,7 @@ def _table() -> list[Array]:
 
 
 def _series(value: int, slope: int, j: int) -> list[int]:
-    """Return the coefficients of erf(j/64 + d): b(n+1) (n+1) = -2 (c b(n) + b(n-1)) for those of the derivative."""
+    """Return the coefficients b of erf(j/64 + d): b(n+1) (n+1) = -2 (c b(n) + b(n-1)), by those of the derivative."""
     derivative = [slope, -2 * j * slope // _STEPS]
     while len(derivative) < 28:
         n = len(derivative) - 1

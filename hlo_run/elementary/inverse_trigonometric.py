@@ -1,4 +1,4 @@
-"""The angle of a point as a pair: a table of atan(j / 128), and a polynomial on what is left of the quotient."""
+"""The angle of a point as a pair: a table of atan(j / 128), and a polynomial on the rest of the quotient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pairs to results: the nearest f64, or a f64 that a second rounding, to a narrower type, makes the nearest of that type."""
+"""Rounds pairs to results: the nearest f64, or a f64 that a second rounding makes the nearest of a narrower type."""
 
 from __future__ import annotations
 

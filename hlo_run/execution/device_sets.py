@@ -61,7 +61,7 @@ def with_tiles_of_devices(module: HloModule, grid: DeviceGrid, sets: Sequence[Se
 
 
 def _tiled_shapes(shapes: Sequence[Shape], divisions: Divisions, dims: list[list[tuple[int, ...]]]) -> list[Shape]:
-    """Return the shapes of a device's arguments: those of tiles where every device's array has a tile's dimensions."""
+    """Return the shapes of a device's arguments: the shapes of tiles where every device's array has a tile's dimensions."""
     stored = iter(zip(*dims, strict=True))
 
     def changed(shape: Shape, of_leaves: Iterator[Division | None]) -> Shape:

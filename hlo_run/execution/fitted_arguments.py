@@ -27,7 +27,7 @@ _LOOP_SECONDS = 2.0
 
 
 class Evaluated(Struct, frozen=True):
-    """What the reference computed for some arguments, so that it need not again: the result, and the values of outfeeds."""
+    """The values that the reference computed for some arguments, kept for later: the result, and the values of outfeeds."""
 
     arguments: Sequence[Literal]
     seed: int

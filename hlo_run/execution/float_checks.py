@@ -1,4 +1,4 @@
-"""The checks of floats in a run: the watch, and the results of instructions, by which it knows what is in memory."""
+"""The checks of floats in a run: the watch, and the results of instructions, by which it knows the content of memory."""
 
 from __future__ import annotations
 

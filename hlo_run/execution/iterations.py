@@ -30,9 +30,9 @@ from hlo_run.options import Options
 from hlo_run.options.effects import FIRST_RETURNED, NOT_RETURNED
 from hlo_run.platforms import CUDA, INTERPRETER
 from hlo_run.reference.compare.compare import Comparison, compare
+from hlo_run.reference.compare.detectability import Detectability, is_poor, total
 from hlo_run.reference.compare.findings import PreciseSource
 from hlo_run.reference.compare.rounding import RoundingSamples
-from hlo_run.reference.compare.sight import Sight, is_poor, total
 from hlo_run.reference.evaluate.loop_limit import EndlessLoop, loops_end_within
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
@@ -243,7 +243,7 @@ class Execution:
             return meter.sights(arguments, seed, feeds, self._result_shape, self._spec, samples, known)
 
     def _try_others(
-        self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight], all_draws: bool
+        self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Detectability], all_draws: bool
     ) -> None:
         """Run with arguments of other ranges; raises Mismatch if one of the runs differs.
 
@@ -306,7 +306,7 @@ class Execution:
             pass
         return True
 
-    def _warn_if_blind(self, done: IterationResult, best: Sequence[Sight]) -> None:
+    def _warn_if_blind(self, done: IterationResult, best: Sequence[Detectability]) -> None:
         assert done.comparison is not None, "a comparison comes before its warnings"
         blind = [leaf for leaf, seen in zip(done.comparison.leaves, best, strict=True) if seen.is_blind]
         if not blind:
@@ -458,7 +458,7 @@ class Execution:
         )
 
     def _timed(self, work: Callable[[], Literal], checks: KernelChecks | None = None) -> Literal:
-        """Do some work and print its time, without that of the checks in it."""
+        """Do some work and print its time, without the time of the checks in it."""
         begin = time.perf_counter()
         result = work()
         seconds = time.perf_counter() - begin - (checks.seconds if checks is not None else 0.0)

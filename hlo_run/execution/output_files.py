@@ -8,6 +8,11 @@ from hlo_run.errors import UsageError
 from hlo_run.whole_files import append_whole, write_problem, write_whole
 
 _EXECUTABLE_ENDING = ".hlox"
+RESULT_FLAGS = (
+    *("report_json", "report_jsonl", "report_junit", "report_html", "save_inputs", "save_outputs", "output_literals_file"),
+    *("dump_output_literal_to", "append_profile_to_csv_file", "profile"),
+)
+"""The flags that name a file for the results of a run. Of several processes that share a run, only process 0 writes them."""
 
 
 def is_executable_file(path: str) -> bool:

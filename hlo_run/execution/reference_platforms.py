@@ -51,7 +51,7 @@ def opened_reference(
 def _compiled(
     options: Options, module: HloModule, platform: str, name: str, grid: DeviceGrid, target: TargetSpec
 ) -> ReferenceRun:
-    """Compile for the reference platform, without dumps and replaced kernels, which are those of the run."""
+    """Compile for the reference platform, without dumps and replaced kernels, which belong to the run."""
     backend = open_backend(name, replace(options, profile="", profile_execution=False, host_check=""))
     if platform == INTERPRETER:
         from hlo_run.execution.reference_module import despecialized
@@ -82,7 +82,7 @@ def _compiled(
 
 @contextmanager
 def _hints_of_reference() -> Generator[None]:
-    """Let the hints of errors name the flag of the reference platform, not that of the run."""
+    """Let the hints of errors name the flag of the reference platform, not the run's flag."""
     try:
         yield
     except HloRunError as error:

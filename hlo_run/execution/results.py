@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from hlo_run.kernel_checks.outcomes import Outcome
     from hlo_run.pipeline.observers.record import CompilationRecord
     from hlo_run.reference.compare.compare import Comparison
+    from hlo_run.reference.compare.detectability import Detectability
     from hlo_run.reference.compare.findings import Findings
-    from hlo_run.reference.compare.sight import Sight
     from hlo_run.reference.sensitivity.kernel_sight import KernelSights
 
 
@@ -25,7 +25,7 @@ class LaterTry(Struct, frozen=True):
     """A run with other arguments after a blind comparison: their source, and what its comparison saw of all arrays."""
 
     arguments: str
-    seen: Sight
+    seen: Detectability
 
 
 class IterationResult(Struct):

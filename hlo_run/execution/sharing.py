@@ -14,6 +14,7 @@ from hlo_run.cache import digest
 from hlo_run.containment.board import at_place
 from hlo_run.errors import HloRunError, Unsupported, UsageError
 from hlo_run.execution.console import Console, FilePosition
+from hlo_run.execution.output_files import RESULT_FLAGS
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from hlo_run.artifact import Executable
     from hlo_run.backends import Backend
 
-# What only process 0 writes, since it has all results.
-_WRITTEN = (
-    "report_json report_jsonl report_junit report_html save_inputs save_outputs output_literals_file dump_output_literal_to "
-    "append_profile_to_csv_file profile"
-).split()
 # Large constants take long as text; the executable has them too.
 _COMPARED = structs.replace(FULL, large_constants=False)
 # What each process may have of its own.
@@ -44,16 +40,12 @@ _DIFFERS = ("print_locations", "compile_processes")
 
 
 def options_of_process(options: Options, launch: Launch) -> Options:
-    """Return the options of one of several processes: those after process 0 write no files. Raises UsageError."""
-    if options.jobs != 1:
-        raise UsageError(f"--jobs={options.jobs}: {launch.count} processes share each file, one after the other")
-    if options.check_each_pass:
-        raise UsageError("--check_each_pass runs in one process", hint="--num_nodes=1")
+    """Return the options of one of several processes: those after process 0 write no files."""
     if not launch.number:
         return options
     # The kernels of a run for a page have locations, and all processes compile the same.
     locates = options.print_locations or bool(options.report_html)
-    return replace(options, xla_enable_dumping=False, print_locations=locates, **dict.fromkeys(_WRITTEN, ""))
+    return replace(options, xla_enable_dumping=False, print_locations=locates, **dict.fromkeys(RESULT_FLAGS, ""))
 
 
 def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform: str) -> None:
@@ -70,7 +62,7 @@ def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform:
 
 
 class Joined:
-    """This process among those of a run that have met: what they agree on, and the backend that runs the devices of all."""
+    """This process among the processes of a run that have met: their agreement, and the backend that runs the devices of all."""
 
     def __init__(self, options: Options, launch: Launch, grid: DeviceGrid, met: Met) -> None:
         self._options, self._launch, self._grid, self._met = options, launch, grid, met

@@ -119,7 +119,7 @@ def fold(message: str) -> str:
 
 
 def signature_of(error: BaseException, comparison: Comparison | None = None) -> Signature:
-    """Return the signature of an error. `comparison` is that of a Mismatch, if known."""
+    """Return the signature of an error. `comparison` belongs to a Mismatch, if known."""
     modules = _modules(error.__traceback__)
     stage = _stage(modules)
     died = _DIED.match(error.message) if isinstance(error, HloRunError) else None

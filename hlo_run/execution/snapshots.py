@@ -51,7 +51,7 @@ class Snapshots:
         return Snapshots(options, module, grid, number, platform)
 
     def add(self, arguments: Sequence[Literal], shapes: Sequence[Shape], result: Literal, result_shape: Shape) -> None:
-        """Write the files of an execution. The values and shapes are those of all devices."""
+        """Write the files of an execution, with the values and shapes of all devices."""
         each = len(shapes) // self._grid.size
         split = [shapes[device * each : (device + 1) * each] for device in range(self._grid.size)]
         devices = [list(zip(values, own, strict=True)) for values, own in zip(self._grid.split(arguments), split, strict=True)]

@@ -173,7 +173,7 @@ def settings(tree: Any) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class JaxCall:
-    """Converts arguments of a JAX function to those of its module.
+    """Converts arguments of a JAX function to arguments of its module.
 
     `kept` is (number of leaves, the leaves that are parameters), as JAX drops unused arguments of a jitted function; None
     means all. `settings` are the numbers and strings that are constants of the module. `callbacks` keeps the Python

@@ -120,7 +120,7 @@ def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
 
 
 def _arguments(message: Message) -> Sequence[Message]:
-    """Return the argument literals of a snapshot, with several partitions those of the first."""
+    """Return the argument literals of a snapshot; with several partitions the literals of the first."""
     if message.DESCRIPTOR.name == "HloUnoptimizedSnapshot":
         return message.partitions[0].arguments if message.partitions else ()
     return message.arguments if message.DESCRIPTOR.name == "HloSnapshot" else ()

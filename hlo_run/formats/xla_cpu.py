@@ -24,7 +24,7 @@ _LENGTH = 8  # bytes of an answer's length
 
 
 class XlaCpuAnswer(Struct, frozen=True):
-    """What XLA:CPU made of a module.
+    """The answer of XLA:CPU about a module.
 
     `results` are the leaves of the result, in order, if `problem` is empty. Otherwise `problem` is the stage that refused the
     module (parse, convert, compile, run), `crash`, or `time-out`, and `message` says why.

@@ -1,4 +1,4 @@
-"""The judge `passes`: what every HLO row rewrites, alone, on operands of its own."""
+"""The judge `passes`: checks the rewrites of every HLO row alone, on separate operands."""
 
 from __future__ import annotations
 

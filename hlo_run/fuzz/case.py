@@ -30,7 +30,7 @@ FAILED, REFUSED = "failed", "refused"
 
 
 class Fault(Struct, frozen=True):
-    """What a judge found. `kind` is failed, or refused for a limit of one side: valid HLO that it does not support."""
+    """A judge's finding. `kind` is failed, or refused for a limit of one side: valid HLO that it does not support."""
 
     kind: str
     signature: Signature

@@ -68,7 +68,7 @@ class Findings(Struct):
     _asked: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, outcome: Outcome) -> list[Failure]:
-        """Count an outcome, and return those of its failures that should be reduced."""
+        """Count an outcome, and return its failures that should be reduced."""
         self.kinds[outcome.kind] += 1
         wanted: list[Failure] = []
         for fault in outcome.faults:

@@ -1,4 +1,4 @@
-"""Give a module a number of partitions and random shardings over a mesh: those of GSPMD, or those of Shardy.
+"""Gives a module a number of partitions and random shardings over a mesh, in GSPMD's or in Shardy's form.
 
 A module gets one of six meshes, or sometimes an odd one: of any number of devices, with more tiles than elements along a
 dimension, and under GSPMD with the devices in any order. Parameters, results and some values between them are divided along

@@ -1,4 +1,4 @@
-"""What a hunt checks: modules of the generator, mutations of given modules, or given modules as they are."""
+"""The subjects of a hunt: modules of the generator, mutations of given modules, or given modules as they are."""
 
 from __future__ import annotations
 

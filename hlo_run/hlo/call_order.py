@@ -51,11 +51,11 @@ class CallOrder:
         self._added = self._calls = self._reach = self._moves = 0
 
     def place(self, computation: Called) -> tuple[int, int]:
-        """Return the level of a computation, and a number that orders those of the level."""
+        """Return the level of a computation, and a number that orders the computations of the level."""
         return self._places[computation]
 
     def add(self, computation: Called) -> None:
-        """Add a computation, with the calls between it and those that are there."""
+        """Add a computation, with the calls between it and the computations in the order."""
         self._added += 1
         self._numbers[computation] = self._added
         self._place(computation, 0)
@@ -131,7 +131,7 @@ class CallOrder:
         return order
 
     def _raise(self, start: Called, level: int) -> list[Called]:
-        """Raise a computation and those that it reaches to a level, unless they are there; return the raised, callees first."""
+        """Raise a computation and all that it reaches to a level, unless they have it; return the raised, callees first."""
         order: list[Called] = []
         raised, waiting, visited = {start}, [(start, False)], set[Called]()
         self._places[start] = (level, self._places[start][1])

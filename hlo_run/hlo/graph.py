@@ -203,12 +203,12 @@ class HloInstruction(TypedAttributes):
 
     @property
     def while_condition(self) -> HloComputation:
-        """Of a while: the computation that returns whether it goes on."""
+        """The computation of a while that returns whether it goes on."""
         return self._called["condition"][0]
 
     @property
     def while_body(self) -> HloComputation:
-        """Of a while: the computation of one iteration."""
+        """The computation of one iteration of a while."""
         return self._called["body"][0]
 
     @property
@@ -419,7 +419,7 @@ class HloComputation:
 
 
 class CallingConvention(Protocol):
-    """Converts a function's arguments to those of the module made from it, and the module's result to the function's."""
+    """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """Return a value per entry parameter, or a different number of values if the arguments do not fit.

@@ -87,12 +87,12 @@ class TypedAttributes:
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """Of a broadcast, transpose, reduce, concatenate, reverse, sort and others."""
+        """The dimensions of a broadcast, transpose, reduce, concatenate, reverse, sort and others."""
         return self.attrs.stored["dimensions"]
 
     @property
     def tuple_index(self) -> int:
-        """Of a get-tuple-element: `index`."""
+        """The `index` of a get-tuple-element."""
         return self.attrs.stored["index"]
 
     @property
@@ -117,22 +117,22 @@ class TypedAttributes:
 
     @property
     def comparison_direction(self) -> str:
-        """Of a compare: `direction`, one of EQ, NE, GE, GT, LE and LT."""
+        """The `direction` of a compare, one of EQ, NE, GE, GT, LE and LT."""
         return self.attrs.stored["direction"]
 
     @property
     def slice_ranges(self) -> tuple[tuple[int, int, int], ...]:
-        """Of a slice: `slice`, with (start, limit, stride) per dimension; limits are exclusive."""
+        """The `slice` of a slice: (start, limit, stride) per dimension; limits are exclusive."""
         return self.attrs.stored["slice"]
 
     @property
     def padding(self) -> tuple[tuple[int, int, int], ...]:
-        """Of a pad: (low, high, interior) in elements, per dimension."""
+        """The (low, high, interior) elements of a pad, per dimension."""
         return self.attrs.stored["padding"]
 
     @property
     def fusion_kind(self) -> str:
-        """Of a fusion: `kind`, one of kLoop, kInput, kOutput and kCustom."""
+        """The `kind` of a fusion, one of kLoop, kInput, kOutput and kCustom."""
         return self.attrs.stored["kind"]
 
     @property
@@ -142,92 +142,92 @@ class TypedAttributes:
 
     @property
     def index_vector_dim(self) -> int:
-        """Of a gather or scatter: the dimension of the indices that holds an index vector."""
+        """The dimension of a gather's or scatter's indices that holds an index vector."""
         return self.attrs.stored["index_vector_dim"]
 
     @property
     def offset_dims(self) -> tuple[int, ...]:
-        """Of a gather: the dimensions of the result that are a slice's."""
+        """The dimensions of a gather's result that come from a slice."""
         return self.attrs.stored["offset_dims"]
 
     @property
     def collapsed_slice_dims(self) -> tuple[int, ...]:
-        """Of a gather: the operand's dimensions of size 1 that the result leaves out."""
+        """The dimensions of size 1 of a gather's operand that the result leaves out."""
         return self.attrs.stored["collapsed_slice_dims"]
 
     @property
     def start_index_map(self) -> tuple[int, ...]:
-        """Of a gather: the operand's dimension for each entry of an index vector."""
+        """The dimension of a gather's operand for each entry of an index vector."""
         return self.attrs.stored["start_index_map"]
 
     @property
     def gather_slice_sizes(self) -> tuple[int, ...]:
-        """Of a gather: `slice_sizes`, the elements of a slice per dimension of the operand."""
+        """The `slice_sizes` of a gather, the elements of a slice per dimension of the operand."""
         return self.attrs.stored["slice_sizes"]
 
     @property
     def update_window_dims(self) -> tuple[int, ...]:
-        """Of a scatter: the dimensions of an update that are a window's."""
+        """The dimensions of a scatter's update that come from a window."""
         return self.attrs.stored["update_window_dims"]
 
     @property
     def inserted_window_dims(self) -> tuple[int, ...]:
-        """Of a scatter: the operand's dimensions of size 1 that the updates leave out."""
+        """The dimensions of size 1 of a scatter's operand that the updates leave out."""
         return self.attrs.stored["inserted_window_dims"]
 
     @property
     def scatter_dims_to_operand_dims(self) -> tuple[int, ...]:
-        """Of a scatter: the operand's dimension for each entry of an index vector."""
+        """The dimension of a scatter's operand for each entry of an index vector."""
         return self.attrs.stored["scatter_dims_to_operand_dims"]
 
     @property
     def k(self) -> int:
-        """Of a topk: the number of elements that it returns."""
+        """The number of elements that a topk returns."""
         return self.attrs.stored["k"]
 
     @property
     def num_carries(self) -> int:
-        """Of a scan: how many of its last operands are carried from step to step."""
+        """The number of a scan's last operands that are carried from step to step."""
         return self.attrs.stored["num_carries"]
 
     @property
     def exponent_bits(self) -> int:
-        """Of a reduce-precision."""
+        """The bits of the exponent that a reduce-precision keeps."""
         return self.attrs.stored["exponent_bits"]
 
     @property
     def mantissa_bits(self) -> int:
-        """Of a reduce-precision."""
+        """The bits of the mantissa that a reduce-precision keeps."""
         return self.attrs.stored["mantissa_bits"]
 
     @property
     def feature_index(self) -> int:
-        """Of a batch normalisation: the dimension of the features."""
+        """The dimension of the features of a batch normalisation."""
         return self.attrs.stored["feature_index"]
 
     @property
     def epsilon(self) -> float:
-        """Of a batch normalisation: what it adds to the variance."""
+        """The number that a batch normalisation adds to the variance."""
         return self.attrs.stored["epsilon"]
 
     @property
     def fft_type(self) -> FftType:
-        """Of a fft: FFT, IFFT, RFFT or IRFFT."""
+        """The kind of a fft: FFT, IFFT, RFFT or IRFFT."""
         return self.attrs.stored["fft_type"]
 
     @property
     def fft_length(self) -> tuple[int, ...]:
-        """Of a fft: the elements of a transform, per transformed dimension."""
+        """The elements of a transform of a fft, per transformed dimension."""
         return self.attrs.stored["fft_length"]
 
     @property
     def distribution(self) -> str:
-        """Of a rng: rng_uniform or rng_normal."""
+        """The distribution of a rng: rng_uniform or rng_normal."""
         return self.attrs.stored["distribution"]
 
     @property
     def source_target_pairs(self) -> IntLists:
-        """Of a collective-permute: (source, target) devices."""
+        """The (source, target) devices of a collective-permute."""
         return self.attrs.stored["source_target_pairs"]
 
     # Optional: with a default, or None where the absence of the attribute means something.
@@ -239,170 +239,170 @@ class TypedAttributes:
 
     @property
     def backend_config(self) -> str:
-        """What the pass that made an instruction tells its backend, for example as JSON; empty without it."""
+        """The message of the pass that made an instruction to its backend, for example as JSON; empty without it."""
         return self.attrs.stored.get("backend_config", "")
 
     @property
     def window(self) -> Window:
-        """Of a reduce-window, convolution or select-and-scatter; without dimensions where the text has none."""
+        """The window of a reduce-window, convolution or select-and-scatter; without dimensions where the text has none."""
         return self.attrs.stored.get("window", _NO_WINDOW)
 
     @property
     def feature_group_count(self) -> int:
-        """Of a convolution."""
+        """The number of groups of features of a convolution."""
         return self.attrs.stored.get("feature_group_count", 1)
 
     @property
     def batch_group_count(self) -> int:
-        """Of a convolution."""
+        """The number of groups of batches of a convolution."""
         return self.attrs.stored.get("batch_group_count", 1)
 
     @property
     def lhs_batch_dims(self) -> tuple[int, ...]:
-        """Of a dot: the batch dimensions of operand 0."""
+        """The batch dimensions of operand 0 of a dot."""
         return self.attrs.stored.get("lhs_batch_dims", ())
 
     @property
     def rhs_batch_dims(self) -> tuple[int, ...]:
-        """Of a dot: the batch dimensions of operand 1."""
+        """The batch dimensions of operand 1 of a dot."""
         return self.attrs.stored.get("rhs_batch_dims", ())
 
     @property
     def lhs_contracting_dims(self) -> tuple[int, ...]:
-        """Of a dot: the dimensions of operand 0 that it sums over."""
+        """The dimensions of operand 0 that a dot sums over."""
         return self.attrs.stored.get("lhs_contracting_dims", ())
 
     @property
     def rhs_contracting_dims(self) -> tuple[int, ...]:
-        """Of a dot: the dimensions of operand 1 that it sums over."""
+        """The dimensions of operand 1 that a dot sums over."""
         return self.attrs.stored.get("rhs_contracting_dims", ())
 
     @property
     def operand_precision(self) -> tuple[str, ...]:
-        """Of a dot or convolution: default, high or highest per operand; () without any."""
+        """The precision of a dot or convolution: default, high or highest per operand; () without any."""
         return self.attrs.stored.get("operand_precision", ())
 
     @property
     def lhs_ragged_dims(self) -> tuple[int, ...]:
-        """Of a ragged-dot: the dimension of operand 0 that is cut into groups; one number."""
+        """The dimension of operand 0 that a ragged-dot cuts into groups; one number."""
         return self.attrs.stored.get("lhs_ragged_dims", ())
 
     @property
     def rhs_group_dims(self) -> tuple[int, ...]:
-        """Of a ragged-dot: the dimensions of operand 1 that count groups."""
+        """The dimensions of operand 1 of a ragged-dot that count groups."""
         return self.attrs.stored.get("rhs_group_dims", ())
 
     @property
     def operand_batching_dims(self) -> tuple[int, ...]:
-        """Of a gather: the operand's dimensions that run along with the indices'."""
+        """The dimensions of a gather's operand that run along with the indices'."""
         return self.attrs.stored.get("operand_batching_dims", ())
 
     @property
     def start_indices_batching_dims(self) -> tuple[int, ...]:
-        """Of a gather: the indices' dimensions that run along with the operand's."""
+        """The dimensions of a gather's indices that run along with the operand's."""
         return self.attrs.stored.get("start_indices_batching_dims", ())
 
     @property
     def input_batching_dims(self) -> tuple[int, ...]:
-        """Of a scatter: the operand's dimensions that run along with the indices'."""
+        """The dimensions of a scatter's operand that run along with the indices'."""
         return self.attrs.stored.get("input_batching_dims", ())
 
     @property
     def scatter_indices_batching_dims(self) -> tuple[int, ...]:
-        """Of a scatter: the indices' dimensions that run along with the operand's."""
+        """The dimensions of a scatter's indices that run along with the operand's."""
         return self.attrs.stored.get("scatter_indices_batching_dims", ())
 
     @property
     def indices_are_sorted(self) -> bool:
-        """Of a gather or scatter: whether the program promises that the index vectors are sorted."""
+        """True if the program promises that the index vectors of a gather or scatter are sorted."""
         return self.attrs.stored.get("indices_are_sorted", False)
 
     @property
     def unique_indices(self) -> bool:
-        """Of a scatter: whether the program promises that windows do not overlap."""
+        """True if the program promises that the windows of a scatter do not overlap."""
         return self.attrs.stored.get("unique_indices", False)
 
     @property
     def is_stable(self) -> bool:
-        """Of a sort: whether equal elements keep their order."""
+        """True if equal elements of a sort keep their order."""
         return self.attrs.stored.get("is_stable", False)
 
     @property
     def is_reverse(self) -> bool:
-        """Of a scan: whether it begins at the end."""
+        """True if a scan begins at the end."""
         return self.attrs.stored.get("is_reverse", False)
 
     @property
     def is_associative(self) -> bool:
-        """Of a scan: whether its steps may be grouped in any way."""
+        """True if the steps of a scan may be grouped in any way."""
         return self.attrs.stored.get("is_associative", False)
 
     @property
     def largest(self) -> bool:
-        """Of a topk: whether it returns the largest elements, not the smallest."""
+        """True if a topk returns the largest elements, not the smallest."""
         return self.attrs.stored.get("largest", True)
 
     @property
     def left_side(self) -> bool:
-        """Of a triangular-solve: whether the matrix is on the left of the unknowns."""
+        """True if the matrix of a triangular-solve is on the left of the unknowns."""
         return self.attrs.stored.get("left_side", False)
 
     @property
     def lower(self) -> bool:
-        """Of a triangular-solve or cholesky: whether it uses the lower triangle."""
+        """True if a triangular-solve or cholesky uses the lower triangle."""
         return self.attrs.stored.get("lower", False)
 
     @property
     def unit_diagonal(self) -> bool:
-        """Of a triangular-solve: whether the diagonal counts as ones."""
+        """True if the diagonal of a triangular-solve counts as ones."""
         return self.attrs.stored.get("unit_diagonal", False)
 
     @property
     def algorithm(self) -> str:
-        """Of a dot, for example dot_bf16_bf16_f32_x3, and unset without one; of a rng-bit-generator, for example rng_philox."""
+        """The algorithm of a dot, for example dot_bf16_bf16_f32_x3, or unset; of a rng-bit-generator, for example rng_philox."""
         return self.attrs.stored.get("algorithm", "unset")
 
     @property
     def comparison_type(self) -> str:
-        """Of a compare: `type`, one of FLOAT, TOTALORDER, SIGNED and UNSIGNED; empty for that of the elements."""
+        """The `type` of a compare, one of FLOAT, TOTALORDER, SIGNED and UNSIGNED; empty for the elements' type."""
         return self.attrs.stored.get("type", "")
 
     @property
     def is_host_transfer(self) -> bool:
-        """Of a send or recv: whether the other side is the host."""
+        """True if the other side of a send or recv is the host."""
         return self.attrs.stored.get("is_host_transfer", False)
 
     @property
     def use_global_device_ids(self) -> bool:
-        """Of a collective: whether its groups have numbers of devices, not of replicas."""
+        """True if the groups of a collective have numbers of devices, not of replicas."""
         return self.attrs.stored.get("use_global_device_ids", False)
 
     @property
     def replica_groups(self) -> ReplicaGroups:
-        """Of a collective."""
+        """The groups of devices of a collective."""
         return self.attrs.stored.get("replica_groups", _ALL_IN_ONE_GROUP)
 
     @property
     def output_to_operand_aliasing(self) -> OperandAliasing:
-        """Of a fusion or custom call: the outputs that share a buffer with an operand."""
+        """The outputs of a fusion or custom call that share a buffer with an operand."""
         return self.attrs.stored.get("output_to_operand_aliasing", _NO_ALIASES)
 
     @property
     def channel_id(self) -> int | None:
-        """Of a collective or transfer; None for one without a channel."""
+        """The channel of a collective or transfer; None without one."""
         return self.attrs.stored.get("channel_id")
 
     @property
     def metadata(self) -> OpMetadata | None:
-        """Where an instruction comes from in the user's program."""
+        """The origin of an instruction in the user's program."""
         return self.attrs.stored.get("metadata")
 
     @property
     def frontend_attributes(self) -> FrontendAttributes | None:
-        """What a framework says about an instruction."""
+        """The remarks of a framework about an instruction."""
         return self.attrs.stored.get("frontend_attributes")
 
     @property
     def sharding(self) -> Sharding | None:
-        """How an instruction's value is spread over devices."""
+        """The spread of an instruction's value over devices."""
         return self.attrs.stored.get("sharding")

@@ -9,7 +9,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 class NameRoot:
-    """What names of one root are taken: all numbers below `next`, and those in `others`."""
+    """The taken names of one root: all numbers below `next`, and the numbers in `others`."""
 
     __slots__ = ("next", "others", "text")
 

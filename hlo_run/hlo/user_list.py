@@ -30,7 +30,7 @@ class UserList(Generic[T]):
         return user in self._places
 
     def add(self, user: T) -> None:
-        """Add a user, unless it is there."""
+        """Add a user, unless it is in the list."""
         if user not in self._places:
             self._places[user] = len(self._users)
             self._users.append(user)
@@ -43,6 +43,6 @@ class UserList(Generic[T]):
             self._places[last] = place
 
     def discard(self, user: T) -> None:
-        """Remove a user, if it is there."""
+        """Remove a user, if it is in the list."""
         if user in self._places:
             self.remove(user)

@@ -25,7 +25,7 @@ class PrintableMap(Protocol):
 
     @property
     def rts(self) -> tuple[Variable, ...]:
-        """The runtime variables; their symbols follow those of the range variables."""
+        """The runtime variables; their symbols follow the symbols of the range variables."""
         ...
 
     @property

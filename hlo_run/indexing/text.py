@@ -1,4 +1,4 @@
-"""Parses indexing maps, in the spelling that the printer writes and in that of current XLA (`/`, `floorDiv`, `ceilDiv`)."""
+"""Parses indexing maps, in the printer's spelling and in current XLA's (`/`, `floorDiv`, `ceilDiv`)."""
 
 from __future__ import annotations
 

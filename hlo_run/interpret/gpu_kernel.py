@@ -55,7 +55,7 @@ def buffer_dtype(type_: Attribute) -> np.dtype[Any]:
 
 
 class GpuKernel(KernelInterpreter):
-    """Interprets one launch, block by block in groups. `functions` are those of the kernel's module by name."""
+    """Interprets one launch, block by block in groups. `functions` has the functions of the kernel's module by name."""
 
     work: ClassVar[dict[str, Work]]
 

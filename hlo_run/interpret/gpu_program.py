@@ -27,7 +27,7 @@ _HOST_WORK = frozenset(("gpu.wait", "gpu.dealloc", "memref.dealloc", "gpu.host_r
 
 
 class Outcome(NamedTuple):
-    """The memory after a run: that of the arguments, of what the host allocated in order, and of what it returned."""
+    """The memory after a run: of the arguments, of the host's allocations in order, and of its results."""
 
     memory: Memory
     arguments: list[Any]
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def interpret_program(module: ModuleOp, entry: str, arguments: Sequence[Array], until: float) -> Outcome:
-    """Run the host's function `entry`. Arguments of memrefs are arrays; their sizes are those of the arrays.
+    """Run the host's function `entry`. Arguments of memrefs are arrays, whose sizes they take.
 
     Raises Fault for what the program must not do, and NotInterpreted after `until` (time.monotonic).
     """

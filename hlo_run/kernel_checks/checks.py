@@ -162,7 +162,7 @@ class KernelChecks:
         return unit.overwritten
 
     def _shares_verdict(self, unit: Unit) -> bool:
-        """Give a unit the verdict of the one that stands for it, if that is judged."""
+        """Give a unit the verdict of its equal that is judged in its place, once there is one."""
         outcome, stands_for = self.outcomes[unit], self._equal[unit]
         if stands_for is unit or stands_for not in self._judged:
             return False
@@ -284,7 +284,7 @@ class KernelChecks:
         )
 
     def _judge_aside(self, unit: Unit, given: Mapping[HloInstruction, Value], is_needed: bool = False) -> None:
-        """Run the unit on operands of its own; `given` are those of the run, or constants.
+        """Run the unit on separate operands; `given` are the run's operands, or constants.
 
         If `is_needed`, it counts as not checked where that shows nothing either.
         """

@@ -1,4 +1,4 @@
-"""What is known of each kernel alone, and the line of the verdict that sums it up."""
+"""The verdicts on each kernel alone, and the line of the whole verdict that sums them up."""
 
 from __future__ import annotations
 

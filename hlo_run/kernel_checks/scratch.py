@@ -1,4 +1,4 @@
-"""Makes an executable of one unit alone, so that it can run on operands of its own without touching the memory of a run."""
+"""Makes an executable of one unit alone, so that it can run on other operands without touching the memory of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def operand_trees(unit: Unit) -> tuple[ArrayTree, ...]:
 
 
 def _packed(pieces: set[BufferSlice]) -> dict[BufferSlice, BufferSlice]:
-    """Return new places: slices that overlap stay together, each group in an allocation of its own."""
+    """Return new places: slices that overlap stay together, each group in a separate allocation."""
     places: dict[BufferSlice, BufferSlice] = {}
     number, old, start, end = -1, -1, 0, 0
     for piece in sorted(pieces):

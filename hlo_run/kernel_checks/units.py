@@ -1,4 +1,4 @@
-"""Finds what is judged alone: the thunks of one instruction that run one after the other, with the memory of its operands."""
+"""Finds the units to judge alone: the thunks of one instruction that run one after the other, with the memory of its operands."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Unit(Struct, frozen=True, eq=False):
 
 
 def find_units(module: HloModule, executable: Executable) -> list[Unit]:
-    """Return what is judged, in the order of the thunks. `module` is the optimised one."""
+    """Return the units to judge, in the order of the thunks. `module` is the optimised one."""
     arrays = {value.name: value.arrays for value in executable.values}
     named = {i.name: i for c in executed_computations(module) for i in c.instructions}
     # The thunks of a fused sort have the name of the sort.

@@ -1,4 +1,4 @@
-"""What a replay has found, and the reproducer of its culprit, compiled and run alone."""
+"""The findings of a replay, and the reproducer of its culprit, compiled and run alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hlo_run.runtime.buffers import BufferAssignment
 
 
 class Localized(Struct, frozen=True):
-    """What `--localize` has found: the compiled run, its replay, and how the results of the whole modules compare.
+    """The findings of `--localize`: the compiled run, its replay, and the comparison of the whole modules' results.
 
     `passes` compares the optimised module with the module by the reference, and is None if the reference cannot evaluate it.
     `run` compares the run with the module, and is None after a fault.

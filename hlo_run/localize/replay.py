@@ -31,7 +31,7 @@ from hlo_run.runtime.buffers import BufferAssignment
 
 
 class Kind(Enum):
-    """What went wrong at a thunk."""
+    """The kinds of failure at a thunk."""
 
     MADE = "its result differs on the reference's operands"
     FAULT = "it fails"

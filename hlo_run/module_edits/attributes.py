@@ -1,4 +1,4 @@
-"""Edits of attributes: remove those of the header and of the instructions, and make integer constants smaller."""
+"""Edits of attributes: remove attributes of the header and of the instructions, and make integer constants smaller."""
 
 from __future__ import annotations
 

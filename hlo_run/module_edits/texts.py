@@ -28,7 +28,7 @@ SIMPLER = {
 
 
 def dimension_sizes(text: str) -> list[int]:
-    """Return the sizes above 1 of all dimensions, those of the largest total effect first."""
+    """Return the sizes above 1 of all dimensions, by decreasing total effect."""
     weight: Counter[int] = Counter()
     for found in _SHAPE.finditer(text):
         for size in found[2].replace("<=", "").split(","):

@@ -98,7 +98,7 @@ _KEEP_DYNAMIC = "give the operand, the parameters, the body's root and the resul
 
 
 def _check_dynamic_state(loop: HloInstruction, computation: HloComputation, state: Shape) -> None:
-    """Refuse a parameter whose dynamic dimensions are not those of the state, with the message of XLA's verifier."""
+    """Refuse a parameter whose dynamic dimensions differ from the state's, with the message of XLA's verifier."""
     parameter = computation.parameters[0]
     if not state.same_dynamic_dims(parameter.shape):
         given, taken, user = (instruction_to_string(i) for i in (loop.operands[0], parameter, loop))

@@ -14,7 +14,7 @@ from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, is_open,
 
 
 def preferred_type(instruction: HloInstruction, left: Shape, right: Shape) -> str:
-    """Return the element type of a product: that of the written shape, else the wider type of the operands."""
+    """Return the element type of a product: of the written shape, else the wider type of the operands."""
     inferred = wider_type(left.element_type, right.element_type)
     return inferred if is_open(instruction.shape) or not instruction.shape.is_array else instruction.shape.element_type
 
@@ -79,7 +79,7 @@ def _scaled_dot(instruction: HloInstruction) -> Shape:
 
 
 def _check_scale(scale: Shape, side: _Side) -> None:
-    """Refuse a scale that does not divide its operand into blocks. A scalar stands for no scale."""
+    """Refuse a scale that does not divide its operand into blocks. A scalar means no scale."""
     dims = side.shape.dims
     if not scale.rank:
         return

@@ -24,5 +24,5 @@ class Options(FlagOptions, ShowOptions, CompileOptions, RunOptions):
 
     @property
     def show(self) -> ShowOptions:
-        """Only the flags that decide what is shown."""
+        """Only the flags that decide about output."""
         return ShowOptions(**{field.name: getattr(self, field.name) for field in fields(ShowOptions)})

@@ -134,7 +134,7 @@ class CollectiveFlags:
 
     @property
     def has_collective_memory(self) -> bool:
-        """True if what every collective reads and writes is in a memory space of its own."""
+        """True if every collective reads and writes a separate memory space."""
         return self.xla_gpu_enable_nccl_user_buffers or self.xla_gpu_experimental_enable_nccl_symmetric_buffers
 
     @property

@@ -226,7 +226,7 @@ class CompileOptions(XlaFlags):
         return names(self.kernel_fuel)
 
     def compilation_key(self) -> str:
-        """Return the options that what is compiled depends on, with their values."""
+        """Return the options that a compilation depends on, with their values."""
         return repr(
             [(field.name, getattr(self, field.name)) for field in fields(CompileOptions) if not field.metadata["no_effect"]]
         )

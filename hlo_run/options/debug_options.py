@@ -39,7 +39,7 @@ class DebugOption:
 
     @property
     def changes(self) -> frozenset[str]:
-        """What a module has of which released XLA makes something else with the flag; empty if no such module is known."""
+        """A property of modules of which released XLA makes something else with the flag; empty if no such module is known."""
         return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()
 
     @property
@@ -80,7 +80,7 @@ def _words(text: str) -> list[str]:
 
 @functools.cache
 def debug_options() -> Mapping[str, DebugOption]:
-    """Return all flags by name: those of released XLA in the order of its fields, then those that it lacks."""
+    """Return all flags by name: released XLA's flags in the order of its fields, then the flags that it lacks."""
     rows = [line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     made = [DebugOption(name, int(number or 0), *rest) for name, number, *rest in rows]
     return MappingProxyType({option.name: option for option in made})

@@ -1,4 +1,4 @@
-"""Refuses flags that have no effect: every flag names the uses of a command line in which it acts.
+"""Finds flags that have no effect: every flag names the uses of a command line in which it acts.
 
 A flag acts if the command line has all the uses that its field names (`acts`), or its record's if it names none. Flags that
 XLA shares (`--xla_*`) are never refused, since scripts pass them to every tool.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any
 
-from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.options.compile import CompileOptions
 from hlo_run.options.flag_files import FlagOptions
+from hlo_run.options.modes import MODES, Kind
 from hlo_run.options.run import RunOptions
 from hlo_run.options.show import ShowOptions
 
-# Flags that choose what a command does, in the order in which they are looked at.
-_MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir", "compile_only")
-# Flags that run the module in another way than once and whole, and the flags that have no effect then.
-_REPLAYS = ("localize", "isolate_instructions")
+# The modes that run nothing, in the order in which they are looked at.
+_MODES = ("list_passes", *(mode.flag for mode in MODES if mode.kind != Kind.REPLAY))
+# The modes that run the module in another way than once and whole, and the flags that have no effect then.
+_REPLAYS = tuple(mode.flag for mode in MODES if mode.kind == Kind.REPLAY)
 NOT_REPLAYED = frozenset(
     """iterations different_random_seeds save_outputs expected_output reference_platform reference_precision
     run_reference_hlo_passes output_literals_file num_repeats
@@ -33,14 +32,6 @@ FIRST_RETURNED = "return_device_0_outputs"
 NOT_RETURNED = "not_return_outputs"
 """The value of `--output_mode` with which results are neither compared nor written."""
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
-
-
-def check_effects(options: Options, files: Sequence[str]) -> None:
-    """Raise UsageError for a flag that differs from its default and has no effect beside the other flags and the files."""
-    for name, reason in without_effect(options, files):
-        raise UsageError(f"--{name} has no effect {reason}", hint=f"leave out --{name}")
-    if options.list_passes and files:
-        raise UsageError(f"'{files[0]}' is not read with --list_passes", hint="leave out the file")
 
 
 def without_effect(options: Options, files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -115,13 +106,10 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
 
 
 def _add_missing_in_arguments(missing: dict[str, str], options: Options) -> None:
-    """Add what flags of arguments lack. Raises UsageError for files that contradict each other."""
+    """Add what flags of arguments lack."""
     mode = options.hlo_argument_mode
     if mode not in ("use_random_inputs", "use_shared_random_inputs"):
         missing["range"] = f"with --hlo_argument_mode={mode}, which has its own numbers"
-    if options.input_literals_file and (options.force_fake_data or options.inputs):
-        other = "inputs" if options.inputs else "force_fake_data"
-        raise UsageError(f"--input_literals_file and --{other} cannot be used together", hint=f"leave out --{other}")
 
 
 def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequence[str]) -> None:
@@ -150,12 +138,3 @@ def _add_missing_in_run(missing: dict[str, str], options: Options, files: Sequen
         missing["reference"] = missing["choice"] = "with --expected_output, which gives the expected result"
     elif not options.reference_platform:
         missing["comparison"] = missing["reference"] = "without a comparison (--reference_platform is empty)"
-
-
-def check_least_values(options: Options) -> None:
-    """Raise UsageError for a number below the least one of its flag, or NaN."""
-    for field in fields(options):
-        least: float | None = field.metadata["least"]
-        value: Any = getattr(options, field.name)
-        if least is not None and not value >= least:
-            raise UsageError(f"--{field.name} must be >= {least:g}, got {value:g}", hint=field.metadata["help"])

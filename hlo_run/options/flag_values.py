@@ -21,7 +21,7 @@ _DURATION = re.compile(r"[+-]?(0|inf|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|ms|s|m|h)
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
-    """How the command line writes the values of an enum: without `prefix` and `suffix`, exactly, in any case or in lower case.
+    """The spelling of an enum's values on the command line: without `prefix` and `suffix`, exactly, in any case or in lower case.
 
     `has_signs` is true for lists in which `+VALUE` and `-VALUE` change the default. `numbers` are those of the proto, by default
     from 0.

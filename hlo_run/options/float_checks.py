@@ -33,12 +33,12 @@ class FloatChecks:
 
     @property
     def nan_check(self) -> str:
-        """What to do about NaNs: `NONE`, `WARNING` or `FAIL`. Raises UsageError for another word."""
+        """The reaction to NaNs: `NONE`, `WARNING` or `FAIL`. Raises UsageError for another word."""
         return _mode("xla_gpu_detect_nan", self.xla_gpu_detect_nan)
 
     @property
     def inf_check(self) -> str:
-        """What to do about infinities; see `nan_check`."""
+        """The reaction to infinities; see `nan_check`."""
         return _mode("xla_gpu_detect_inf", self.xla_gpu_detect_inf)
 
     @property
@@ -64,7 +64,7 @@ class ReductionChecks:
 
     @property
     def reduction_check(self) -> str:
-        """What to do about such reductions: `NONE`, `WARNING` or `FAIL`. Raises UsageError for another word."""
+        """The reaction to such reductions: `NONE`, `WARNING` or `FAIL`. Raises UsageError for another word."""
         return _mode("xla_detect_unstable_reductions", self.xla_detect_unstable_reductions)
 
     @property

@@ -1,4 +1,4 @@
-"""The flags that decide what is shown, printed and dumped."""
+"""The flags that decide what is printed and dumped."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What the help says about a purpose: a sentence, commands with what they do, the names of flags, and a page of docs/."""
+    """The help about a purpose: a sentence, commands with their effects, the names of flags, and a page of docs/."""
 
     about: str
     commands: Mapping[str, str]

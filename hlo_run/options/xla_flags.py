@@ -177,7 +177,7 @@ class XlaFlags(CollectiveFlags):
 
     @property
     def loop_unrolling(self) -> str:
-        """How loops are unrolled: `double_buffer`, `full`, or "" for not at all. Raises UsageError for an unknown strategy."""
+        """The strategy of loop unrolling: `double_buffer`, `full`, or "" for none. Raises UsageError for an unknown strategy."""
         chosen = self.xla_gpu_enable_while_loop_unrolling.upper().removeprefix(_UNROLLING)
         if chosen not in _STRATEGIES:
             hint = f"choose from {', '.join(_UNROLLING + name for name in _STRATEGIES)}"
@@ -195,7 +195,7 @@ class XlaFlags(CollectiveFlags):
 
     @property
     def thunk_ordering(self) -> str:
-        """What orders thunks where memory is planned: schedule, dependencies, or regions of thunks that may run at once.
+        """The order of thunks for the planning of memory: schedule, dependencies, or regions of thunks that may run at once.
 
         Raises UsageError for an unknown mode.
         """

@@ -40,7 +40,7 @@ def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloCompu
 
 
 def give_each_its_own(module: HloModule) -> None:
-    """Let every instruction call computations of its own, reducers and comparators too."""
+    """Let every instruction call separate computations, reducers and comparators too."""
     for computation in computation_post_order(module):
         if len(computation.callers) > 1 or any(c.called_computations.count(computation) > 1 for c in computation.callers):
             _clone_for_callers(module, computation)

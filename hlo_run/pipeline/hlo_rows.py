@@ -1,4 +1,4 @@
-"""Rows of the HLO table: those up to XLA's pipeline `optimization`, which divide a module, and those of narrow floats."""
+"""Rows of the HLO table: the rows up to XLA's pipeline `optimization`, which divide a module, and the rows for narrow floats."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _compiled_together(ctx: PassContext, requests: Sequence[KernelRequest], text
 
 @contextmanager
 def _at_fusion(request: KernelRequest) -> Generator[None]:
-    """Give errors that have no place that of the fusion."""
+    """Give errors without a place the place of the fusion."""
     try:
         yield
     except HloRunError as error:
@@ -230,7 +230,7 @@ def _llvm_crossing(ctx: PassContext, kernel: str, work: Callable[[], str]) -> st
 
 
 def _passes_after(ctx: PassContext, unroll_factor: int, done: str, pipeline: tuple[KernelRow, ...]) -> list[_RowPass]:
-    """Return the passes of the rows that come after `done`, a row or what is before the first one."""
+    """Return the passes of the rows that come after `done`, which is a row or the step before the first one."""
     kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, fuel=ctx.fuel, max_unroll_factor=unroll_factor)
     names = [EMIT_KERNELS, *(row.name for row in pipeline)]
     rows = [row for row in pipeline[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]

@@ -77,7 +77,7 @@ def _names(flags: OptFlags) -> list[str]:
 
 
 def _rows() -> dict[str, KernelRow]:
-    """Return the rows by the names of their passes; the first row of a pass stands for it."""
+    """Return the rows by the names of their passes; a pass has its first row."""
     from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, OTHER_KERNEL_PASSES
 
     rows: dict[str, KernelRow] = {}

@@ -54,7 +54,7 @@ class Insertion(Struct, frozen=True):
 
 
 def read_insertions(texts: Sequence[str]) -> list[Insertion]:
-    """Read `NAME:before:ROW` and `NAME:after:ROW`. Raises UsageError for other texts and for passes that nobody registered."""
+    """Read `NAME:before:ROW` and `NAME:after:ROW`. Raises UsageError for other texts and for unregistered passes."""
     found: list[Insertion] = []
     for text in texts:
         parts = text.split(":")

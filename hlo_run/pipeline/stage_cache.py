@@ -1,4 +1,4 @@
-"""Caches the texts of stages in the user's cache directory, by the executable's key and the flags of what is shown."""
+"""Caches the texts of stages in the user's cache directory, by the executable's key and the flags of the output."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class SharingFlags(LaunchFlags, Protocol):
 
 
 class FlagsFound(Struct, frozen=True):
-    """What a command line says of these flags that has errors in others."""
+    """The launch flags of a command line that has errors in other flags."""
 
     num_nodes: int = 0
     task_id: int = -1

@@ -1,4 +1,4 @@
-"""What processes send each other, as bytes: a header in MessagePack, then the bytes of arrays.
+"""The messages between processes, as bytes: a header in MessagePack, then the bytes of arrays.
 
     8 bytes: size of the header | header: (message, sizes of the arrays) | array | array | ..
 
@@ -48,7 +48,7 @@ class Farewell(Struct, frozen=True, tag=True):
 
 
 class Introduction(Struct, frozen=True):
-    """Who a process is. `file` is the number of its input file, `port` where it listens for the processes after it.
+    """The identity of a process. `file` is the number of its input file, `port` where it listens for the processes after it.
 
     A `file` of -1 stands for all. With a `failure` it only says why it will not take part.
     """
@@ -68,7 +68,7 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class Welcome(Struct, frozen=True, tag=True):
-    """All processes are there; they listen at these hosts and ports, by number."""
+    """The message that all processes have come; they listen at these hosts and ports, by number."""
 
     addresses: tuple[tuple[str, int], ...]
 

@@ -41,7 +41,7 @@ Receiver: TypeAlias = "Callable[[Parcel, list[bytearray]], bool]"
 
 
 class _Partner(Struct):
-    """A process: its connection, what is to be sent to it, when it was last heard of, and how it ended."""
+    """A process: its connection, the bytes to send to it, when it was last heard of, and how it ended."""
 
     number: int
     connection: socket.socket

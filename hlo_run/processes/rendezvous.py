@@ -1,4 +1,4 @@
-"""How processes find each other: all call process 0, which tells them where the others listen; each calls those before it.
+"""Lets processes find each other: all call process 0, which tells them where the others listen; each calls the ones before it.
 
     caller: Greeting | listener: Challenge | caller: Hello | process 0, once all are there: Welcome
 
@@ -66,7 +66,7 @@ _PORT_HINT = "another program listens there: choose another port in --address"
 
 
 class Meeting(Struct, frozen=True):
-    """What all processes must agree on: `file` is the number of the input file. They meet for at most `timeout_seconds`.
+    """The facts on which processes must agree: `file` is the number of the input file. They meet for at most `timeout_seconds`.
 
     Each has `each` devices of the run.
     """
@@ -79,7 +79,7 @@ class Meeting(Struct, frozen=True):
 
 
 class _Roll(Struct):
-    """How many processes should call process 0, and how many did, those included that were refused."""
+    """The number of processes that should call process 0, and of those that did, refused ones included."""
 
     expected: int
     called: int = 0
@@ -303,7 +303,7 @@ def _introduce(meeting: Meeting, connection: socket.socket, introduction: Introd
 
 
 def _welcome(meeting: Meeting, connection: socket.socket, deadline: float) -> Welcome:
-    """Wait until process 0 says that all are there."""
+    """Wait until process 0 says that all have come."""
     message = _answer(meeting, connection, deadline, f"process 0 at {meeting.launch.address}", "it waits for others")
     if not isinstance(message, Welcome) or len(message.addresses) != meeting.launch.count:
         raise DeviceError(f"{meeting.launch.address} is no process of hlo-run that awaits this one", hint=_PORT_HINT)

@@ -18,6 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_values
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
+from hlo_run.region_checks.effects import reason_against_all
 from hlo_run.region_checks.numbering import Numbering, Numbers, shape_key
 
 # They hold values and compute none: what reads their elements makes the claims.
@@ -50,7 +51,7 @@ class Side(Struct, frozen=True):
 
 
 class Region(Struct, frozen=True):
-    """What a row made of some values: the instructions that computed them, and those that compute them now."""
+    """Some values before and after a row: the instructions that computed them, and the instructions that compute them now."""
 
     claims: tuple[Claim, ...]
     old: Side
@@ -344,12 +345,12 @@ class Cutter:
         return grown
 
     def _dependent(self, wanted: Collection[int]) -> set[int]:
-        """Return the numbers of all values that are computed from the wanted ones."""
+        """Return the numbers of all values that are computed from the wanted ones; those of effects count as independent."""
         found: set[int] = set()
         for computation, numbers in zip((self.old, self.new), self._numbers, strict=True):
             for instruction in computation.post_order():
                 operands = (numbers[operand] for operand in instruction.operands)
-                if any(number in wanted or number in found for number in operands):
+                if any(number in wanted or number in found for number in operands) and not reason_against_all(instruction):
                     found.add(numbers[instruction])
         return found - set(wanted)
 
@@ -365,7 +366,7 @@ class Cutter:
 
     def _openable(self, region: Region, numbers: Collection[int]) -> set[int]:
         sides = (region.old.inputs, region.new.inputs)
-        return {n for n in numbers if any(i.opcode != "parameter" for side in sides for i in side.get(n, ()))}
+        return {n for n in numbers if any(_can_open(i) for side in sides for i in side.get(n, ()))}
 
     def _is_constant(self, instruction: HloInstruction) -> bool:
         """True for a value that is computed from constants alone, without much work."""
@@ -380,6 +381,11 @@ class Cutter:
                 known = instruction.opcode in ("constant", "iota", "fusion")
             self._constant[instruction] = known
         return known
+
+
+def _can_open(instruction: HloInstruction) -> bool:
+    """True if a region may compute the instruction instead of taking it as an input."""
+    return instruction.opcode != "parameter" and not reason_against_all(instruction)
 
 
 def _depends(same: Collection[HloInstruction], wanted: Collection[int], numbers: Numbers) -> bool:

@@ -15,7 +15,7 @@ _FACTOR, _OFFSET = 1.25, 0.75
 
 
 def is_seen(module: HloModule, values: Iterable[HloInstruction], result: Value, run: Callable[[HloModule], Value]) -> bool | None:
-    """True if `result`, that of `module`, changes if the values do; None if none of them can be changed.
+    """True if `result`, the result of `module`, changes if the values do; None if none of them can be changed.
 
     Raises what `run` raises.
     """

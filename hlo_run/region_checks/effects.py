@@ -1,4 +1,4 @@
-"""Which instructions cannot be cut out and evaluated alone: effects, random numbers, and what needs other devices."""
+"""Names the instructions that cannot be evaluated alone: effects, random numbers, and all that needs other devices."""
 
 from __future__ import annotations
 

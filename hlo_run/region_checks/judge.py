@@ -45,7 +45,7 @@ _TELLING = 0.125
 
 
 class Kind(Enum):
-    """What the comparison of a region says."""
+    """The kinds of a region's verdict."""
 
     AGREES = "agrees"
     BLANK = "blank"

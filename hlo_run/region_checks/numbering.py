@@ -123,7 +123,7 @@ class Numbering:
         self.order = callees_first(module.computations)
 
     def values(self, computation: HloComputation) -> Numbers:
-        """Return the number of each value of a computation, on parameters of its own."""
+        """Return the number of each value of a computation, on separate parameters."""
         known = self._own.get(computation)
         if known is None:
             known = self._own[computation] = self.numbers(computation, self._parameters(computation))
@@ -158,7 +158,7 @@ class Numbering:
         return known
 
     def forget(self, computation: HloComputation) -> None:
-        """Drop what is known of the callers of a computation, which has an alias from now on."""
+        """Drop all knowledge about the callers of a computation, which has an alias from now on."""
         waiting = [computation]
         while waiting:
             changed = waiting.pop()
@@ -203,7 +203,7 @@ class Numbering:
         return self.table.number((self.local(instruction), *operands))
 
     def _loop(self, loop: HloInstruction, init: int) -> int:
-        """Return the number of a loop's result. Elements that no iteration changes are those of the initial state."""
+        """Return the number of a loop's result. Elements that no iteration changes keep the numbers of the initial state."""
         whole, parts, root = self.table.number((self.local(loop), init)), self.table.parts(init), loop.while_body.root
         if parts is None or root.opcode != "tuple":
             return whole

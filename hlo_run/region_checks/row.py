@@ -62,7 +62,7 @@ class NotJudged(Struct, frozen=True):
 
 
 class RowReport(Struct):
-    """What is known of a row: how many instructions it made, which regions were not judged, and which are wrong.
+    """The report on a row: how many instructions it made, which regions were not judged, and which are wrong.
 
     A region in which nothing is left counts the instructions that went. `is_proven`: the module computes the same, whatever
     its arguments are.

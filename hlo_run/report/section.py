@@ -17,10 +17,10 @@ from hlo_run.kernel_checks.outcomes import rows_of, summary
 from hlo_run.options import Options
 from hlo_run.pipeline.observers.line_diff import ChangeInContext
 from hlo_run.pipeline.observers.record import CompilationRecord, GraphRecord, KernelRecord, PassRun
+from hlo_run.reference.compare.detectability import total
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.compare.report import worst_errors
 from hlo_run.reference.compare.report_json import element
-from hlo_run.reference.compare.sight import total
 from hlo_run.report.charts import heat_data, live_bytes, medians, memory_chart, peak_values, profile_chart, profile_rows
 from hlo_run.report.goldens import goldens
 from hlo_run.report.layers import place

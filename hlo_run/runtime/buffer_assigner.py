@@ -28,7 +28,7 @@ _ANY_SIZE = (1 << 63) - 1
 
 
 class Blocks(Struct, frozen=True):
-    """How temporaries are packed: the memory space of those of the default space, and the most bytes of a block (-1: any).
+    """The packing of temporaries: the memory space for the default space, and the most bytes of a block (-1: any).
 
     `ordering`: of thunks, as in `CompileOptions.thunk_ordering`; values share memory only where it allows it.
     """

@@ -87,7 +87,7 @@ def _arrays(instruction: HloInstruction, buffers: BufferAssignment) -> list[tupl
 
 
 def _buffers(thunk: Thunk, arrays: list[BufferSlice]) -> list[BufferSlice]:
-    """Return the buffers of a thunk in XLA's order; `arrays` are those of its instruction."""
+    """Return the buffers of a thunk in XLA's order; `arrays` are the arrays of its instruction."""
     match thunk:
         case KernelThunk():
             return arrays

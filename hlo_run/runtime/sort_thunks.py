@@ -68,7 +68,7 @@ def _sort(context: ThunkContext, sort: HloInstruction) -> list[Thunk]:
 
 
 def _operand(context: ThunkContext, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:
-    """Return an operand of a fused sort; None for what is computed."""
+    """Return an operand of a fused sort; None for a computed one."""
     match operand.opcode:
         case "parameter":
             return context.array(fusion.operands[operand.parameter_number])

@@ -1,4 +1,4 @@
-"""What the functions that make thunks share: buffers, kernels, nested sequences; and helpers that read backend_config."""
+"""The state of the functions that make thunks: buffers, kernels, nested sequences; and helpers that read backend_config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.target import TargetSpec
 
 
 class ThunkContext(Struct, frozen=True):
-    """What the functions that make thunks share. `sequence` makes the thunks of another computation, such as a loop body.
+    """The state of the functions that make thunks. `sequence` makes the thunks of another computation, such as a loop body.
 
     `streams` has the number of the stream of every start of asynchronous work.
     """

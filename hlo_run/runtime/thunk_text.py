@@ -73,7 +73,7 @@ def thunk_metadata_text(
     regions: Mapping[str, int] | None = None,
     outputs: Outputs | None = None,
 ) -> str:
-    """Return a text proto with the number, instruction and kind of every thunk, also of the `checks` and those of `outputs`.
+    """Return a text proto with the number, instruction and kind of every thunk, also for the `checks` and the `outputs`.
 
     `regions`: those of instructions that may run at the same time, by name.
     """
@@ -82,7 +82,7 @@ def thunk_metadata_text(
 
 
 class ThunkRecord(NamedTuple):
-    """What the metadata say about a thunk: its instruction ("" if it has none), its number, its kind."""
+    """The metadata of a thunk: its instruction ("" if it has none), its number, its kind."""
 
     name: str
     number: int
@@ -90,7 +90,7 @@ class ThunkRecord(NamedTuple):
 
 
 def thunk_records(program: Executable, checks: Checks | None = None, outputs: Outputs | None = None) -> Iterator[ThunkRecord]:
-    """Yield a record per thunk, each before those of the thunks inside it, and those of the `checks` and of `outputs` if any."""
+    """Yield a record per thunk, each before the thunks inside it, and records of the `checks` and of `outputs` if any."""
     numbers = thunk_numbers(program.thunks)
 
     def records(thunks: Sequence[Thunk]) -> Iterator[ThunkRecord]:
@@ -138,7 +138,7 @@ def _metadata(record: ThunkRecord, region: int | None) -> str:
 
 
 class _Line(Struct, frozen=True):
-    """What a line about a thunk says before its neighbours and after them."""
+    """The parts of a line about a thunk, before its neighbours and after them."""
 
     number: int
     kind: str
@@ -178,7 +178,7 @@ class _Printer:
         return _text(self.lines(thunks, level), level)
 
     def lines(self, thunks: Sequence[Thunk], level: int) -> list[_Line]:
-        """Return what is in the lines of a sequence."""
+        """Return the contents of the lines of a sequence."""
         return [self._line(thunk, level) for thunk in thunks]
 
     def _line(self, thunk: Thunk, level: int) -> _Line:

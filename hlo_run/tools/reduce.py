@@ -39,7 +39,7 @@ Exit codes: 0 reduced, 1 the file does not fail, 2 bad flags."""
 def command(
     console: Console, file: str, run_: str, test: str, output: str, jobs: int, seconds: float, trial_seconds: float
 ) -> int:
-    """Reduce, and print what is left."""
+    """Reduce, and print the rest."""
     predicate = predicate_of(run_, test, file)
     if min(jobs, seconds, trial_seconds) < 0:
         raise UsageError("--jobs, --seconds and --trial_seconds must be at least 0")
@@ -70,7 +70,7 @@ def command(
 
 
 def _reduce_kernel(console: Console, file: str, predicate: Predicate, plan: Plan) -> int:
-    """Reduce a dump of kernel IR, and print what is left."""
+    """Reduce a dump of kernel IR, and print the rest."""
     from hlo_run.triage.kernel_predicate import KernelPredicate
     from hlo_run.triage.reduce_kernel import KernelReducer
 

@@ -48,7 +48,7 @@ class Finding(Struct, frozen=True):
 
 
 class Bisection(Struct):
-    """What a bisection found. `wanted` is the failure; empty: the file does not fail. `runs` counts runs of the module."""
+    """The result of a bisection. `wanted` is the failure; empty: the file does not fail. `runs` counts runs of the module."""
 
     wanted: str = ""
     flaky: bool = False
@@ -58,7 +58,7 @@ class Bisection(Struct):
 
 
 class Asker:
-    """Asks a question about one file. `base` are flags of every question; `result` gets what is found."""
+    """Asks a question about one file. `base` are flags of every question; `result` gets the findings."""
 
     def __init__(self, question: Question, path: str, limits: Limits, progress: Progress) -> None:
         self.question, self.path, self.limits, self.progress = question, path, limits, progress

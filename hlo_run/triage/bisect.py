@@ -49,7 +49,7 @@ class Row(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What it is, for sentences."""
+        """The description of the row, for sentences."""
         return f"{'kernel row' if self.is_kernel else 'row'} '{self.name}'"
 
 
@@ -108,7 +108,7 @@ class Bisector:
         return self.result
 
     def _search_behind(self, guilty: Sequence[Suspect], rows: Sequence[Row]) -> None:
-        """Search the rows, LLVM's passes and ptxas' levels, with what is guilty in place."""
+        """Search the rows, LLVM's passes and ptxas' levels, with the guilty replacement in place."""
         before, notes = len(self.result.findings), len(self.result.notes)
         bottom = self._asker.fail(_off(rows)) if rows else True
         if bottom:

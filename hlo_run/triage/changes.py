@@ -1,4 +1,4 @@
-"""What the first rewrite that fails changes: dumps of two runs, and the instructions or operations that differ."""
+"""The changes of the first rewrite that fails: dumps of two runs, and the instructions or operations that differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _texts(end: Ended | None) -> dict[str, str]:
 
 
 def _kernel_dump(texts: Mapping[str, str], name: str) -> str:
-    """Return the dump of this name, or that of the last earlier row of the same kernel that changed it; empty without one."""
+    """Return the dump of this name, or of the last earlier row of the same kernel that changed it; empty without one."""
     kernel = _DUMP_NUMBER.split(name)[0]
     return texts[max((each for each in texts if each <= name and _DUMP_NUMBER.split(each)[0] == kernel), default=name)]
 

@@ -42,7 +42,7 @@ def _refused(code: int) -> str:
 
 
 class RunPredicate(Struct, frozen=True):
-    """Asks hlo-run, in this process. `flags` are those of the user's `hlo-run flags..` and of XLA_FLAGS, as `--name=value`."""
+    """Asks hlo-run, in this process. `flags` come from the user's `hlo-run flags..` and from XLA_FLAGS, as `--name=value`."""
 
     flags: tuple[str, ...]
 

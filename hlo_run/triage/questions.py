@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from hlo_run.cli import parse_arguments, run
-from hlo_run.commands.list_passes import check_names
+from hlo_run.commands.validate import row_warnings
 from hlo_run.errors import UsageError
 from hlo_run.options import RunOptions
 from hlo_run.triage.predicates import RunPredicate, is_usage_error, own_file
@@ -82,7 +82,7 @@ class TextQuestion(Struct, frozen=True):
         if not colon or not stage or not pattern:
             raise UsageError(f"--matches={text} is not of the form STAGE:REGEX", hint="--matches=hlo:transpose")
         options, _, _ = parse_arguments([f"--stage={stage}"])
-        check_names(options)
+        row_warnings(options)
         return TextQuestion(run_, stage, pattern)
 
     def ask(self, path: str, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
@@ -114,6 +114,6 @@ def stage_text(
 
 
 def _of_compilation(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags, written as --NAME=VALUE, that a command which prints a stage takes: those of a run are refused."""
+    """Return the flags, written as --NAME=VALUE, that a command which prints a stage takes, without flags of a run."""
     running = {field.name for field in fields(RunOptions)}
     return tuple(flag for flag in flags if flag.lstrip("-").partition("=")[0].replace("-", "_") not in running)

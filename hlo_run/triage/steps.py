@@ -129,7 +129,7 @@ def _parameters(module: HloModule) -> Iterator[Edit]:
 
 
 def _inner(module: HloModule) -> Iterator[HloInstruction]:
-    """Yield the instructions that are not leaves, those of the largest computations first, users before operands."""
+    """Yield the instructions that are not leaves, larger computations first, users before operands."""
     for computation in sorted(module.computations, key=lambda c: (c is not module.entry, -len(c.instructions))):
         yield from (i for i in reversed(computation.post_order()) if i.opcode not in values.LEAVES)
 

@@ -1,4 +1,4 @@
-"""What the user gave in place of the compiler's work: files that replace kernels, and passes that are inserted."""
+"""The suspects that the user gave in place of the compiler's work: files that replace kernels, and inserted passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Suspect(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What it is, for sentences."""
+        """The description of the suspect, for sentences."""
         return f"the {'inserted pass' if self.flag == INSERTED else 'replaced file'} '{self.name}'"
 
 

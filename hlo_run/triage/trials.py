@@ -49,7 +49,7 @@ class _Running(Struct):
 
     @property
     def stage(self) -> str:
-        """What the fork was doing: the step in native code, else the row of the pass tables, else `run`."""
+        """The work of the fork: the step in native code, else the row of the pass tables, else `run`."""
         step = self.board.step(self.row)
         place = step.stage if step is not None else self.board.place(self.row).partition(",")[0]
         return place or "run"
@@ -74,7 +74,7 @@ def run_forks(
     is_enough: Callable[[Ended], bool] = lambda ended: False,
     progress: Progress | None = None,
 ) -> list[Ended | None]:
-    """Run each of `works` in a fork of its own, `jobs` at a time, and return how they ended, in order.
+    """Run each of `works` in a separate fork, `jobs` at a time, and return how they ended, in order.
 
     After an end that `is_enough`, later works are stopped or do not start: None. Earlier ones still finish. A fork that runs for
     `limit_seconds` is killed with its children. Results must be picklable. `progress` shows how many have ended.

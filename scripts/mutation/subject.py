@@ -102,11 +102,11 @@ class Subject:
 
     def _verdict(self, options: Options, kernel: str, ptx: str) -> tuple[str, str, str]:
         kernels = tuple(replace(k, ptx=ptx) if k.name == kernel else k for k in self.executable.kernels)
-        result = FileResult(self.file, self.module.name)
+        result = FileResult(self.file, self.module.name, reference="Interpreter")
         task = Task.of(options, FilePosition(0, 1), result, SilentConsole(), lambda choose: choose(()))
         task.executable = replace(self.executable, kernels=kernels)
         try:
-            run(task, self.module, "Interpreter")
+            run(task, self.module)
         except Mismatch as error:
             is_alone = any(outcome.differs for iteration in result.iterations for outcome in iteration.kernels)
             lines = [ALONE] if is_alone else []

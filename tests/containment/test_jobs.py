@@ -28,9 +28,9 @@ llvm_ahead.compile_llvm = dying
 WAITS = """
 from hlo_run.commands import run
 run_module = run.run
-def waiting(task, module, reference):
+def waiting(task, module):
     open({pipe!r}, "rb" if module.name == "neg" else "wb").close()
-    run_module(task, module, reference)
+    run_module(task, module)
 run.run = waiting
 """
 # The module `neg` waits for ever.
@@ -38,10 +38,10 @@ HANGS = """
 import signal
 from hlo_run.commands import run
 run_module = run.run
-def waiting(task, module, reference):
+def waiting(task, module):
     if module.name == "neg":
         signal.pause()
-    run_module(task, module, reference)
+    run_module(task, module)
 run.run = waiting
 """
 _TIME = re.compile(r"ran in [\d.]+s")

@@ -70,13 +70,6 @@ def test_a_near_miss_gets_a_hint() -> None:
     assert "--iterations" in raised.value.hint
 
 
-def test_both_row_lists_at_once_are_refused() -> None:
-    with pytest.raises(UsageError, match="cannot be used together"):
-        _options("--only=cse", "--disable=call-inliner")
-    with pytest.raises(UsageError, match="cannot be used together"):
-        _options("--disable_kernel_passes=cse", "--enable_kernel_passes_only=inliner")
-
-
 def test_files_dashes_and_the_end_of_flags() -> None:
     _, files, _ = parse_arguments(["a.hlo", "-", "--", "--v=1"])
     assert files == ("a.hlo", "-", "--v=1")

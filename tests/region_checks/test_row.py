@@ -398,3 +398,33 @@ ENTRY e {
     report = judged(layers, edit)
     assert not report.wrong
     assert len(count) == 1
+
+
+BESIDE_AN_EFFECT = """HloModule m
+sum { a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT r = s32[] add(a, b) }
+ENTRY e {
+  p = s32[2,2] parameter(0)
+  dead = f32[] parameter(1)
+  t = s32[2,2] transpose(p), dimensions={1,0}
+  v = s32[2,2] all-reduce(t), replica_groups={}, to_apply=sum
+  flat = s32[4] reshape(p)
+  back = s32[2,2] reshape(flat)
+  again = s32[2,2] transpose(back), dimensions={1,0}
+  r = s32[2,2] remainder(v, again)
+  holder = (s32[2,2], f32[]) tuple(r, dead)
+  x = s32[2,2] get-tuple-element(holder), index=0
+  ROOT n = s32[2,2] negate(x)
+}
+"""
+
+
+@pytest.mark.parametrize(("other", "wrong"), [("t", False), ("p", True)])
+def test_an_input_that_needs_other_devices_stays_an_input(other: str, wrong: bool) -> None:
+    def edit(module: HloModule) -> None:
+        x = find(module, "x")
+        module.replace(x, Editor(x).binary("remainder", find(module, "v"), find(module, other)))
+        remove_unused([x])
+
+    assert bool(judged(BESIDE_AN_EFFECT, edit).wrong) is wrong

@@ -81,7 +81,7 @@ def _places(dataflow: Dataflow, with_module_aliases: bool) -> Iterator[tuple[_Pl
 
 
 def _joined(instruction: HloInstruction) -> list[HloInstruction]:
-    """Return the instructions whose results share buffers with those of a while or conditional, index by index."""
+    """Return the instructions whose results share buffers with a while or conditional, index by index."""
     called = nested_computations(instruction)
     if instruction.opcode == "conditional":
         return [computation.root for computation in called]

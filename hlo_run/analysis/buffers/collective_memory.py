@@ -21,7 +21,7 @@ _SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
-    """True if the module may have such buffers; `every`: those of all collectives, not only of those whose config says so."""
+    """True if the module may have such buffers; `every`: all collectives have them, not only the ones whose config says so."""
     found = module.instructions_of(*EXCHANGES)
     return any(map(_is_symmetric, found)) or (every and bool(found))
 
@@ -42,7 +42,7 @@ def _asks(instruction: HloInstruction, every: bool) -> bool:
 
 
 def _wrapped(instruction: HloInstruction) -> str:
-    """Return the opcode, of an asynchronous one that of what it runs."""
+    """Return the opcode; for an asynchronous instruction the opcode that it wraps."""
     start = async_start(instruction) if instruction.opcode in ASYNC else None
     return instruction.opcode if start is None else start.called_computations[0].root.opcode
 

@@ -72,7 +72,7 @@ class ValueTree(Struct, frozen=True):
 
     @property
     def values(self) -> list[HloValue]:
-        """All values of the tree, a tuple's before those of its elements."""
+        """All values of the tree, a tuple's value before the values of its elements."""
         return [value for _, value in self.walk()] if self.parts else [self.value]
 
     def walk(self, index: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, HloValue]]:

@@ -25,7 +25,7 @@ RunsBefore: TypeAlias = "Callable[[HloInstruction, HloInstruction], bool]"
 
 
 class Order(enum.Enum):
-    """When one instruction runs, seen from another."""
+    """The times at which one instruction can run, seen from another."""
 
     SAME = enum.auto()
     BEFORE = enum.auto()

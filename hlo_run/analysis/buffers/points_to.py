@@ -40,7 +40,7 @@ class PointsTo:
         return [buffer for buffer in self.held(instruction) if buffer[0] is instruction]
 
     def held(self, instruction: HloInstruction) -> list[Buffer]:
-        """Return the buffers of an instruction's result, without those of parameters and constants."""
+        """Return the buffers of an instruction's result, without buffers of parameters and constants."""
         return [b for b in dict.fromkeys(self._trees[instruction].values()) if b[0].opcode not in LASTING]
 
     def used(self, instruction: HloInstruction) -> list[Buffer]:

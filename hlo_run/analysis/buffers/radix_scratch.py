@@ -1,4 +1,4 @@
-"""The bytes of scratch memory that CUB's radix sort asks for, in version 3.1 (that of CUDA 13).
+"""The bytes of scratch memory that CUB's radix sort asks for, in version 3.1, which CUDA 13 has.
 
 A sort of few elements needs none. A larger one takes one of two ways. The one-sweep way counts digits of 8 bits, one pass per
 byte of a key. It keeps a table per pass and a row of counters per tile. The older way, which GPUs before Hopper take for keys of

@@ -92,7 +92,7 @@ def _words(shape: Shape) -> str:
 
 
 def _bytes(instruction: HloInstruction, cost: Mapping[str, float]) -> tuple[int, int]:
-    """Return the bytes accessed, and those of them that are written. A library call accesses its operands and results."""
+    """Return the bytes accessed, and the bytes written among them. A library call accesses its operands and results."""
     if instruction.opcode != "custom-call":
         return int(cost[BYTES]), int(cost[OUTPUT_KEY])
     written = sum(buffer_bytes(leaf) for _, leaf in instruction.shape.leaves()) - _workspace_bytes(instruction)

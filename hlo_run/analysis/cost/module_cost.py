@@ -51,7 +51,7 @@ class ModuleCost(Struct, frozen=True):
 
 
 def cost_analysis(module: HloModule) -> ModuleCost:
-    """Return the cost of `module`. Bytes are those of the arrays' buffers, and 8 for each pointer in the table of a tuple."""
+    """Return the cost of `module`. Bytes count the arrays' buffers, and 8 for each pointer in the table of a tuple."""
     analysis = _Analysis()
     total = analysis.computation(module.entry)
     return ModuleCost(total, analysis.instructions)
@@ -400,7 +400,7 @@ def _fusion_results(instruction: HloInstruction, root: HloInstruction, cost: Pro
 
 
 def _parameter_bytes(parameter: HloInstruction, number: int, cost: Properties) -> int:
-    """Return the bytes that a fusion reads of a parameter; of a tuple those of the elements that it takes out."""
+    """Return the bytes that a fusion reads of a parameter; of a tuple it reads only the elements that it takes out."""
     if not parameter.shape.is_tuple:
         return _read_bytes(parameter)
     total = 0

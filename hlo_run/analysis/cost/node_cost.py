@@ -125,7 +125,7 @@ class CostAnalysis:
         self._costs.pop(node, None)
 
     def absorb(self, producer: Node, consumer: Node) -> None:
-        """Add the cost of a producer to that of a consumer. Call it before the graph fuses them."""
+        """Add the cost of a producer to its consumer's. Call it before the graph fuses them."""
         cost = self.of(consumer)
         if not consumer.is_fusion:
             cost = self._costs[consumer] = self._fusion(consumer)

@@ -1,4 +1,4 @@
-"""Estimates the run time of kernels as XLA's `GpuPerformanceModel` does. The estimates decide what is fused.
+"""Estimates the run time of kernels as XLA's `GpuPerformanceModel` does. The estimates decide which instructions fuse.
 
 A kernel computes while it reads and writes: 95 % of the shorter of the two overlaps with the longer. Times are whole
 quarters of a nanosecond, as XLA counts them, since equal sums must stay equal.
@@ -154,7 +154,7 @@ class RunTimeModel:
     def _read_more(
         self, producer: Node, consumer: Node, kernel: PlannedKernel, is_coalesced: bool, one: RunTime, use: float
     ) -> int:
-        """Return the ticks for reads beyond those of the consumer alone."""
+        """Return the ticks for reads beyond the consumer's own reads."""
         changes = self._changes.get(consumer)
         if changes is None:
             changes = self._changes[consumer] = _Changes()

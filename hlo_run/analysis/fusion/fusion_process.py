@@ -34,7 +34,7 @@ class Refused(Struct, frozen=True):
 
 
 class Weighed(Struct, frozen=True):
-    """The estimate for fusing `producer` into all its users, in microseconds. `savings` are those of each user's kernel.
+    """The estimate for fusing `producer` into all its users, in microseconds. `savings` has the saving of each user's kernel.
 
     `dumped` are the fused and unfused times that XLA records, for the users `all_consumers`: if only some users changed, the
     times with these, less those with the users that they replace.
@@ -50,7 +50,7 @@ class Weighed(Struct, frozen=True):
 
 
 class Joined(Struct, frozen=True):
-    """From now on the kernel of `kept`, called `fusion`, also computes and returns `other`, because both read `source`.
+    """The event that the kernel of `kept`, called `fusion`, also computes and returns `other`, because both read `source`.
 
     Without a source, `kept` reads `other`, and the times in microseconds are the reason.
     """

@@ -90,7 +90,7 @@ class FusionRules:
         self._members: dict[Node, _Member] = {}
 
     def judge(self, producer: Node, consumer: Node, root: Node) -> Decision:
-        """Return whether `producer` may be fused into `consumer`; `root` is that of their computation."""
+        """Return whether `producer` may be fused into `consumer`; `root` is the root of their computation."""
         if producer is root:
             return no("not fusing into the output of the root instruction")
         one, two = self._member(producer), self._member(consumer)

@@ -18,7 +18,7 @@ class NodeOrder:
         self._place = {node: place for place, node in enumerate(self._order)}
 
     def connected(self, node: Node, others: Iterable[Node]) -> set[Node]:
-        """Return those of `others` that depend on `node`, or on which it depends."""
+        """Return the members of `others` that depend on `node`, or on which it depends."""
         wanted = {other for other in others if other is not node}
         places = [self._place[other] for other in wanted]
         above = self._needing(node, max(places, default=-1))

@@ -80,7 +80,7 @@ def overlaps_from(instruction: HloInstruction) -> bool:
 
 
 def overlaps_until(instruction: HloInstruction) -> bool:
-    """Return True for the done of a start whose work may overlap with what is between."""
+    """Return True for the done of a start whose work may overlap with the instructions between."""
     opcode = instruction.opcode
     if opcode not in ASYNC_DONE:
         return False

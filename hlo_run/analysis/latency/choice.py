@@ -1,4 +1,4 @@
-"""When the latency-hiding scheduler runs, and what it estimates with. XLA's `IsLHSEnabled` and `GetLatencyEstimator`."""
+"""Decides when the latency-hiding scheduler runs, and its estimator, as XLA's `IsLHSEnabled` and `GetLatencyEstimator`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scheduling groups the latency-hiding scheduler may begin, and which member of the current one is next.
+"""The scheduling groups that the latency-hiding scheduler may begin, and the next member of the current one.
 
 The order grows from the end. A group may begin once all that reads its results is scheduled. Its dones go first and its starts
 last, so that in the program the rest of the group runs between them.
@@ -58,7 +58,7 @@ class GroupQueue:
             self._ready_members.append(node)
 
     def next(self, exceeds: Callable[[ScheduleNode], bool]) -> ScheduleNode | None:
-        """Remove and return the best ready member; None if each one `exceeds` what is free."""
+        """Remove and return the best ready member; None if each one `exceeds` the free resources."""
         best = -1
         for place, node in enumerate(self._ready_members):
             if exceeds(node):

@@ -1,4 +1,4 @@
-"""The time of an instruction in a kernel of its own, from the model that also decides what is fused."""
+"""The time of an instruction in its own kernel, from the model that also decides about fusion."""
 
 from __future__ import annotations
 

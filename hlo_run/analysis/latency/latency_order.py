@@ -32,7 +32,7 @@ def latency_order(
 
 
 class _Scheduler:
-    """The state of the schedule, which grows backwards. `free` has what is left of each stream, `queued` the ready uses of it."""
+    """The state of the schedule, which grows backwards. `free` has the rest of each stream, `queued` the ready uses of it."""
 
     def __init__(
         self, nodes: Sequence[ScheduleNode], limits: dict[str, int], pressure: MemoryPressure | None, starts_early: bool
@@ -230,7 +230,7 @@ def _done(_state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
 
 
 def _start_of_delayed(_state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
-    """Of two dones, prefer that whose start is not delayed."""
+    """Prefer, of two dones, the one whose start is not delayed."""
     if not one.is_done or not best.is_done or one.instruction.opcode != best.instruction.opcode:
         return None
     starts = [_start_of(node) for node in (one, best)]

@@ -19,7 +19,7 @@ _PARTS_ONLY: frozenset[Opcode] = frozenset(("get-tuple-element", "bitcast"))
 
 
 class PressureChange(NamedTuple):
-    """What an instruction adds to the memory in use, and the most that it needs meanwhile, in bytes."""
+    """The memory that an instruction adds to the memory in use, and the most that it needs meanwhile, in bytes."""
 
     increase: int
     peak: int

@@ -33,7 +33,7 @@ class Message(Struct, eq=False):
 
     @property
     def is_whole(self) -> bool:
-        """True if all four instructions are there."""
+        """True if all four instructions exist."""
         return len(self.parts) == len(_PARTS)
 
     @property
@@ -66,7 +66,7 @@ class Chain(Struct, eq=False):
         return self.beside is not None and computation is self.inner.computation
 
     def ends(self, computation: HloComputation) -> tuple[HloInstruction, HloInstruction]:
-        """Return the first recv and the last send-done in a computation, those of the pipelines 0 and 1 of a pair."""
+        """Return the first recv and the last send-done in a computation, which belong to the pipelines 0 and 1 of a pair."""
         first = last = self
         if self.partner is not None:
             first, last = (self.partner, self) if self.pipeline == "1" else (self, self.partner)

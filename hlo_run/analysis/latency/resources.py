@@ -32,7 +32,7 @@ class Resource(NamedTuple):
 
 
 class Streams:
-    """Which streams instructions use. `collectives` and `computations` limit the work in flight on these."""
+    """The streams that instructions use. `collectives` and `computations` limit the work in flight on these."""
 
     def __init__(self, collectives: int = 1, computations: int = 2) -> None:
         p2p = ("p2p", "send-0", "send-1", "recv-0", "recv-1")
@@ -41,7 +41,7 @@ class Streams:
         self._inside: dict[HloComputation, dict[str, int]] = {}
 
     def forget(self, computation: HloComputation) -> None:
-        """Drop what is known about a computation: its order has changed."""
+        """Drop all knowledge about a computation: its order has changed."""
         self._inside.pop(computation, None)
 
     def uses(self, instruction: HloInstruction) -> tuple[Resource, ...]:

@@ -1,4 +1,4 @@
-"""The measured speeds that the scheduler uses for a GPU: XLA's tables, or those of the user in their place."""
+"""The measured speeds that the scheduler uses for a GPU: XLA's tables, or the user's tables in their place."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class CalledLayouts(Struct):
         self._interfaces[computation] = Interface(parameters, result)
 
     def agree(self, caller: HloInstruction) -> None:
-        """Use the body's result layouts for a loop, and those of the largest branch for all branches."""
+        """Use the body's result layouts for a loop, and the layouts of the largest branch for all branches."""
         if any(computation in self._fixed for computation in caller.called_computations):
             return
         if caller.opcode == "while":
@@ -106,7 +106,7 @@ class CalledLayouts(Struct):
                     interface.result, interface.parameters = given, None
 
     def asked(self, caller: HloInstruction) -> tuple[dict[int, Orders], Orders]:
-        """Return the layouts that a caller requires of its operands, by number, and those of its result."""
+        """Return the layouts that a caller requires of its operands, by number, and of its result."""
         called = [self._interfaces[computation] for computation in caller.called_computations]
         if caller.opcode == "conditional":
             operands = {number + 1: branch.parameters[0] for number, branch in enumerate(called) if branch.parameters is not None}

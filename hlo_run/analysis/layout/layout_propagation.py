@@ -151,7 +151,7 @@ class LayoutPropagation(Struct):
         self._added.clear()
 
     def _add(self, item: _Item, state: _State) -> None:
-        """Queue a layout. Deep ones are taken in the order of requests, the others behind them, those of high priority first."""
+        """Queue a layout. Deep ones are taken in the order of requests, the others behind them by priority."""
         place = len(self._added)
         while not state.deep and place and state.priority > self._added[place - 1][1]:
             place -= 1

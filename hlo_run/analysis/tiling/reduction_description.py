@@ -56,7 +56,7 @@ class ReductionDescription(Struct, frozen=True):
 
     @property
     def kept_shape(self) -> Shape:
-        """The input's shape without the reduced dimensions, in the input's layout. Its logical index is that of the result."""
+        """The input's shape without the reduced dimensions, in the input's layout. It has the logical index of the result."""
         source, reduced = self.input_shape, set(self.instruction.dimensions)
         kept = [dim for dim in range(source.rank) if dim not in reduced]
         order = tuple(kept.index(dim) for dim in source.minor_to_major if dim not in reduced)

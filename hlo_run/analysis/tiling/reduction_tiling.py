@@ -42,7 +42,7 @@ _TH_X, _BL_X, _BL_Y = dim(0), dim(3), dim(4)
 
 
 class SharedTile(Struct, frozen=True):
-    """The shared memory for partial results. Threads in the domain of `write` write; after a barrier those of `read` read.
+    """The shared memory for partial results. Threads in the domain of `write` write; after a barrier the threads of `read` read.
 
     Threads outside the domain of `read` continue with the init value. `distance` is that of the first shuffle after it.
     """

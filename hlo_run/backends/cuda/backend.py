@@ -119,7 +119,7 @@ class CudaBackend:
         self._watch = watch
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
-        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
+        """Run another executable on its own memory, perhaps in the middle of a run. Raises as `run` does."""
         memory = DeviceMemory(self._driver, self._state.stream, self._device.name)
         libraries = Libraries(memory, int(self._state.stream.handle), self._device.compute_capability)
         state = replace(self._state, memory=memory, libraries=libraries)
@@ -214,7 +214,7 @@ class CudaBackend:
             raise
 
     def join(self, partners: Partners, devices: int) -> None:
-        """Share `devices` with other processes, each of which has one: later runs are of that of this process."""
+        """Share `devices` with other processes, each of which has one: later runs use this process's device."""
         streams = Streams(self._driver, self._state.stream)
         reduces_narrow = self._device.compute_capability >= _REDUCES_NARROW
         self._shared = SharedDevice(partners, devices, self._wait_seconds, streams, reduces_narrow=reduces_narrow)

@@ -1,4 +1,4 @@
-"""The streams of a device and the events between them: one for all work, and those of asynchronous collectives beside it."""
+"""The streams of a device and the events between them: one for all work, and streams for asynchronous collectives beside it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How devices exchange data: as generators that take turns in one process, and as parcels between processes."""
+"""The exchange of data between devices: by generators that take turns in one process, and by parcels between processes."""

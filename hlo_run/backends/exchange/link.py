@@ -24,7 +24,7 @@ OPERANDS, MESSAGE = "operands", "message"
 
 
 class ProcessLink:
-    """Connects a `World` with those of other processes. Each process has the same number of devices, in order."""
+    """Connects a `World` with the worlds of other processes. Each process has the same number of devices, in order."""
 
     def __init__(self, partners: Partners, devices: int) -> None:
         self._partners = partners
@@ -39,7 +39,7 @@ class ProcessLink:
         partners.start(self._received)
 
     def begin(self, run: int, world: World) -> None:
-        """Begin a run in this world. The number is the same in all processes, and higher than those of earlier runs."""
+        """Begin a run in this world. The number is the same in all processes, and higher than in earlier runs."""
         with self._lock:
             self._run, self._world = run, world
             early, self._early = self._early, []

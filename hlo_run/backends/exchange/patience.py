@@ -1,4 +1,4 @@
-"""How long devices wait for others: the error for those that never arrive."""
+"""The patience of devices that wait for others: the error for devices that never arrive."""
 
 from __future__ import annotations
 

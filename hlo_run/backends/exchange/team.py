@@ -20,7 +20,7 @@ from hlo_run.errors import DeviceError
 ResultT = TypeVar("ResultT")
 # The turn of none of the devices: all wait for other processes.
 _NONE = -1
-_WATCH_SECONDS = 0.1
+_STOP_CHECK_SECONDS = 0.1
 # Devices that are stopped end at the next thunk. A kernel that does not end keeps its thread.
 _STOP_SECONDS = 5.0
 
@@ -58,17 +58,17 @@ def run_alone(work: Work[ResultT]) -> ResultT:
 
 
 # Takes the waits by device, and the device that works (-1: none). Returns the reason to stop; None: go on.
-Watch = Callable[[dict[int, Wait], int], "Exception | None"]
+StopCheck = Callable[[dict[int, Wait], int], "Exception | None"]
 
 
 class Team(Generic[ResultT]):
     """Runs the work of each device, in the calling thread.
 
-    `watch` is asked now and then whether the devices should go on; then they run in another thread. With `has_others`, other
+    `stop_check` is asked now and then whether the devices should go on; then they run in another thread. With `has_others`, other
     processes have devices too, which may end the waits: they call `wake`.
     """
 
-    def __init__(self, devices: Sequence[int], watch: Watch | None = None, *, has_others: bool = False) -> None:
+    def __init__(self, devices: Sequence[int], stop_check: StopCheck | None = None, *, has_others: bool = False) -> None:
         self._condition = threading.Condition()
         self._devices = tuple(devices)
         self._turn = devices[0]
@@ -76,13 +76,13 @@ class Team(Generic[ResultT]):
         self._left = set(devices)
         self._results: dict[int, ResultT] = {}
         self._failure: BaseException | None = None
-        self._watch = watch
+        self._stop_check = stop_check
         self._has_others = has_others
 
     def run(self, work: Sequence[Work[ResultT]]) -> list[ResultT]:
         """Return the results of all devices. Raises the first failure of a device."""
         works = dict(zip(self._devices, work, strict=True))
-        if self._watch is None:
+        if self._stop_check is None:
             self._run_all(works)
         else:
             self._run_watched(works)
@@ -96,7 +96,7 @@ class Team(Generic[ResultT]):
         with self._condition:
             try:
                 while self._left and self._failure is None:
-                    self._condition.wait(_WATCH_SECONDS)
+                    self._condition.wait(_STOP_CHECK_SECONDS)
                     self._look()
             except KeyboardInterrupt as error:
                 self._fail(error)
@@ -174,10 +174,10 @@ class Team(Generic[ResultT]):
         return tuple(f"device {device}: {wait.reason()}" for device, wait in waits)
 
     def _look(self) -> None:
-        if self._watch is None or self._failure is not None or not self._left:
+        if self._stop_check is None or self._failure is not None or not self._left:
             return
         waits = {device: wait for device, wait in self._waits.items() if not wait.ready()}
-        error = self._watch(waits, self._turn)
+        error = self._stop_check(waits, self._turn)
         if error is not None:
             if isinstance(error, DeviceError):
                 error.notes += self._reasons()

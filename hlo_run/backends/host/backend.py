@@ -107,7 +107,7 @@ class HostBackend:
 
     @property
     def description(self) -> str:
-        """What runs the kernels, for messages."""
+        """The name of the engine that runs the kernels, for messages."""
         return "PTX on the CPU" + {"emulator": ", numpy emulator", "jit": ", native code"}.get(self._engine, "")
 
     @property
@@ -184,12 +184,12 @@ class HostBackend:
         self._watch = watch
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
-        """Run another executable on memory of its own, perhaps in the middle of a run. Raises as `run` does."""
+        """Run another executable on its own memory, perhaps in the middle of a run. Raises as `run` does."""
         with calm_blas(), np.errstate(all="ignore"):
             return Prepared(self, executable, self._checks).run(arguments, None, seed, NO_FEEDS(0))
 
     def join(self, partners: Partners, devices: int) -> None:
-        """Share `devices` with other processes, each the same number in order: later runs are of those of this process."""
+        """Share `devices` with other processes, each the same number in order: later runs use this process's devices."""
         from hlo_run.backends.exchange.link import ProcessLink  # imports sockets; most runs have one process
 
         self._patience = replace(self._patience, partners=partners, link=ProcessLink(partners, devices))

@@ -42,7 +42,7 @@ class CollectiveStep(WaitingLeaf):
         yield from self.finish()
 
     def arrive(self, *, at_once: bool = False) -> None:
-        """Take the operands. With those of the last member all results are computed: `at_once`, or while the device works on.
+        """Take the operands. The last member's start the computation of all results: `at_once`, or while the device works on.
 
         Raises DeviceError in no group, except for a broadcast.
         """

@@ -68,7 +68,7 @@ class SortStep:
         return view(spec, self._machine.read(spec.slice))
 
     def run(self) -> None:
-        """Sort by numpy if its first result equalled that of the kernels, otherwise by the kernels."""
+        """Sort by numpy if its first result equalled the kernels' result, otherwise by the kernels."""
         found = sorted_arrays(self._order, self._operands) if self._is_equal else None
         self.is_replaced = found is not None and self._is_tried
         if not self.is_replaced:

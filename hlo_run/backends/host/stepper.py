@@ -26,7 +26,7 @@ from hlo_run.hlo.feeds import Feed
 
 
 class Stepper:
-    """The memory of an executable on Host, and its steps. They are the same steps as those of a run."""
+    """The memory of an executable on Host, and its steps. A run has the same steps."""
 
     def __init__(self, backend: HostBackend, executable: Executable) -> None:
         self._machine = Machine(backend, executable, frozenset())

@@ -21,7 +21,7 @@ _KEPT_BYTES = 1 << 24
 
 
 class LibraryCall(Struct, frozen=True):
-    """A library thunk as a function: `compute` reads the arrays of `inputs` and fills those of `outputs`.
+    """A library thunk as a function: `compute` reads the arrays of `inputs` and fills the arrays of `outputs`.
 
     `bind`, if present, prepares the work for arrays at fixed addresses. The function that it returns can run many times.
     """

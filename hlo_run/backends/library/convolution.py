@@ -92,7 +92,7 @@ def _bind_backward_input(window: Window, groups: int, weights: Array, result: Ar
 
 
 def _stored(thunk: ConvolutionThunk, total: Array, extras: Sequence[Array], is_integral: bool) -> Array:
-    """Return what is stored. Sums of integers become f32 before anything is applied; results of s8 are clamped."""
+    """Return the stored value. Sums of integers become f32 before anything is applied; results of s8 are clamped."""
     if not is_integral:
         return _finish(thunk, total, extras)
     if thunk.result.dtype == "s32":

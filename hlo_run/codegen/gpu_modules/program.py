@@ -52,7 +52,7 @@ class Argument(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """What is run: a function of the host, or, in a module without one, a launch of its only kernel."""
+    """The program to run: a function of the host, or, in a module without one, a launch of its only kernel."""
 
     name: str
     entry: func.FuncOp | GpuFuncOp

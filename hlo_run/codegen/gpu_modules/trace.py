@@ -38,7 +38,7 @@ _NUMPY: dict[str, Any] = {
 
 
 class Memory(Struct, frozen=True):
-    """A block of memory: that of argument `argument`, or (-1) the `number`th that the host allocates, or a constant's."""
+    """A block of memory: of argument `argument`, or (-1) the `number`th that the host allocates, or a constant's."""
 
     argument: int
     number: int
@@ -101,7 +101,7 @@ class Fill(Struct, frozen=True):
 
 
 class Trace(Struct):
-    """What the host does, in order, and which memory holds results: `allocated` in order, and `shown` to other functions."""
+    """The work of the host, in order, and the memory that holds results: `allocated` in order, and `shown` to other functions."""
 
     steps: list[Launch | Copy | Fill] = field(default_factory=list[Launch | Copy | Fill])
     allocated: list[View] = field(default_factory=list[View])

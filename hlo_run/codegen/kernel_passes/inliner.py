@@ -117,7 +117,7 @@ def _is_set(op: Operation, name: str) -> bool:
 
 
 class _Size(Struct):
-    """The number of ops directly in a region, and that of its calls by name."""
+    """The number of ops directly in a region, and the number of its calls by name."""
 
     ops: int
     calls: Counter[str]

@@ -92,7 +92,7 @@ class LowerMemrefs(ModulePass):
 
 
 class _View(Struct, frozen=True):
-    """What a memref stands for: the pointer to its first element, sizes, and strides in elements."""
+    """The lowered form of a memref: the pointer to its first element, sizes, and strides in elements."""
 
     pointer: SSAValue
     sizes: tuple[Size, ...]
@@ -129,7 +129,7 @@ def _strides_of(type_: MemRefType, sizes: Sequence[Size]) -> tuple[int, ...]:
 
 
 class _Lowering(Struct):
-    """Lowers one function in program order. `views` has what each memref stands for."""
+    """Lowers one function in program order. `views` has the lowered form of each memref."""
 
     function: GpuFuncOp
     globals: Globals

@@ -31,7 +31,7 @@ _INTEGER_DIVISIONS = (
 
 
 class _Purity(Enum):
-    """Whether all ops of a class are pure, or what decides it for one op."""
+    """The purity of all ops of a class, or the function that decides it for one op."""
 
     NEVER = auto()
     ALWAYS = auto()

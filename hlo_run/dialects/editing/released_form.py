@@ -98,7 +98,7 @@ def _name_of(op: ThreadIdOp | BlockIdOp) -> str:
 
 
 def _put_blocks_first(entry: func.FuncOp) -> None:
-    """Put the ids of blocks before those of threads: XLA reads the latter where its `scf.forall` was."""
+    """Put the ids of blocks before the ids of threads: XLA reads the latter where its `scf.forall` was."""
     ops = [*entry.body.blocks[0].ops]
     first = next((op for op in ops if isinstance(op, ThreadIdOp)), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""Where mutations apply, and the conversion of values to the shape that a place needs."""
+"""The places where mutations apply, and the conversion of values to the shape that a place needs."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def _parse_float(lexer: Lexer, dtype: DType) -> Any:
 
 
 def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
-    """Read `nan` or `-nan(0x7)`: the default payload is that of f64, any other is in the type's own mantissa."""
+    """Read `nan` or `-nan(0x7)`: the default payload is f64's, any other is in the type's own mantissa."""
     negative = lexer.value.startswith("-")
     payload = _NAN_PAYLOAD.match(lexer.text, lexer.pos)
     with np.errstate(invalid="ignore"):

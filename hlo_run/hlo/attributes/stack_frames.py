@@ -112,7 +112,7 @@ class FrameTables:
     """The tables of the text. `resolve` returns the number of a frame among the used ones."""
 
     def __init__(self, lexer: Lexer) -> None:
-        """Read the tables; the current token is `FileNames`, and afterwards that of the first computation."""
+        """Read the tables; the current token is `FileNames`, and afterwards the token of the first computation."""
         self.used = StackFrames()
         self._resolved: dict[int, int] = {}
         self._files: list[str] = []

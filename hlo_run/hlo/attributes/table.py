@@ -98,7 +98,7 @@ def _never(value: Any) -> bool:
 
 
 class AttributeKind(Struct, frozen=True):
-    """How to parse and print one attribute.
+    """The functions that parse and print one attribute.
 
     `parse` is called with the attribute's name as the current token, so that `lexer.pos` is right after the `=`; it moves
     to the token after the value. `is_hidden` is true for default values, which are not printed.

@@ -1,4 +1,4 @@
-"""What one opcode is: its operands, its attributes, its traits, and how a row of the table says so."""
+"""Defines one opcode: its operands, its attributes, its traits, and the spelling of all that in a row of the table."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class OpcodeDefinition(Struct, frozen=True):
 
     @property
     def can_infer_shape(self) -> bool:
-        """Whether text may leave the shape out."""
+        """True if text may leave the shape out."""
         return "can_infer_shape" in self.traits
 
     @property
     def has_argument(self) -> bool:
-        """Whether text has a value in the parentheses, not operands."""
+        """True if text has a value in the parentheses, not operands."""
         return "argument" in self.traits
 
     @property

@@ -101,7 +101,7 @@ class DimLabels(Struct, frozen=True):
 
 
 class TensorSparsity(Struct, frozen=True):
-    """Of each `block_size` elements along `dimension`, `stride` apart, only `non_zeros` are stored."""
+    """A sparsity: of each `block_size` elements along `dimension`, `stride` apart, only `non_zeros` are stored."""
 
     non_zeros: int = 0
     block_size: int = 0

@@ -12,7 +12,7 @@ Kind: TypeAlias = Literal["pred", "signed", "unsigned", "float", "complex"]
 
 
 class FloatFormat(Struct, frozen=True):
-    """How a float is spelled in bits: of the exponent, stored ones of the mantissa, the exponent's bias, what is not finite.
+    """The bits of a float: exponent bits, stored mantissa bits, the exponent's bias, and the encoding of infinities and NaNs.
 
     `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
     be -0), `finite`, or `exponent` (powers of two without a sign; NaN is all ones).
@@ -102,7 +102,7 @@ class DType(Struct, frozen=True):
 
     @property
     def float_format(self) -> FloatFormat:
-        """How a float is spelled in bits; only floats are asked."""
+        """The bits of a float type; only floats are asked."""
         assert self.format is not None, f"{self.name} is not a float"
         return self.format
 

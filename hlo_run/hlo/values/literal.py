@@ -105,7 +105,7 @@ _SMALLEST_SCALE = 2.0**-127
 
 
 def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], str]:
-    """Return the function that prints one element (a numpy scalar); `reads_back` is that of `format_literal`."""
+    """Return the function that prints one element (a numpy scalar); `reads_back` is as in `format_literal`."""
     if dtype.kind == "pred" or dtype.is_integer:
         return lambda value: str(int(value))
     if dtype.is_complex:

@@ -49,7 +49,7 @@ class SingleSharding(Struct, frozen=True):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The extents of the tiles, those of the subgroups last; () without tiles."""
+        """The extents of the tiles, then of the subgroups; () without tiles."""
         return self.tiles.dims if self.tiles is not None else ()
 
     @property
@@ -186,7 +186,7 @@ Sharding: TypeAlias = "SingleSharding | NamedSharding | TupleSharding"
 
 
 def for_leaves(sharding: Sharding, leaf_count: int) -> Sharding:
-    """Return the sharding of a tuple of `leaf_count` leaves; that of a single array is repeated for each leaf."""
+    """Return the sharding of a tuple of `leaf_count` leaves; a single array's sharding is repeated for each leaf."""
     if isinstance(sharding, TupleSharding):
         return sharding
     return TupleSharding((sharding,) * max(leaf_count, 1))
@@ -200,7 +200,7 @@ def without_metadata(sharding: Sharding) -> Sharding:
 
 
 def tiled(tiles: TileAssignment, subgroups: Sequence[str], metadata: tuple[OpMetadata, ...] = ()) -> SingleSharding:
-    """Return XLA's canonical form of a tiling: subgroups sorted, merged, and without those of size 1.
+    """Return XLA's canonical form of a tiling: subgroups sorted, merged, and without subgroups of size 1.
 
     Tiles that do not divide the array, with subgroups of one kind, become a sharding of that kind.
     """

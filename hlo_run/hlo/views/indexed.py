@@ -92,7 +92,7 @@ class Indexed(Struct, frozen=True):
 
     @property
     def batch_pairs(self) -> dict[int, int]:
-        """The operand's batching dimension by that of the indices."""
+        """The operand's batching dimension by the batching dimension of the indices."""
         return dict(zip(self.indices_batching, self.operand_batching, strict=True))
 
     @property

@@ -142,7 +142,7 @@ def _fill_chains(module: HloModule, groups: _Groups) -> None:
 def _chain(
     member: HloInstruction, group: SchedulingGroup, grouped: dict[HloInstruction, SchedulingGroup]
 ) -> list[HloInstruction]:
-    """Return what is between a member and the next one; empty if a link has other operands or users, or none is needed."""
+    """Return the links between a member and the next one; empty if a link has other operands or users, or none is needed."""
     chain: list[HloInstruction] = []
     link = member
     while len(link.users) == 1:

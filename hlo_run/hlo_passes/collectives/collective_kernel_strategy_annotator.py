@@ -1,4 +1,4 @@
-"""Say in the backend_config of a small all-reduce that a kernel of its own does it, and how.
+"""Annotate the backend_config of a small all-reduce with the kernel that does it, and its strategy.
 
     all-reduce(x)   =>   all-reduce(x), backend_config={.. "kernel_strategy":"KERNEL_STRATEGY_TRITON_ONE_SHOT" ..}
 

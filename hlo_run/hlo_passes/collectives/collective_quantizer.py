@@ -166,7 +166,7 @@ def _add(
 
 
 def _derived(origin: HloInstruction, made: HloInstruction) -> HloInstruction:
-    """Add a copy beside the instruction that it derives from, with what is noted about that one."""
+    """Add a copy beside the instruction that it derives from, with the notes on that one."""
     assert origin.parent is not None, "it is in a computation"
     keeps_own = made.opcode == "reshape" and "sharding" not in made.attrs
     for name in _NOTES:

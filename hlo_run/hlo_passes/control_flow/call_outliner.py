@@ -103,7 +103,7 @@ def _replace(module: HloModule, computation: HloComputation, after: HloInstructi
 
 
 def _read_operands(module: HloModule, before: HloInstruction) -> None:
-    """Let what is left of the users of the first marker read its operands."""
+    """Let the remaining users of the first marker read its operands."""
     for user in list(before.users):
         if user.opcode == "get-tuple-element":
             module.replace(user, before.operands[user.tuple_index])
@@ -135,7 +135,7 @@ class _Outlined:
             self._made[value] = self.computation.add(new)
 
     def of(self, value: HloInstruction) -> HloInstruction:
-        """Return what stands for a value inside the computation."""
+        """Return the value's counterpart inside the computation."""
         if value in self._made:
             return self._made[value]
         if self._is_operand(value):

@@ -105,7 +105,7 @@ class _Iterations(Struct, frozen=True):
 
 
 def _place_slices(values: Iterable[HloInstruction], iterations: _Iterations) -> None:
-    """Change what the configs of dynamic slices say about the old loop to what is true of a copy of its body."""
+    """Change the configs of dynamic slices from statements about the old loop to statements about a copy of its body."""
     for value in values:
         if value.opcode == "fusion":
             _place_slices(value.fused_computation.instructions, iterations)

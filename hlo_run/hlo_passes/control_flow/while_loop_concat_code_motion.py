@@ -130,7 +130,7 @@ class _Rewrite:
         use_elements(loop, users, was_root, results)
 
     def _array(self, join: Join) -> HloInstruction:
-        """Return the array of a join, whose operands' arrays are there."""
+        """Return the array of a join, whose operands have their arrays."""
         first = join.values[0]
         if first.opcode == "slice":
             return self._new.get(first.operands[0], first.operands[0])
@@ -168,7 +168,7 @@ class _Rewrite:
         return self._inside.reshape(spread, join.shape.dims)
 
     def _operand(self, values: Sequence[HloInstruction], place: StackedDimension) -> HloInstruction:
-        """Return an array of values at a place: that of their join, or a broadcast of the one value that all are."""
+        """Return an array of values at a place: the array of their join, or a broadcast of the one value that all are."""
         dims = place.dims(values)
         if values[0] in self._joins.known:
             return self._inside.reshape(self._arrays[self._joins.known[values[0]][0]], dims)

@@ -47,7 +47,7 @@ class WhileLoopExpensiveInvariantCodeMotion(Struct, frozen=True):
 
 
 class _Invariant(Struct):
-    """What is known of an unchanged value: its users that may stay, the bytes that it is computed from, and who waits for it."""
+    """The facts about an unchanged value: its users that may stay, the bytes that it is computed from, and who waits for it."""
 
     users_left: int
     source_bytes: int = 0

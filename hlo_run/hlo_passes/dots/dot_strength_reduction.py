@@ -57,7 +57,7 @@ def _is_reduced(dot: HloInstruction) -> bool:
 
 
 def _is_for_triton(dot: HloInstruction) -> bool:
-    """True if the product's types and precision are those of XLA's Triton kernels, which XLA asks about here in every case."""
+    """True if XLA's Triton kernels have the product's types and precision, about which XLA asks here in every case."""
     if "algorithm" not in dot.attrs and any(word != "default" for word in dot.operand_precision):
         return False
     lhs, rhs = (operand.shape for operand in dot.operands)

@@ -80,7 +80,7 @@ def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, siz
 def _of_led_dims(
     b: HloBuilder, old: HloInstruction, dims: _Dims, operands: tuple[HloValue, HloValue, HloValue], places: list[int]
 ) -> HloValue | None:
-    """Return the product in XLA's steps, None if the dimensions of the sizes do not lead those of the operands."""
+    """Return the product in XLA's steps, None if the dimensions of the sizes do not lead the operands' dimensions."""
     lhs, rhs, sizes = operands
     count, ragged = len(places), old.lhs_ragged_dims[0]
     leading = tuple(range(count))

@@ -1,4 +1,4 @@
-"""Wrap every computing instruction outside a fusion into a fusion of its own, since kernels are made from fusions only.
+"""Wrap every computing instruction outside a fusion into a separate fusion, since kernels are made from fusions only.
 
     ROOT add = f32[8] add(p, q)   =>   wrapped_add_computation { .. ROOT add = add(param_0, param_1) }
                                        ROOT wrapped_add = f32[8] fusion(p, q), kind=kLoop, calls=wrapped_add_computation

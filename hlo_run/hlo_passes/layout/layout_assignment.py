@@ -318,7 +318,7 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, ctx: PassContext) 
 
 
 def _result_order(dot: HloInstruction, uses: Mapping[Use, Order]) -> Order | None:
-    """Return the layout that a product with batches or several free dimensions has, by what is known of its uses; or None."""
+    """Return the layout of a product with batches or several free dimensions, by the known layouts of its uses; or None."""
     sides = dot_side(dot, 0), dot_side(dot, 1)
     if not sides[0].batch and max(len(side.free) for side in sides) <= 1:
         return None
@@ -362,7 +362,7 @@ def _gives(dot: HloInstruction, order: Order) -> bool:
 
 
 def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
-    """Pin infeeds, outfeeds and parameters: the entry's as given, those of other computations as far as they are known."""
+    """Pin infeeds, outfeeds and parameters: the entry's as given, parameters of other computations as far as they are known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
     interface = called.get(computation)
     if computation.is_entry:
@@ -383,7 +383,7 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
 
 
 def _pin_result(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
-    """Pin the result: the entry's as given, that of another computation if it is known."""
+    """Pin the result: the entry's as given, another computation's if it is known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
     if computation.is_entry:
         layouts.pin_result(_written_orders(computation.root.shape if given is None else given.result))

@@ -174,7 +174,7 @@ def _evaluate(index: HloInstruction, loop: _Loop, count: int) -> Any:
 
 
 def _iterations(index: HloInstruction, loop: _Loop, count: int) -> HloModule:
-    """Return a module that maps `count` values of the counter to those of an index."""
+    """Return a module that maps `count` values of the counter to values of an index."""
     module = isolate_between(index, [loop.variable], "offsets")
     one, entry = module.entry, HloComputation("all")
     counter = entry.add(

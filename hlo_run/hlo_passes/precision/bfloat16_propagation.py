@@ -1,4 +1,4 @@
-"""Compute in bf16 what is only used in bf16.
+"""Compute values in bf16 that are only used in bf16.
 
     while state (.., f32[8]) whose element is only converted to bf16 behind it   =>   the state has a bf16[8]
 

@@ -124,7 +124,7 @@ class Plan:
                 self._set(value, index, _NARROW)
 
     def _enter(self, value: HloInstruction) -> None:
-        """Let the computations of an instruction return what its result became, and decide on what is in them."""
+        """Let the computations of an instruction return its new result, and decide on the instructions in them."""
         if value.opcode == "fusion":
             if self._support.mixes(value):
                 self._narrow_root(value.fused_computation.root, value)

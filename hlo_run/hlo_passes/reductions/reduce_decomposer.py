@@ -22,7 +22,7 @@ from hlo_run.records import replace
 
 
 class ReduceDecomposer(Struct, frozen=True):
-    """The pass; see the module's docstring. Without `keeps_fast` it also takes what is faster in the reduction emitter."""
+    """The pass; see the module's docstring. Without `keeps_fast` it also takes reduces that the emitter does faster."""
 
     name: ClassVar[str] = "reduce-decomposer"
 

@@ -32,7 +32,7 @@ class CseBarrierExpander(Struct, frozen=True):
 
 
 def _hand_order_on(module: HloModule, barrier: HloInstruction) -> None:
-    """Move the control dependencies of a barrier to its operand, behind those that are there, if no cycle results."""
+    """Move the control dependencies of a barrier to its operand, behind the operand's own, if no cycle results."""
     (operand,), computation, first = barrier.operands, barrier.parent, barrier.control_predecessors
     assert computation is not None, "the barrier is in a computation"
     # The order of a schedule stays valid if the users of the barrier wait, which `bypass` does.

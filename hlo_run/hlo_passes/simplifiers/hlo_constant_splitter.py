@@ -1,4 +1,4 @@
-"""Give every user of a constant a constant of its own, so that each can have its own sharding.
+"""Give every user of a constant a separate constant, so that each can have its own sharding.
 
     c = f32[] constant(1); a = add(x, c); b = multiply(y, c)   =>   a = add(x, c1); b = multiply(y, c2)
 

@@ -113,7 +113,7 @@ def _three_fry_words(
 
 
 class Halves(NamedTuple):
-    """How numbers that are made in pairs are laid out: dimension `place` has size 1 in `half` and 2 in `pair`."""
+    """The layout of numbers that are made in pairs: dimension `place` has size 1 in `half` and 2 in `pair`."""
 
     half: tuple[int, ...]
     pair: tuple[int, ...]

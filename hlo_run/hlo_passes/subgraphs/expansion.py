@@ -102,7 +102,7 @@ def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
 
 
 def _kind(old: HloInstruction, name: str) -> tuple[object, ...]:
-    """Return what the replacement of an instruction in a computation of its own depends on."""
+    """Return the dependencies of an instruction's replacement in a separate computation."""
     attributes = tuple((key, repr(value)) for key, value in sorted(old.attrs.items()) if key not in COMMON_ATTRIBUTES)
     config = repr(old.attrs.get("backend_config"))
     shapes = tuple(operand.shape for operand in old.operands)

@@ -85,7 +85,7 @@ def inline(
 
 
 def name_after(new: HloInstruction, call: HloInstruction, frames: StackFrames | None) -> None:
-    """Prefix `op_name` with that of the call and the stack with the call's stack, unless they begin so already.
+    """Prefix `op_name` with the call's name and the stack with the call's stack, unless they begin so already.
 
     Loops and branches pass it on to the instructions in their computations. XLA's `PropagateCallMetadata`.
     """

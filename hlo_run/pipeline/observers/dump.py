@@ -185,7 +185,7 @@ class DumpObserver(Observer):
         self._flush_log(kernel)
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        """Write the texts about buffers, thunks and constants, and those of some passes. Other notes are not dumped."""
+        """Write the texts about buffers, thunks and constants, and of some passes. Other notes are not dumped."""
         if title == LATENCY_SCHEDULE:
             self._schedule(text())
         elif title == UNREPORTED:
@@ -271,7 +271,7 @@ class DumpObserver(Observer):
         return before != self._text
 
     def _reports_change(self, name: str) -> bool:
-        """Return True if XLA's pass reports a change in the module as it is: it names instructions anew."""
+        """Return True if XLA's pass reports a change in the unchanged module: it gives instructions new names."""
         opcodes = {i.opcode for computation in self._module.computations for i in computation.instructions}
         match name:
             case "sanitize-constant-names":

@@ -1,4 +1,4 @@
-"""Compares two texts by lines, fast also for long ones whose lines are mostly unique, as those of HLO are.
+"""Compares two texts by lines, fast also for long ones whose lines are mostly unique, such as HLO.
 
 Lines that occur once in each text and in the same order are anchors. `difflib` compares only the short texts between anchors.
 Kernel IR is compared without the names of values, whose numbers change from row to row; names must then correspond.

@@ -45,7 +45,7 @@ class ShardingObserver(Observer):
 
 
 def drawings(module: HloModule, every: bool, is_final: bool = True) -> str:
-    """Return the drawings of a module; `every`: also those of instructions within the entry.
+    """Return the drawings of a module; `every`: also of instructions within the entry.
 
     If the shardings are final, a value without one is whole on every device. Without any sharding the module is the program of
     one partition, and every device has arrays of its own. If they are not final, the propagation chooses those that are missing.

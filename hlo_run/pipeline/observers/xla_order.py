@@ -63,7 +63,7 @@ class _Open(Struct):
 
 
 class XlaOrder:
-    """Turns steps of our rows into the dumps that XLA makes, with those of passes that only XLA has and that change nothing.
+    """Turns steps of our rows into the dumps that XLA makes, with the dumps of passes that only XLA has and that change nothing.
 
     `reports` says whether XLA's pass of a name would report a change in the module as it is now, whatever ours reports.
     """
@@ -135,7 +135,7 @@ class XlaOrder:
                 yield from self._close()
 
     def _close(self) -> Iterator[PassDump]:
-        """End the innermost pipeline. One inside another has a step of its own afterwards."""
+        """End the innermost pipeline. A pipeline inside another one has a separate step afterwards."""
         yield from self._rest(self._open.pop())
         if len(self._open) == 1:
             self._open[0].place += 1
@@ -194,7 +194,7 @@ def _items(lines: list[str], place: int, depth: int) -> tuple[list[str | Pipelin
 
 
 def _find(inside: _Open, name: str, is_pipeline: bool = False) -> int | None:
-    """Return the place of a pass in what is left of a pipeline; None if it is not there."""
+    """Return the place of a pass in the rest of a pipeline; None if it is not there."""
     for place in range(inside.place, len(inside.pipeline.items)):
         item = inside.pipeline.items[place]
         found = item.name if is_pipeline and isinstance(item, Pipeline) else _name(item)

@@ -1,4 +1,4 @@
-"""What is chosen for the arguments of a module: what its integers mean, and the ranges of floats that keep its values useful."""
+"""The choices for a module's arguments: the meaning of its integers, and the ranges of floats that keep its values useful."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS = Meaning("numbers", (1, 100))
 
 
 class Choice(Struct, frozen=True):
-    """What is chosen for one array: what its integers mean, or how its floats are drawn."""
+    """The choices for one array: the meaning of its integers, or the distribution of its floats."""
 
     meaning: Meaning | None = None
     recipe: Recipe = Recipe()

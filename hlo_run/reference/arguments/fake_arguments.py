@@ -28,7 +28,7 @@ _MOST_LARGER = 2
 
 
 class Draw(Struct, frozen=True):
-    """How random arguments are drawn; the ranges by default are those of XLA's `MakeFakeArguments`.
+    """The distribution of random arguments; the ranges by default are as in XLA's `MakeFakeArguments`.
 
     `xla` draws exactly as that does; else integers make sense for their uses (`meanings.py`).
 

@@ -1,4 +1,4 @@
-"""What the integers of an argument mean: the numbers that make sense for the ops which they reach.
+"""The meaning of an argument's integers: the numbers that make sense for the ops which they reach.
 
     i < 0 ? i + 10 : i  →  gather from 10 rows      an index in [0, 10), now and then in [-10, 0)
     i == iota(10)                                   a class in [0, 10)
@@ -50,7 +50,7 @@ ALL_BITS = "of all bits"
 
 
 class Meaning(Struct, frozen=True):
-    """Which integers make sense: those in the closed interval `usual`, and a few in `rare` and of `special`.
+    """The integers that make sense: all in the closed interval `usual`, and a few in `rare` and of `special`.
 
     For those in `stray` the result is known, too: ops clamp indices that are out of bounds, or write nothing there. `what` is a
     word for them. `is_sorted` means ascending order; `is_distinct` means that no two are equal; `is_scattered` that they say
@@ -102,7 +102,7 @@ class _Place(Struct, frozen=True):
 
 
 class _Evidence(Struct):
-    """What the ops say about an argument: intervals that must hold, with a word each, and constants that it is compared with."""
+    """The evidence of the ops about an argument: intervals that must hold, with a word each, and constants compared with it."""
 
     intervals: list[tuple[str, Interval]] = field(default_factory=list[tuple[str, Interval]])
     handled: list[Handled] = field(default_factory=list[Handled])
@@ -419,7 +419,7 @@ def _starts(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Interval:
 
 
 def _indices(user: HloInstruction, indexed: Sequence[int], sizes: Sequence[int], place: _Place) -> Interval:
-    """Return the interval of the indices of a gather or scatter; of a piece of them, that of its dimension."""
+    """Return the interval of the indices of a gather or scatter; for a piece of them, of its dimension."""
     operand, of_vector = user.operands[0].shape.dims, user.index_vector_dim
     if place.part is not None and place.part[0] == of_vector:
         _, first, size = place.part

@@ -1,4 +1,4 @@
-"""From what an evaluation should have had to the ranges of the arguments that cause it."""
+"""Turns wants about the values of an evaluation into the ranges of the arguments that cause them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_FACTORS = 16
 
 
 class Recipe(Struct, frozen=True):
-    """How to draw the floats of one array other than by default.
+    """The way to draw the floats of one array other than by default.
 
     `positive`: without negative numbers and zeros. `fan_in`: of both signs, such that sums of that many products are about as
     large as a factor; 0 for no such range. `scale`: times this. `rows`: positive, and they sum to one along this dimension; -1
@@ -117,7 +117,7 @@ def _is_guarded(instruction: HloInstruction) -> bool:
 
 
 def _with(recipe: Recipe, before: Recipe, want: _Want) -> Recipe:
-    """Return a recipe that meets a want too; `before` is that of the evaluation that was observed."""
+    """Return a recipe that meets a want too; `before` is the recipe of the observed evaluation."""
     if recipe.rows >= 0:
         return recipe
     if want.kind == POSITIVE:
@@ -134,7 +134,7 @@ def _with(recipe: Recipe, before: Recipe, want: _Want) -> Recipe:
 
 
 def _arguments(start: _Want) -> Iterator[tuple[Leaf, _Want]]:
-    """Yield the leaves of entry parameters that a want leads to, with what is wanted of them."""
+    """Yield the leaves of entry parameters that a want leads to, each with the want about it."""
     waiting, seen = deque([start]), {(start.position, start.sign)}
     while waiting and len(seen) < _MOST_PLACES:
         want = waiting.popleft()

@@ -7,11 +7,11 @@ from msgspec import Struct
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.reference.compare import report
+from hlo_run.reference.compare.detectability import Detectability, detectability
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import Findings, PreciseSource, examine
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, compare_leaf, mismatch_mask
 from hlo_run.reference.compare.rounding import RoundingSamples, judge
-from hlo_run.reference.compare.sight import Sight, sight
 from hlo_run.reference.values import Array, Value, quiet
 
 __all__ = ["Comparison", "ErrorSpec", "compare"]
@@ -63,9 +63,9 @@ class Comparison(Struct, frozen=True):
             return self
         return replace(self, leaves=judge(self.leaves, self.spec, samples, is_alone), fixed_bounds=False)
 
-    def sights(self) -> list[Sight]:
+    def sights(self) -> list[Detectability]:
         """Return what the comparison of each leaf sees."""
-        return [sight(leaf, self.spec, self.fixed_bounds) for leaf in self.leaves]
+        return [detectability(leaf, self.spec, self.fixed_bounds) for leaf in self.leaves]
 
     def examine(self, precise: PreciseSource | None = None) -> Findings:
         """Examine the leaves that differ. `precise`, called only if needed, returns the float64 value of the result."""

@@ -104,7 +104,7 @@ def _nan_mismatch(want_nan: Array, got_nan: Array, spec: ErrorSpec) -> Array:
 
 
 def _finite_errors(want: Array, got: Array, dtype: DType) -> list[Array]:
-    """Return the absolute, relative and ulp error of finite elements; those of other elements are undefined."""
+    """Return the absolute, relative and ulp error of finite elements; other elements have undefined ones."""
     # The difference is rounded to the element type, in which XLA computes it; one out of range is infinite.
     difference = np.abs(widen(narrow(np.abs(got - want), dtype), dtype)).astype(np.float64)
     if dtype.bits < 16:
@@ -143,7 +143,7 @@ def _computing_dtype(array: Array) -> DType:
 
 
 def _ordinal(x: Array, dtype: DType) -> Array:
-    """Return the ordinal of each number among all numbers of its type, as s64; that of zero is 0."""
+    """Return the ordinal of each number among all numbers of its type, as s64; zero has 0."""
     if dtype.bits >= 16:
         bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
         negative = bits >> (dtype.bits - 1)

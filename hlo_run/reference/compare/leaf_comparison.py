@@ -25,7 +25,7 @@ class Worst(Struct, frozen=True):
 
 
 class Allowance(Struct, frozen=True):
-    """What rounding allows an element: how far it may be from its float64 value `precise` (None: from the expected one), and why.
+    """The allowance of rounding for an element: its distance from the float64 value `precise` (None: the expected one), and why.
 
     `allowed` counts numbers of the type between two if `in_steps`. `is_jump`: rounding turns a decision, such as which of
     two numbers is larger, in evaluations with random roundings. `roundings` is `allowed` in roundings of the value.
@@ -42,7 +42,7 @@ class Allowance(Struct, frozen=True):
 
 
 class RoundingVerdict(Struct, frozen=True):
-    """What the rounding of the type says about elements in doubt; see `rounding.py`.
+    """The verdict of the type's rounding on elements in doubt; see `rounding.py`.
 
     `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the bounds and differ.
     `largest` is the largest relative difference of an explained element. Of the explained ones, `lost` may be off by more

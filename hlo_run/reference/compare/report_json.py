@@ -11,11 +11,11 @@ import numpy as np
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.detectability import Detectability, total
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
 from hlo_run.reference.compare.leaf_comparison import LeafComparison, RoundingVerdict
 from hlo_run.reference.compare.report import worst_errors
-from hlo_run.reference.compare.sight import Sight, total
 from hlo_run.reference.values import Array
 
 Record: TypeAlias = dict[str, Any]
@@ -40,7 +40,7 @@ def comparison_record(comparison: Comparison, findings: Findings | None) -> Reco
     }
 
 
-def sight_record(sight: Sight) -> Record:
+def sight_record(sight: Detectability) -> Record:
     """Return the record of what a comparison sees: `elements` is the number that it sees, the others are not seen."""
     return {"elements": sight.seen, "zero": sight.zero, "too_small": sight.small, "not_finite": sight.not_finite}
 
@@ -95,7 +95,7 @@ def _rounding_record(verdict: RoundingVerdict, dtype: DType) -> Record:
     }
 
 
-def _leaf_record(leaf: LeafComparison, sight: Sight, found: LeafFindings | None) -> Record:
+def _leaf_record(leaf: LeafComparison, sight: Detectability, found: LeafFindings | None) -> Record:
     dtype = leaf.shape.dtype
     record: Record = {
         "index": list(leaf.path),

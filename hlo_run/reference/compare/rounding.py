@@ -198,7 +198,7 @@ class _Bench(ABC):
 
     @abstractmethod
     def errors(self) -> _Errors:
-        """Return the errors of the elements in doubt and what is allowed."""
+        """Return the errors of the elements in doubt and the allowed errors."""
 
     def verdict(self) -> LeafComparison:
         """Return the comparison of the leaf with the verdict on the elements in doubt."""
@@ -249,7 +249,7 @@ class _Bench(ABC):
         return replace(leaf, mismatches=count, first=first, wrong=wrong, rounding=verdict)
 
     def _allowance(self, accepted: Array, turned: Array, errors: _Errors) -> Allowance | None:
-        """Return what is allowed at the first accepted element."""
+        """Return the allowance at the first accepted element."""
         if not accepted.any():
             return None
         number = int(np.argmax(accepted))
@@ -316,7 +316,7 @@ class _InValues(_Bench):
         return _Errors(allowed, last, np.abs(want - exact), np.abs(got - exact), apart, size, apart, size, jumps)
 
     def _last(self, size: Array) -> Array:
-        """Return the last roundings, those of the result itself on both sides."""
+        """Return the last roundings, which the result itself has on both sides."""
         return 2 * rounding(self.dtype) * size + 2 * _step(self.dtype)
 
 

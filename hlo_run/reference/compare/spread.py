@@ -1,4 +1,4 @@
-"""How far the elements of an array are scattered by rounding, estimated from a few samples with random roundings.
+"""The scatter of an array's elements by rounding, estimated from a few samples with random roundings.
 
 The root mean square of four samples is too small by chance now and then. So an element gets at least what most of its
 neighbours in the array have: their errors come from sums of the same length over terms of the same size.
@@ -26,7 +26,7 @@ _MORE_JUMPS = 2
 
 
 class Jumps(Struct, frozen=True):
-    """How many elements of an evaluation may jump, and how far at most."""
+    """The number of elements of an evaluation that may jump, and how far at most."""
 
     count: int = 0
     largest: float = 0.0

@@ -20,7 +20,7 @@ class TooManyRuns(HloRunError):
 
 
 class EvaluatorChange(Protocol):
-    """What a plan puts around the evaluators of instructions."""
+    """A plan's change of the evaluators of instructions."""
 
     def choose(
         self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None

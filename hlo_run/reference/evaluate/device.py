@@ -18,7 +18,7 @@ from hlo_run.reference.values import Array, Evaluator, Kernel, Value, as_array, 
 
 
 class Wait(Struct, frozen=True):
-    """Why a device waits: it continues when `ready` returns true; `what` describes the wait in the error of a deadlock."""
+    """A device's reason to wait: it continues when `ready` returns true; `what` describes the wait in the error of a deadlock."""
 
     instruction: HloInstruction
     ready: Callable[[], bool]

@@ -72,7 +72,7 @@ class DeviceGrid(Struct, frozen=True):
         return shape if self.size == 1 else Shape.make_tuple((shape,) * self.size)
 
     def make_arguments(self, module: HloModule, make: Callable[[], list[Value]]) -> list[Value]:
-        """Return the arguments of all devices; `make` makes those of one.
+        """Return the arguments of all devices; `make` makes one device's arguments.
 
         The partitions of one replica share their arguments if the module is not partitioned yet.
         """

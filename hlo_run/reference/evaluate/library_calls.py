@@ -89,7 +89,7 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
 
 
 def _place_of_bias(rest: Sequence[Array]) -> int:
-    """Return the index of the bias: after the scales of the operands, before that of the result; scales have rank 0."""
+    """Return the index of the bias: after the scales of the operands, before the scale of the result; scales have rank 0."""
     return next((place for place, array in enumerate(rest) if array.ndim), len(rest) - 1)
 
 

@@ -116,7 +116,7 @@ def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, boo
 
 
 def find_effects(computations: Iterable[HloComputation]) -> dict[HloComputation, bool]:
-    """Return whether running each computation has effects: its own, or those of a computation that it calls."""
+    """Return whether running each computation has effects, directly or in a computation that it calls."""
     effects: dict[HloComputation, bool] = {}
     for computation in callees_first(computations):
         effects[computation] = any(has_effect(i, effects) for i in computation.instructions)

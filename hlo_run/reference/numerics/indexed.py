@@ -116,7 +116,7 @@ def _batching(view: Indexed) -> list[tuple[int, int]]:
 
 
 def _components(view: Indexed) -> list[int]:
-    """Return the used components of an index vector: those of batching dimensions are ignored."""
+    """Return the used components of an index vector: batching dimensions are ignored."""
     return [number for number, dim in enumerate(view.index_map) if dim not in view.operand_batching]
 
 

@@ -44,7 +44,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
 
 
 def _dims_before(rank: int, dims: DotDims, ragged: int) -> list[int]:
-    """Return the lhs dimensions that sizes may depend on: batch ones, then those of the ragged one's kind before it."""
+    """Return the lhs dimensions that sizes may depend on: batch ones, then the dimensions of the ragged one's kind before it."""
     if ragged in dims.lhs_batch:
         return list(dims.lhs_batch[: dims.lhs_batch.index(ragged)])
     if ragged in dims.lhs_contracting:

@@ -46,7 +46,7 @@ def _broadcast(instruction: HloInstruction) -> Kernel:
 
 
 def repeated(array: Array, dims: tuple[int, ...]) -> Array:
-    """Return `array`, whose dimensions are those of `dims` or 1, as a view of `dims`: a faster np.broadcast_to."""
+    """Return `array`, whose dimensions equal `dims` or are 1, as a view of `dims`: a faster np.broadcast_to."""
     if array.dtype.isbuiltin != 1:
         # np.ndarray accepts no buffer of an ml_dtypes type.
         return np.broadcast_to(array, dims)

@@ -59,7 +59,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
 
 
 def _identity(opcode: Opcode, dtype: np.dtype[Any]) -> Array:
-    """Return the identity of a reduction; that of a sum is -0."""
+    """Return the identity of a reduction; a sum has -0."""
     if opcode in ("maximum", "minimum") and dtype.kind != "b":
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         return np.asarray(low if opcode == "maximum" else high, dtype)

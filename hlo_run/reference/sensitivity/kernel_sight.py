@@ -1,4 +1,4 @@
-"""What a comparison sees of each kernel: plain records and their text."""
+"""The kernels that a comparison sees: plain records and their text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_NAMED, _MOST_REASONS = 4, 3
 
 
 class KernelSight(Struct, frozen=True):
-    """Whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
+    """The answer whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
 
     `reason` says why it does not show, or why that was not measured.
     """
@@ -24,7 +24,7 @@ class KernelSight(Struct, frozen=True):
 
 
 class KernelSights(Struct, frozen=True):
-    """What a comparison sees of all kernels of a module, in the order of the schedule."""
+    """The kernels of a module that a comparison sees, in the order of the schedule."""
 
     kernels: tuple[KernelSight, ...]
 

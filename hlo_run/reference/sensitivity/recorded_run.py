@@ -33,7 +33,7 @@ class Exit(Struct, frozen=True):
 
 
 class Trace(Struct):
-    """What became of altered values: the steps with another result, those that kept theirs, and the exits that changed.
+    """The fate of altered values: the steps with another result, the steps that kept theirs, and the exits that changed.
 
     `shows` is true if the comparison would notice. `work` is the work of all evaluations, in nanoseconds of a usual machine.
     """
@@ -51,7 +51,7 @@ _SAMPLED_ROUNDINGS = 32
 
 
 class Notices(Protocol):
-    """What the comparison notices."""
+    """The differences that the comparison notices."""
 
     def __call__(self, place: Exit, expected: Value, actual: Value) -> bool:
         """Return whether it notices the second value in the place of the first at an exit."""

@@ -1,1 +1,1 @@
-"""How the dimensions of operands and results belong together, which decides how shardings move between them."""
+"""The relation between the dimensions of operands and results, which decides how shardings move between them."""

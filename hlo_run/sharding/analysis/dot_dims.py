@@ -121,7 +121,7 @@ def is_spatial_batch(lhs_size: int, window: WindowDim) -> bool:
 def operand_sharding(
     product: Sharding | None, other: Sharding | None, index: int, dims: ProductDims, may_combine: bool
 ) -> SingleSharding:
-    """Return the sharding that operand `index` should have, from those of the product and of the other operand."""
+    """Return the sharding that operand `index` should have, from the shardings of the product and of the other operand."""
     free_of_other, own_free = dims.free(1 - index), dims.free(index)
     result = REPLICATED
     if product is not None:

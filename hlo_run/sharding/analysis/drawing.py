@@ -68,7 +68,7 @@ def pieces_of(shape: Shape, sharding: SingleSharding, partitions: int) -> list[P
 
 
 def draw(title: str, shape: Shape, sharding: Sharding, partitions: int) -> str:
-    """Return the drawings of the arrays of a value, each below its title; `sharding` is that of the value's shape."""
+    """Return the drawings of the arrays of a value, each below its title; `sharding` belongs to the value's shape."""
     leaves = list(shape.leaves())
     parts = elements_of(as_tiles(sharding))
     if len(parts) == 1:

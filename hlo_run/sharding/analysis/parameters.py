@@ -1,4 +1,4 @@
-"""How the shardings on a module's parameters divide them, before anything is propagated."""
+"""The division of a module's parameters by their shardings, before anything is propagated."""
 
 from __future__ import annotations
 

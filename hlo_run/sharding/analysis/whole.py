@@ -1,4 +1,4 @@
-"""Whether a module computes whole values, which the partitioner divides, or is what each partition runs."""
+"""Tells whether a module computes whole values, which the partitioner divides, or is the program of one partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _is_of_one_partition(instruction: HloInstruction) -> bool:
 
 
 def has_sharding(instruction: HloInstruction) -> bool:
-    """True for an instruction with a sharding, and for a border between whole values and those of one partition."""
+    """True for an instruction with a sharding, and for a border between whole values and values of one partition."""
     return instruction.sharding is not None or instruction.custom_call_target.startswith("SPMD")
 
 

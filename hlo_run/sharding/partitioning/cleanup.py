@@ -1,4 +1,4 @@
-"""Clean up after partitioning: merge equal instructions, forward elements of tuples, and drop what is not used."""
+"""Clean up after partitioning: merge equal instructions, forward elements of tuples, and drop unused instructions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hlo_run.sharding.values.make import divides_evenly
 
 
 def fill_excess(part: Part, fill: HloInstruction, dims: Collection[int] | None = None, from_left: Collection[int] = ()) -> Part:
-    """Return the part with `fill` in the excess along `dims` (default: all); that of dimensions `from_left` is in front."""
+    """Return the part with `fill` in the excess along `dims` (default: all), which for dimensions `from_left` is in front."""
     sharding, shape, b = part.leaf, part.hlo.shape, part.builder
     if sharding.tiles is None or divides_evenly(part.base, sharding):
         return part
@@ -33,7 +33,7 @@ def fill_excess(part: Part, fill: HloInstruction, dims: Collection[int] | None =
 
 
 def as_type_of(b: Builder, fill: HloInstruction, value: HloInstruction) -> HloInstruction:
-    """Return the fill in the element type of a value; that of a convolution has the type of its result."""
+    """Return the fill in the element type of a value; for a convolution in the type of its result."""
     element_type = value.shape.element_type
     if fill.shape.element_type == element_type:
         return fill

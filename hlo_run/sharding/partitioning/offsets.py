@@ -96,7 +96,7 @@ class Linear(Struct, frozen=True):
         return result
 
     def most(self, begin: int, end: int) -> int:
-        """Return the greatest number of the tiles from `begin` up to `end`; that of `begin` if there is none."""
+        """Return the greatest number of the tiles from `begin` up to `end`; the number of `begin` if the range is empty."""
         if self.is_constant:
             return self.at(begin)
         return max(self.at(begin), self.at(end - 1))
@@ -125,7 +125,7 @@ class Combined(Struct, frozen=True):
         return b.binary(self.opcode, self.left.emit(b, tile), self.right.emit(b, tile))
 
     def most(self, begin: int, end: int) -> int:
-        """Return the greatest number of the tiles from `begin` up to `end`; that of `begin` if there is none."""
+        """Return the greatest number of the tiles from `begin` up to `end`; the number of `begin` if the range is empty."""
         if self.is_constant:
             return self.at(begin)
         return max(self.at(tile) for tile in range(begin, max(end, begin + 1)))

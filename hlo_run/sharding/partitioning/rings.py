@@ -8,7 +8,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 class RingOptions(Struct, frozen=True):
-    """When a product becomes a loop.
+    """The conditions under which a product becomes a loop.
 
     It does if the array that would be gathered, or added up, has `most_bytes`; with `most_operand_bytes`, if both operands of
     the undivided product together have so many. `unrolls`: one iteration does two steps of an even number of devices.

@@ -118,7 +118,7 @@ def _ring_options(options: CompileOptions) -> RingOptions:
 
 
 def _divisions(value: HloInstruction, partitions: int) -> tuple[Division | None, ...]:
-    """Return how the leaves of a value are divided between the partitions. Tokens are none: no value stands for them."""
+    """Return how the leaves of a value are divided between the partitions. Tokens have no division and no value."""
     assert value.sharding is not None, "every instruction has a sharding"
     pairs = zip(value.shape.leaves(), elements_of(value.sharding), strict=False)
     leaves = [(shape, leaf) for (_, shape), leaf in pairs if shape.element_type != "token"]

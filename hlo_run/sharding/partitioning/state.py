@@ -180,7 +180,7 @@ class Channels(Struct):
 
 
 class State(Struct, frozen=True):
-    """What a part needs to change hands.
+    """The state that a part needs to change hands.
 
     `partition_id` is the device's number among those that divide the value. Inside of a group of devices, `devices` has one
     row per group, and `parent` is the state outside. `replicas` and `partitions` are numbers of the whole run.
@@ -204,7 +204,7 @@ class State(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """What one device holds of a value: `hlo` computes it, `base` is the shape of the whole value."""
+    """The part of a value that one device holds: `hlo` computes it, `base` is the shape of the whole value."""
 
     hlo: HloInstruction
     base: Shape

@@ -25,7 +25,7 @@ _NOTHING = Linear(0)
 
 
 class Windowed(Struct, frozen=True):
-    """What a device reads: `value`, with the window that is left, and where its result begins in what that window gives."""
+    """The part that a device reads: `value`, with the remaining window, and the begin of its result in the window's result."""
 
     value: HloInstruction
     window: Window

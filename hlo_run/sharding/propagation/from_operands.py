@@ -65,7 +65,7 @@ _OF_BEST = opcode_set("""concatenate all-gather all-reduce reduce-scatter all-to
 
 
 def infer_from_operands(run: Propagation, instruction: HloInstruction, level: int) -> bool:
-    """Improve the sharding of an instruction by those of its operands; return whether it changed."""
+    """Improve the sharding of an instruction by its operands' shardings; return whether it changed."""
     if not moves_at(instruction, level) or _is_manual(instruction):
         return False
     manual = _from_manual_operand(instruction, level)

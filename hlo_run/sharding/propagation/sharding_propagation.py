@@ -118,7 +118,7 @@ def _is_unknown(instruction: HloInstruction) -> bool:
 
 
 def _align_groups(run: Propagation) -> None:
-    """Give the members of each group that must agree one sharding: the merge of theirs if they merge, else the first one."""
+    """Give the members of each group that must agree one sharding: the merge of all if they merge, else the first one."""
     for number, group in run.groups.items():
         if number in run.like_groups:
             continue

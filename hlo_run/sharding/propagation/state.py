@@ -1,4 +1,4 @@
-"""What the steps of sharding-propagation share: the called computations, how eager a step is, and when a sharding improves."""
+"""The common state of the steps of sharding-propagation: the called computations, the eagerness, and when a sharding improves."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def is_divided(instruction: HloInstruction) -> bool:
 
 
 def leaf_sharding(instruction: HloInstruction) -> SingleSharding:
-    """Return the sharding of an array, or that of the first leaf; the instruction must have one."""
+    """Return the sharding of an array, or of the first leaf; the instruction must have one."""
     assert instruction.sharding is not None, "the instruction has a sharding"
     return elements_of(instruction.sharding)[0]
 

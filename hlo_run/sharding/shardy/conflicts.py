@@ -1,4 +1,4 @@
-"""How the axes along each factor spread to all arrays of an instruction, and which axes win where they contradict each other.
+"""Spreads the axes along each factor to all arrays of an instruction, and decides which axes win a conflict.
 
 Each array gets what fits it; factors of larger arrays come first. XLA runs this strategy of Shardy, the aggressive one, alone.
 """
@@ -24,7 +24,7 @@ from hlo_run.sharding.shardy.projection import ArrayProjection, FactorSharding, 
 
 
 class Direction(IntEnum):
-    """Where shardings may move: nowhere, from operands to results, from results to operands, or both ways."""
+    """The directions in which shardings may move: none, from operands to results, from results to operands, or both."""
 
     NONE = 0
     FORWARD = 1
@@ -150,7 +150,7 @@ def _within(ref: AxisRef, array: ArrayProjection, own: FactorSharding, sharded: 
 
 
 def _fitting(array: ArrayProjection, factor: int, axes: Axes, size: int, mesh: Mesh) -> Axes:
-    """Return the axes that a factor of an array can have in place of its own, or ()."""
+    """Return the axes that a factor of an array can have in the place of its axes, or ()."""
     own = array.factors.get(factor)
     if own is None or not axes:
         return ()

@@ -63,7 +63,7 @@ def _elements(computation: HloComputation) -> list[HloInstruction]:
 
 
 def split_constants(computation: HloComputation, given: Given) -> None:
-    """Give each use of a value that constants alone determine, or of a broadcast of a scalar, a copy of its own.
+    """Give each use of a value that constants alone determine, or of a broadcast of a scalar, a separate copy.
 
     Scalars stay shared, as they are not divided. Copies get what `given` says about the originals.
     """

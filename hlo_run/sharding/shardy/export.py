@@ -136,7 +136,7 @@ class Export:
                 self._as_copy(instruction)
 
     def _copy_constraints_of_reducers(self) -> None:
-        """Make the constraints that are left copies: those of reducers and comparators. One value has one copy."""
+        """Make the remaining constraints, of reducers and comparators, copies. One value has one copy."""
         copied: dict[HloInstruction, HloInstruction] = {}
         for computation in self._module.computations:
             for call in [i for i in computation.post_order() if is_call(i, CONSTRAINT) and i not in self._graph.values]:

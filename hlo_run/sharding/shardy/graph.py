@@ -39,7 +39,7 @@ from hlo_run.sharding.values import shardy
 
 
 class ShardingSlot:
-    """Where the sharding of one or several values is.
+    """The place of the sharding of one or several values.
 
     `given` is the sharding before the propagation, with its priorities. `members` are the places of the same sharding group.
     """
@@ -98,7 +98,7 @@ class Border(Struct, frozen=True):
         return local_sharding(sharding, self.manual)
 
     def after(self, sharding: NamedSharding) -> NamedSharding:
-        """Return the sharding of a target from that of its sources."""
+        """Return the sharding of a target from the shardings of its sources."""
         if self.is_into:
             return local_sharding(sharding, self.manual)
         return global_sharding(sharding, self.whole, self.manual)

@@ -24,7 +24,7 @@ _PRECEDENCE = {Kind.PASS: 3, Kind.REDUCTION: 2, Kind.PERMUTE: 1, Kind.REPLICATE:
 
 
 class Reshards(Struct, frozen=True):
-    """How one instruction is divided, where that differs from its values: shardings of operands, by number, and of the result."""
+    """The division of one instruction, where it differs from its values': shardings of operands, by number, and of the result."""
 
     operands: dict[int, NamedSharding]
     result: NamedSharding | None

@@ -1,4 +1,4 @@
-"""What XLA's way through StableHLO and back does to a module besides Shardy's work.
+"""Applies the changes that XLA's way through StableHLO and back makes to a module besides Shardy's work.
 
 Arrays get the layouts that XLA infers: descending ones, except that a transpose leaves the elements where they are, and that
 the results of many instructions have the layout of their operand. Plain matrix products lose their algorithm, and each

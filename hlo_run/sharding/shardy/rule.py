@@ -18,7 +18,7 @@ Dim = int | None
 
 
 class Kind(Enum):
-    """What it means to divide along a factor."""
+    """The meaning of a division along a factor."""
 
     PASS = "pass through"
     REDUCTION = "reduction"

@@ -77,7 +77,7 @@ def cholesky(instruction: HloInstruction) -> Rule:
 
 
 def triangular_solve(instruction: HloInstruction) -> Rule:
-    """Batches of matrices, which stay whole; the factors are those of the product that the solve undoes."""
+    """Batches of matrices, which stay whole; the factors are as in the product that the solve undoes."""
     matrix, right = (operand.shape.dims for operand in instruction.operands)
     builder = RuleBuilder([len(matrix), len(right)], [len(right)])
     for dim, size in enumerate(matrix[:-2]):

@@ -83,7 +83,7 @@ class _Side:
 
     @property
     def left(self) -> int:
-        """What is left of the dimension."""
+        """The rest of the dimension."""
         return self.extent // self.taken
 
     def open(self) -> None:

@@ -52,7 +52,7 @@ def run_shardy(module: HloModule) -> None:
 
 
 def _give_unreduced(graph: ValueGraph, sums: Given) -> None:
-    """Give values of loops and branches the unreduced axes that constraints of theirs have: those do not propagate."""
+    """Give values of loops and branches the unreduced axes that constraints on them have: those do not propagate."""
     for value, (sharding,) in sums.items():
         place = graph.values[value][0].place
         old = place.sharding or all_dims(sharding.mesh, value.shape.rank, is_closed=False)
@@ -90,7 +90,7 @@ def _share_elements(module: HloModule) -> None:
 
 
 def _given(module: HloModule, annotations: Annotations, known: Given | None = None) -> Given:
-    """Return the shardings that attributes say; `known` has those of instructions without an attribute."""
+    """Return the shardings in attributes; `known` has the shardings of instructions without an attribute."""
     found: Given = dict(known or {})
     for computation in _control_flow(module):
         for instruction in computation.instructions:

@@ -1,4 +1,4 @@
-"""Where unreduced values need steps after the propagation: uses that are not unreduced, and values that become sums.
+"""Finds unreduced values that need steps after the propagation: uses that are not unreduced, and values that become sums.
 
 Each use of a sum that is not unreduced itself completes the sum. What loops, branches, manual computations and results want as a
 sum, and constraints, becomes one. `Sums` has the steps.

@@ -68,7 +68,7 @@ def group_on_dims(
 
 
 def group_all_but(sharding: SingleSharding, kept: Sequence[int]) -> GroupedSharding:
-    """Group the devices along all tile dimensions, those of subgroups too, except `kept`."""
+    """Group the devices along all tile dimensions, subgroups too, except `kept`."""
     return group_on_dims(sharding, [dim for dim in range(len(sharding.dims)) if dim not in kept])
 
 

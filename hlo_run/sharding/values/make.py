@@ -140,7 +140,7 @@ def leaf_count(shape: Shape) -> int:
 
 
 def for_shape(shape: Shape, leaves: Sequence[SingleSharding]) -> Sharding:
-    """Return the sharding of a value from those of its leaves."""
+    """Return the sharding of a value from the shardings of its leaves."""
     return TupleSharding(tuple(leaves)) if shape.is_tuple else leaves[0]
 
 
@@ -160,7 +160,7 @@ def part_of(sharding: Sharding, shape: Shape, index: int) -> Sharding:
 
 
 def same(one: Sharding | None, two: Sharding | None) -> bool:
-    """True if both divide values in the same way, whatever their notation and metadata. None stands for no sharding."""
+    """True if both divide values in the same way, whatever their notation and metadata. None means no sharding."""
     if one is None or two is None:
         return one is two
     if isinstance(one, TupleSharding) != isinstance(two, TupleSharding):

@@ -101,7 +101,7 @@ def _joined_metadata(one: tuple[OpMetadata, ...], two: tuple[OpMetadata, ...]) -
 
 
 class _Side(Struct):
-    """How to split the devices with the same data of one sharding: `kept` are its own extents, `more` those that it gets."""
+    """The split of the devices with the same data of one sharding: `kept` are its own extents, `more` the ones that it gets."""
 
     kept: list[int] = field(default_factory=list[int])
     more: list[int] = field(default_factory=list[int])

@@ -17,7 +17,7 @@ from hlo_run.backends.host.ptx.syntax import Address, Operand, Pair, Sink, Symbo
 
 
 def _strength(is_ordered: bool) -> str:
-    """Return the argument that marks an access as ordered with those of other threads."""
+    """Return the argument that marks an access as ordered with other threads' accesses."""
     return ", True" if is_ordered else ""
 
 

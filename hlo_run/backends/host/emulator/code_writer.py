@@ -117,7 +117,7 @@ class Constants:
 
 
 class Value:
-    """The known forms of a register's value, each with its variable. If `constant`, the names are those of constants."""
+    """The known forms of a register's value, each with its variable. If `constant`, the names are names of constants."""
 
     __slots__ = ("constant", "dirty", "forms")
 

@@ -68,7 +68,7 @@ EMITTERS: Mapping[type[Struct], code_integer.Emit] = {
 
 
 class Meeting(Struct, frozen=True):
-    """Threads must meet before the block is entered: those of the `block`, or the members of the `warp`.
+    """The threads that must meet before the block is entered: all of the `block`, or the members of the `warp`.
 
     `members` is the mask, or the slot of the register that holds it.
     """

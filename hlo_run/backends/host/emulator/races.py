@@ -112,7 +112,7 @@ class _History:
 
 
 def _distance(event: _Event, thread: Line) -> Line:
-    """Return the distance of threads from those of the event: same thread, same warp, same block or other."""
+    """Return the distance of threads from the threads of the event: same thread, same warp, same block or other."""
     near = np.where(event.warps(thread) == event.warps(event.thread), _WARP, _BLOCK)
     apart = np.where(event.blocks(thread) == event.blocks(event.thread), near, _GRID)
     return np.where(thread == event.thread, _ALONE, apart)

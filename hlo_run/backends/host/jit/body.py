@@ -53,10 +53,10 @@ class Body(Registers):
         emitters: Emitters,
         *,
         jumps: bool = False,
-        way: tuple[str, Mapping[int, int]] = ("", {}),
+        path: tuple[str, Mapping[int, int]] = ("", {}),
         called: FunctionBlocks | None = None,
     ) -> None:
-        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided.
+        """`path` is the suffix of the function's name, and the targets of blocks whose branch is already decided.
 
         With `called`, the blocks are those of a function that the kernel calls, which is code of a thread like any other.
         """
@@ -65,7 +65,7 @@ class Body(Registers):
         self._kept_results = KeptResults(plan, self.b)
         calls = any(isinstance(plan.graph.blocks[index].terminator, Invoke) for index in phase.blocks)
         self._has_record = calls or called is not None
-        self._ending, self._decided = way
+        self._ending, self._decided = path
         self.jumps = jumps
         """Scalar code branches around loads that must not execute."""
         self._emitters = emitters
@@ -398,7 +398,7 @@ class KeptResults:
             self._b.do(f"call void @{name}(ptr %known, i8 0, i64 {_WORD * self._count}, i1 false)")
 
     def look_up(self, function: FunctionBlocks, arguments: Sequence[str], unknown: str) -> None:
-        """Return the kept results if the arguments are those of the record, else go to the block `unknown`."""
+        """Return the kept results if the arguments equal the record's, else go to the block `unknown`."""
         number = self._plan.remembered.get(function.name)
         if number is None:
             self._b.jump(unknown)

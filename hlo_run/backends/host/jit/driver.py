@@ -18,7 +18,7 @@ from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
 from hlo_run.backends.host.jit.phases import Phase, function_phase
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
 from hlo_run.backends.host.jit.threads import write_exchange
-from hlo_run.backends.host.jit.ways import find_ways
+from hlo_run.backends.host.jit.uniform_paths import find_uniform_paths
 from hlo_run.backends.host.ptx.control_flow import Invoke, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.specs import ActiveMask, Barrier
@@ -73,7 +73,7 @@ class _Version(Struct, frozen=True):
 
 
 def _write_phase(plan: Plan, module: ModuleText, phase: Phase, *, vectors: bool) -> list[_Version]:
-    """Write a phase. If only its ways pay as vectors, also write each of them. The last version is the whole phase."""
+    """Write a phase. If only its uniform paths pay as vectors, also write each of them. The last version is the whole phase."""
     has_calls = any(isinstance(plan.graph.blocks[index].terminator, Invoke) for index in phase.blocks)
     if has_calls or (not vectors and plan.threads >= _WORTH_VECTORS):
         module.functions.append(Body(plan, module, phase, EMITTERS, jumps=True).write())
@@ -81,28 +81,28 @@ def _write_phase(plan: Plan, module: ModuleText, phase: Phase, *, vectors: bool)
     whole = _write_version(plan, module, phase, "", {})
     if whole.pays or not whole.is_parallel or not vectors:
         return [whole]
-    ways = find_ways(plan, phase)
-    if ways is None:
+    paths = find_uniform_paths(plan, phase)
+    if paths is None:
         return [whole]
     count = len(module.functions)
     found = [
-        _write_version(plan, module, ways.phase(phase, plan, number), f".{number}", taken)
-        for number, taken in enumerate(ways.taken)
+        _write_version(plan, module, paths.phase(phase, plan, number), f".{number}", taken)
+        for number, taken in enumerate(paths.taken)
     ]
     if not any(version.pays and version.is_parallel for version in found):
         del module.functions[count:]
         return [whole]
-    numbers = "".join(f"\\{number:02X}" for number in ways.of_block)
-    module.functions.append(f'@ways{phase.number} = internal constant [{len(ways.of_block)} x i8] c"{numbers}"')
+    numbers = "".join(f"\\{number:02X}" for number in paths.of_block)
+    module.functions.append(f'@paths{phase.number} = internal constant [{len(paths.of_block)} x i8] c"{numbers}"')
     return [*found, whole]
 
 
 def _write_version(plan: Plan, module: ModuleText, phase: Phase, ending: str, decided: Mapping[int, int]) -> _Version:
-    way = (ending, decided)
-    body = Body(plan, module, phase, EMITTERS, way=way)
+    path = (ending, decided)
+    body = Body(plan, module, phase, EMITTERS, path=path)
     text = body.write()
     if not (body.pays_as_vectors and body.is_parallel):
-        text = Body(plan, module, phase, EMITTERS, jumps=True, way=way).write()
+        text = Body(plan, module, phase, EMITTERS, jumps=True, path=path).write()
     module.functions.append(text)
     return _Version(ending, body.is_parallel, body.pays_as_vectors)
 
@@ -209,16 +209,16 @@ class _Driver:
         self.b.do(f"switch i32 {place}, label %{mixed} [ {' '.join(cases)} ]")
 
     def _one_way(self, phase: Phase) -> None:
-        """Run all threads on the way of their block."""
-        b, (*ways, whole) = self.b, self._versions[phase.number]
-        if not ways:
+        """Run all threads on the path of their block."""
+        b, (*paths, whole) = self.b, self._versions[phase.number]
+        if not paths:
             self._all_threads(phase, whole)
             return
-        number = b.op(f"load i8, ptr {b.pointer(f'@ways{phase.number}', '%block')}")
-        labels, together = [b.fresh("way") for _ in ways], b.fresh("together")
-        cases = " ".join(f"i8 {way}, label %{label}" for way, label in enumerate(labels[1:], 1))
+        number = b.op(f"load i8, ptr {b.pointer(f'@paths{phase.number}', '%block')}")
+        labels, together = [b.fresh("path") for _ in paths], b.fresh("together")
+        cases = " ".join(f"i8 {path}, label %{label}" for path, label in enumerate(labels[1:], 1))
         b.do(f"switch i8 {number}, label %{labels[0]} [ {cases} ]")
-        for label, version in zip(labels, ways, strict=True):
+        for label, version in zip(labels, paths, strict=True):
             b.label(label)
             self._all_threads(phase, version)
             b.jump(together)

@@ -57,7 +57,7 @@ class Op(IntEnum):
 
 
 class Status(IntEnum):
-    """Why play has ended. PAUSE returns the instruction at which to continue, the others that at which play ended."""
+    """The reason why play has ended. PAUSE returns the instruction at which to continue, the others the last one."""
 
     DONE = 0
     CALL = 1

@@ -118,7 +118,7 @@ def f32_to_odd(b: Builder, x: str) -> str:
 
 
 def redirect(b: Builder, bits: str, form: str, back: str, exact: str, real: str, mode: str) -> str:
-    """Return the bits of a result rounded in the direction `mode`, from those of one rounded to nearest.
+    """Return the bits of a result rounded in the direction `mode`, from the bits of the result rounded to nearest.
 
     `back` is the result rounded to nearest and `exact` the value before rounding, both of type `real`.
     """

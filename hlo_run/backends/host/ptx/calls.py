@@ -100,7 +100,7 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
 
 
 class _Signature(Struct, frozen=True):
-    """What the calls of a function pass, and what it returns (None: in no fixed widths)."""
+    """The arguments that calls of a function pass, and the values that it returns (None: in no fixed widths)."""
 
     inputs: _Widths
     outputs: _Widths | None
@@ -300,7 +300,7 @@ class _Inliner:
         self._copy_registers(callee.returns, results, frame, inner, line, inward=False)
 
     def _takes(self, callee: Function, passed: Mapping[str, str]) -> bool:
-        """True if a function that is called can take what is passed: every call must store the same offsets in the same widths.
+        """True if a called function can take the arguments: every call must store the same offsets in the same widths.
 
         The first call decides, and reserves the function's registers.
         """

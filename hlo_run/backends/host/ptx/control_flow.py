@@ -149,7 +149,7 @@ class KernelGraph(Struct):
     local: Storage = field(default_factory=lambda: Storage({}, 0))
 
     def addresses(self, parameters: Iterable[int], variables: Mapping[str, int]) -> dict[str, tuple[str, int]]:
-        """Return (space, address) of every variable and parameter, given those of the parameters and of global variables."""
+        """Return (space, address) of every variable and parameter, given the places of the parameters and of global variables."""
         named = zip((parameter.name for parameter in self.entry.parameters), parameters, strict=True)
         found = {name: ("param", address) for name, address in named}
         found.update((name, ("global", address)) for name, address in variables.items())

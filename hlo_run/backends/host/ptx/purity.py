@@ -15,7 +15,7 @@ _ORDERED = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
 
 def pure_functions(graph: KernelGraph) -> frozenset[str]:
-    """Return the called functions that a thread may skip if its arguments and memory are those of an earlier call."""
+    """Return the called functions that a thread may skip if an earlier call had the same arguments and memory."""
     if _passes_local_memory(graph):
         return frozenset()
     impure = {name for name, function in graph.functions.items() if not function.outputs}

@@ -1,4 +1,4 @@
-"""From the spelling of an instruction to its record: one row per opcode.
+"""The table from the spelling of an instruction to its record: one row per opcode.
 
 Each function gets the modifiers and types that the table of spellings allows. It returns None for combinations that PTX lacks or
 that the Host platform does not know.

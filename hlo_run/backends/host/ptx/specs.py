@@ -1,4 +1,4 @@
-"""What an instruction does, as its spelling says: one typed record per family of instructions.
+"""The work of an instruction, as its spelling says: one typed record per family of instructions.
 
 `spec_table` makes the records, and refuses the spellings that the Host platform does not know. Each engine has one row per
 record, so both know the same instructions. The operands stay in `Operation`; `operands` checks them against the spelling.
@@ -216,7 +216,7 @@ class Move(Struct, frozen=True):
 
 
 class ConvertAddress(Struct, frozen=True):
-    """`cvta`, between generic addresses and those of a space. `is_inward` is `.to`: from generic."""
+    """`cvta`, between generic addresses and addresses of a space. `is_inward` is `.to`: from generic."""
 
     space: str
     is_inward: bool
@@ -312,7 +312,7 @@ class Load(Struct, frozen=True):
 
 
 class Store(Struct, frozen=True):
-    """`st`. The fields are those of `Load`."""
+    """`st`. It has the fields of `Load`."""
 
     space: str
     type: str

@@ -26,7 +26,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 
 
 class _Placement(Struct, frozen=True):
-    """Where the gathered parts of all groups are in the slices that have them."""
+    """The places of all groups' gathered parts in the slices that have them."""
 
     dim: int
     # By group: its devices in the order of their parts, and the one whose slice has the parts.

@@ -90,7 +90,7 @@ def _combine_in(module: HloModule, computation: HloComputation, opcode: Opcode, 
 
 
 def _next_group(order: Sequence[HloInstruction], left: dict[HloInstruction, Hashable], limits: Limits) -> list[HloInstruction]:
-    """Return the next group, and remove from `left` what is in it or is never combined."""
+    """Return the next group, and remove from `left` its members and all that is never combined."""
     group: list[HloInstruction] = []
     wanted: Hashable = None
     size = 0

@@ -167,7 +167,7 @@ def _have_one_source(difference: HloInstruction) -> bool:
 
 
 def _source(value: HloInstruction) -> HloInstruction:
-    """Look through instructions that do not change a number: reshapes, wider integers, clamps of what is in their limits."""
+    """Look through instructions that do not change a number: reshapes, wider integers, clamps of numbers within their limits."""
     while True:
         if value.opcode in _SAME_VALUE or (value.opcode == "convert" and _widens(value)):
             value = value.operands[0]

@@ -110,7 +110,7 @@ def _counters(loop: CountedLoop, value: HloInstruction) -> Map:
 
 
 def _copy_chain(chain: Chain, into: HloComputation, known: Map, copier: Copier) -> HloInstruction:
-    """Copy a chain with its collective, except for what is copied already; return the collective."""
+    """Copy a chain with its collective, except for instructions that are copied already; return the collective."""
     for old in (*chain.before, chain.collective):
         if old not in known:
             known[old] = new = copier.copy_moved(old, into, [known[operand] for operand in old.operands])
@@ -126,7 +126,7 @@ def _constant(value: int, shape: Shape) -> HloInstruction:
 def _new_body(
     loop: CountedLoop, moved: Sequence[Chain], shape: Shape, copier: Copier, left_out: set[HloInstruction]
 ) -> HloComputation:
-    """Return the body that uses the collectives of the iteration before, and begins those of the next one."""
+    """Return the body that uses the collectives of the iteration before, and begins the collectives of the next one."""
     body = HloComputation(loop.body.name, loop.body.where)
     state = body.add(HloInstruction("param", "parameter", shape, (), {"parameter_number": 0}))
     index = element(body, state, len(shape.tuple_shapes) - 1)

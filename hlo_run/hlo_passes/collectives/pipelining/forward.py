@@ -46,7 +46,7 @@ class _State(Struct):
 
 
 class _Place(Struct, frozen=True):
-    """Where moved instructions go: a computation, the state there, and the values that formatting needs."""
+    """The destination of moved instructions: a computation, the state there, and the values that formatting needs."""
 
     computation: HloComputation
     state: HloInstruction
@@ -164,7 +164,7 @@ def _copied(move: Move, copies: Map) -> Move:
 
 
 def _move(move: Move, index_at: int, value_at: int | None, places: tuple[_Place, _Place], copier: Copier) -> None:
-    """Add the collective of the iteration before to the body, and that of the last iteration behind the loop."""
+    """Add the collective of the iteration before to the body, and the last iteration's collective behind the loop."""
     (update,), (output,) = move.updates, move.outputs
     inside, behind = places
     index = element(inside.computation, inside.state, index_at)

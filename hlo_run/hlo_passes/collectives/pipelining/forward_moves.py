@@ -28,7 +28,7 @@ _MANY_ELEMENTS = 1024
 
 
 class Rules(Struct, frozen=True):
-    """What may move. `chosen` are the collectives, `may_format` what may stand between one and its updates.
+    """The moves that options allow. `chosen` are the collectives, `may_format` the opcodes between one and its updates.
 
     With `follows_trees` their results may have several users, also elementwise ones. With `resizes` the shapes along the way may
     differ. With `sinks` a collective may be written into several elements, by slices of dimension 0, one per iteration.
@@ -42,7 +42,7 @@ class Rules(Struct, frozen=True):
 
 
 class Move(Struct):
-    """Collectives that move together, with the updates that write them and what is between, in post-order.
+    """Collectives that move together, with the updates that write them and the instructions between, in post-order.
 
     The updates slice dimension `dim`. `outputs` are their places in the body's root.
     """
@@ -182,7 +182,7 @@ def _may_be_between(user: HloInstruction, collective: HloInstruction, rules: Rul
 
 
 def _formatting(collective: HloInstruction, updates: Sequence[HloInstruction]) -> list[HloInstruction] | None:
-    """Return what is between, with the offsets of dynamic slices and the broadcasts of constants; None if those may not move."""
+    """Return the instructions between, with offsets of dynamic slices and broadcasts of constants; None if they may not move."""
     found: dict[HloInstruction, None] = {}
     waiting = [collective]
     for value in waiting:  # grows while we walk

@@ -1,4 +1,4 @@
-"""What conditional-code-motion moves: an instruction outside of a conditional, or one of each branch that do the same."""
+"""The moves of conditional-code-motion: an instruction outside of a conditional, or one of each branch that do the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Boundary(Struct, frozen=True):
 
     @property
     def first(self) -> HloInstruction:
-        """The instruction, or that of the first branch."""
+        """The instruction, or the first branch's instruction."""
         return self.values[0]
 
     @property

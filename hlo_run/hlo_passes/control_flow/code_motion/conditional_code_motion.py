@@ -71,7 +71,7 @@ class ConditionalCodeMotion(Struct, frozen=True):
 
 
 class _Plan(Struct):
-    """What moves out, with the boundaries where that stops, or else what moves in."""
+    """The instructions that move out, with the boundaries where that stops, or else the instructions that move in."""
 
     outwards: list[tuple[list[Boundary], list[Boundary]]] = field(default_factory=list[tuple[list[Boundary], list[Boundary]]])
     inwards: list[list[Boundary]] = field(default_factory=list[list[Boundary]])
@@ -112,7 +112,7 @@ def _uses(conditional: HloInstruction) -> Counter[HloComputation]:
 
 
 def _make_own(module: HloModule, conditional: HloInstruction) -> dict[int, Mapping[HloInstruction, HloInstruction]]:
-    """Give each branch that is called elsewhere, too, a copy of its own; return their instructions' copies by number."""
+    """Give each branch that is called elsewhere, too, a separate copy; return their instructions' copies by number."""
     uses = _uses(conditional)
     copies: dict[int, Mapping[HloInstruction, HloInstruction]] = {}
     groups: dict[str, tuple[HloComputation, ...]] = {}

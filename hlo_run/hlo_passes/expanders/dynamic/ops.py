@@ -89,7 +89,7 @@ def scatter(values: SizedValues, instruction: HloInstruction) -> None:
 def _row_sizes(
     values: SizedValues, instruction: HloInstruction, indices: HloInstruction, updates: Sequence[HloInstruction]
 ) -> dict[int, HloInstruction]:
-    """Return the sizes of the indices' dimensions: those of the indices themselves, or of the updates."""
+    """Return the sizes of the indices' dimensions, from the indices themselves or from the updates."""
     view = Indexed.of(instruction)
     batch, windows = view.row_dims, view.window_dims
     rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim in batch}

@@ -61,7 +61,7 @@ def reduce_arrays_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def arg_extremum_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """argmax(broadcast(constant)) => (broadcast(constant), 0) if the reduced dimensions have that of the indices; also argmin."""
+    """argmax(broadcast(constant)) => (broadcast(constant), 0) if the reduced dimensions include the indices' one; also argmin."""
     if not arg_extremum(i) or i.operands[0].opcode != "broadcast" or i.operands[1].iota_dimension not in i.dimensions:
         return None
     scalar = i.operands[0].operands[0]
@@ -103,7 +103,7 @@ def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(reshape(A)) => reduce(A) if the reshape leaves what is kept, reshape(reduce(A)) if it leaves what is reduced."""
+    """reduce(reshape(A)) => reduce(A) if the reshape leaves the kept dimensions, reshape(reduce(A)) if the reduced."""
     inner = i.operands[0]
     if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
         return None

@@ -64,14 +64,14 @@ def gather_of_padded(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def _whole_dims(i: HloInstruction) -> dict[int, int]:
-    """Map the operand's dimensions that a gather takes whole to those of the result."""
+    """Map the operand's dimensions that a gather takes whole to dimensions of the result."""
     view, sizes = Indexed.of(i), i.operands[0].shape.dims
     pairs = zip(view.kept_dims, view.window_dims, strict=True)
     return {d: place for d, place in pairs if view.slice_sizes[d] == sizes[d]}
 
 
 def _padded_batch_dims(i: HloInstruction, padded: list[int], whole: dict[int, int]) -> dict[int, int] | None:
-    """Map padded batching dimensions to those of the result; None if the indices are not padded in the same way."""
+    """Map padded batching dimensions to dimensions of the result; None if the indices are not padded in the same way."""
     value, at = i.operands
     batch = [d for d in padded if d not in whole]
     if not batch:
@@ -95,7 +95,7 @@ def _padded_after(
     operands: tuple[HloInstruction, HloInstruction],
     places: dict[int, tuple[int, int]],
 ) -> HloInstruction:
-    """Gather from what is not padded, then pad. `places` maps padded dimensions to those of the gather's operand and result."""
+    """Gather from the unpadded operand, then pad. `places` maps padded dimensions to the gather's operand's and result's."""
     taken, dims, edges = list(i.gather_slice_sizes), list(i.shape.dims), [(0, 0, 0)] * i.shape.rank
     for d, (source, result) in places.items():
         size = pad.operands[0].shape.dims[d]

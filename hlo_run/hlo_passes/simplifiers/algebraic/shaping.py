@@ -267,7 +267,7 @@ def bitcast_around_one_operand(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def bitcast_twice_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """bitcast(bitcast(A)) => A if the shape is that of A. XLA first makes one bitcast of A, which takes a name."""
+    """bitcast(bitcast(A)) => A if the shape equals A's. XLA first makes one bitcast of A, which takes a name."""
     inner = i.operands[0]
     if inner.opcode != "bitcast" or inner.operands[0].shape != i.shape:
         return None

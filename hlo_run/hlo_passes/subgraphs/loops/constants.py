@@ -11,13 +11,13 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
 class ConstantSinking(Struct, frozen=True):
-    """Which constants sink: see the pass `while-loop-constant-sinking`."""
+    """The constants that sink: see the pass `while-loop-constant-sinking`."""
 
     broadcasts: bool = False
     only_scalars: bool = False
 
     def run(self, module: HloModule) -> None:
-        """Edit in place, outer loops before inner ones: the inner loops are those of the copies of their outer loop's body."""
+        """Edit in place, outer loops before inner ones: the inner loops are then in the copies of their outer loop's body."""
         if not module.instructions_of("while"):
             return
         version = module.version

@@ -15,7 +15,7 @@ from hlo_run.hlo.values.shape import Shape
 
 
 class StackedDimension(Struct, frozen=True):
-    """Where values lie in their array: one after the other in a dimension that they have, or in a new one (`is_new`)."""
+    """The places of values in their array: one after the other in a dimension that they have, or in a new one (`is_new`)."""
 
     dimension: int
     is_new: bool
@@ -43,7 +43,7 @@ class Join(Struct, frozen=True, eq=False):
 
     @property
     def is_shared(self) -> bool:
-        """Whether all are the same value, which needs no array."""
+        """True if all are the same value, which needs no array."""
         return len(set(self.values)) == 1
 
     def bounds(self, number: int) -> tuple[list[int], list[int]]:
@@ -127,7 +127,7 @@ class Joins:
 
 
 def _is_same(join: Join, found: Sequence[tuple[Join, int] | None]) -> bool:
-    """True if the values are those of one known join, in its order and dimension."""
+    """True if the values make one known join, in its order and dimension."""
     known = found[0][0] if found[0] is not None else None
     if known is None or len(known.values) != len(join.values) or known.place.dimension != join.place.dimension:
         return False
@@ -150,7 +150,7 @@ def _reduce_alike(values: Sequence[HloInstruction]) -> bool:
 
 
 def operand_place(value: HloInstruction, number: int, place: StackedDimension) -> StackedDimension | None:
-    """Return where an operand's values lie if those of the result lie at `place`; None for opcodes that compute otherwise."""
+    """Return the places of an operand's values if the result's values lie at `place`; None for opcodes that compute otherwise."""
     operand = value.operands[number]
     if is_elementwise(value) or value.opcode == "all-reduce":
         return place if operand.shape.is_array and value.shape.same_dims(operand.shape) else None

@@ -123,7 +123,7 @@ class _Joined:
         self._above: dict[HloInstruction, HloInstruction] = {}
 
     def name(self, one: HloInstruction) -> HloInstruction:
-        """Return the instruction that stands for the set of one."""
+        """Return the only instruction of a set."""
         while (above := self._above.get(one, one)) is not one:
             self._above[one] = self._above.get(above, above)
             one = above

@@ -1,1 +1,1 @@
-"""How each kind of instruction is divided between partitions."""
+"""The functions that divide each kind of instruction between partitions."""

@@ -1,4 +1,4 @@
-"""Divide an update at a constant place: every device chooses between its own tile and that of the padded update.
+"""Divide an update at a constant place: every device chooses between its own tile and the padded update's.
 
     dynamic-update-slice(x, u, 3)   =>   select(mask, x, pad(u)), where the mask is false inside of the update
 
@@ -154,7 +154,7 @@ def _moved(
 def _without_exchange(
     v: Visit, part: Part, piece: HloInstruction, places: Sequence[int], starts: Sequence[int], fill: HloInstruction
 ) -> HloInstruction | None:
-    """Make the tile on each device of its own tile; None if the update crosses tiles and does not stay in place."""
+    """Make each device's tile of its own tile; None if the update crosses tiles and does not stay in place."""
     if key_of(part.sharding) != key_of(v.sharding):
         return None
     whole, source = v.hlo.shape.dims, part.base.dims

@@ -114,7 +114,7 @@ class _Convolution(Struct, frozen=True):
         return order
 
     def _kernel_order(self, first: int, second: int) -> list[int]:
-        """Return per dimension of the kernel the input's; `first` and `second` are those of its features in and out."""
+        """Return per dimension of the kernel the input's; `first` and `second` are its features in and out."""
         labels = self.labels
         pairs = [(labels.kernel.first_dim, first), (labels.kernel.second_dim, second)]
         pairs += zip(labels.kernel.spatial_dims, labels.input.spatial_dims, strict=True)

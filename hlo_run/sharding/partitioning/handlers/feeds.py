@@ -100,7 +100,7 @@ def _have_one_size(whole: Shape, sharding: Sharding) -> bool:
 
 
 def _own_shape(whole: Shape, sharding: Sharding, device: int) -> Shape:
-    """Return what a device really has of a value; `()` stands for an array on another device."""
+    """Return the part of a value that a device really has; `()` is an array on another device."""
     if whole.is_tuple:
         parts = [_own_shape(part, part_of(sharding, whole, n), device) for n, part in enumerate(whole.tuple_shapes)]
         return Shape.make_tuple(tuple(parts))
@@ -157,7 +157,7 @@ def _cut(b: Builder, value: HloInstruction, wanted: Shape, outfeed: HloInstructi
 
 
 def _sharding_of_data(v: Visit, whole: Shape) -> Sharding:
-    """Return the sharding of what an outfeed gives; its own may have one more element, that of the token."""
+    """Return the sharding of an outfeed's data; the outfeed's sharding may have one more element, for the token."""
     leaves, count = elements_of(v.sharding), leaf_count(whole)
     return same_for_all(whole, leaves[0]) if len(leaves) == 1 else for_shape(whole, leaves[:count])
 

@@ -1,4 +1,4 @@
-"""What gathers and scatters share: the ways to divide them, ordered by what they cost, and the bounds of a tile's indices."""
+"""The common parts of gathers and scatters: the ways to divide them, ordered by cost, and the bounds of a tile's indices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refined(sharding: SingleSharding, by: SingleSharding) -> SingleSharding:
 
 
 def refined_inside(sharding: SingleSharding, by: SingleSharding, dims: Sequence[int]) -> SingleSharding:
-    """Return `sharding`, divided further as by `refined` where the tiles along `dims` stay: they are those of groups."""
+    """Return `sharding`, divided further as by `refined` where the tiles along `dims` stay: they belong to groups."""
     made = refined(sharding, by)
     return made if tiles_along(made, dims) == tiles_along(sharding, dims) else sharding
 
@@ -81,7 +81,7 @@ def slices_order(rank: int, what: Indexed) -> list[int]:
 def replicated_like(
     sharding: SingleSharding, like: GroupedSharding, groups: int, devices: int, rank: int, order: Sequence[int]
 ) -> GroupedSharding:
-    """Return groups, aligned with those of `like`, of which each has the whole array; dimensions in `order` may be gathered."""
+    """Return groups, aligned with `like`'s, of which each has the whole array; dimensions in `order` may be gathered."""
     return aligned(group_on_replicated(sharding, groups, devices, rank, order), like)
 
 

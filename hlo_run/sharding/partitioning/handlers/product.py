@@ -58,7 +58,7 @@ class Product(Struct, frozen=True):
         return math.prod(tiles_at(sharding, getattr(group, side)) for group in groups)
 
     def moved(self, source: str, target: str) -> SingleSharding | None:
-        """Return the sharding of one side as that of another one; None if a dimension that vanishes is divided."""
+        """Return the sharding of one side in the form of another one's; None if a dimension that vanishes is divided."""
         ranks = {"lhs": self.dims.lhs_rank, "rhs": self.dims.rhs_rank, "output": self.dims.output_rank}
         sharding = {"lhs": self.lhs.leaf, "rhs": self.rhs.leaf, "output": self.sharding}[source]
         to_target, to_source = [-1] * ranks[source], [-1] * ranks[target]
@@ -78,7 +78,7 @@ def tiles_at(sharding: SingleSharding, dim: int) -> int:
 
 
 def same_sharding(one: SingleSharding | None, two: SingleSharding | None) -> bool:
-    """True if both are there and equal."""
+    """True if both exist and are equal."""
     return one is not None and two is not None and one.is_same(two)
 
 

@@ -442,7 +442,7 @@ def _divides_inside(
 
 
 def _as_operands(p: Product, lhs: GroupedSharding, rhs: GroupedSharding, count: int) -> SingleSharding:
-    """Return the result's sharding, or that of the only operand that is divided inside of the groups if that is coarser."""
+    """Return the result's sharding, or the only operand's that is divided inside of the groups if that is coarser."""
     sharding = p.sharding
     if sharding.kind != "tiled" or (sharding.subgroups == ("replicated",) and sharding.dims[-1] % count == 0):
         return sharding

@@ -1,4 +1,4 @@
-"""Ragged products: each device makes that of its tiles, and sums over devices that divide a contracted dimension.
+"""Ragged products: each device multiplies its tiles, and sums over devices that divide a contracted dimension.
 
 Needs operands and result that are divided alike along each dimension, as Shardy leaves them; others are computed whole. XLA's
 `SpmdPartitioningVisitor::HandleRaggedDot`, which does not look whether they are,

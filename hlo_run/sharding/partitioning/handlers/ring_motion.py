@@ -125,7 +125,7 @@ def _operands_first(instructions: Iterable[HloInstruction]) -> list[HloInstructi
 
 
 class _Slice(Struct):
-    """One slice of the result that the body writes by `update`, and what stands for the instructions around the loop."""
+    """One slice of the result that the body writes by `update`, and its counterparts of the instructions around the loop."""
 
     update: HloInstruction
     inside: _Inside
@@ -137,7 +137,7 @@ class _Slice(Struct):
 
     @property
     def offsets(self) -> tuple[HloInstruction, ...]:
-        """Where the slice begins, a scalar per dimension."""
+        """The begin of the slice, a scalar per dimension."""
         return self.update.operands[2:]
 
 

@@ -302,7 +302,7 @@ def _ends_in_zeros(tile: HloInstruction) -> bool:
 
 
 def _conflicts(s: _Scatter, operand: Part, update: Part) -> list[int]:
-    """Return the updates' dimensions, other than those of windows, that the same devices divide as an indexed dimension."""
+    """Return the updates' dimensions, other than window dimensions, that the same devices divide as an indexed dimension."""
     mine, theirs = operand.leaf, update.leaf
     if not s.what.window_dims or mine.tiles is None or theirs.tiles is None:
         return []

@@ -1,4 +1,4 @@
-"""What a handler of an opcode gets: the instruction, the parts of its operands, and the sharding that its result must have."""
+"""The input of an opcode's handler: the instruction, the parts of its operands, and the sharding that its result must have."""
 
 from __future__ import annotations
 

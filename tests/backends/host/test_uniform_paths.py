@@ -1,4 +1,4 @@
-"""Ways of blocks through a phase: branches on the number of the block are decided before the loop over its threads."""
+"""Uniform paths of blocks through a phase: branches on the number of the block are decided before the loop over its threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from host_kernels import HEAD, run_text
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.engine import JitEngine
 from hlo_run.backends.host.jit.plan import LaunchShape, Plan, RegionSpec
-from hlo_run.backends.host.jit.ways import Ways, find_ways
+from hlo_run.backends.host.jit.uniform_paths import UniformPaths, find_uniform_paths
 from hlo_run.backends.host.ptx.control_flow import build_graph
 from hlo_run.backends.host.ptx.parser import parse_module
 
@@ -54,12 +54,12 @@ $joined{number}:"""
 """
 
 
-def ways_of(text: str, blocks: int = BLOCKS) -> Ways | None:
+def paths_of(text: str, blocks: int = BLOCKS) -> UniformPaths | None:
     size = 4 * blocks * THREADS
     region = RegionSpec(1, 8, 0, size, 0, size, writable=True)
     graph = build_graph(parse_module(text, "k.ptx"), "k")
     plan = Plan(graph, LaunchShape((blocks, 1, 1), (THREADS, 1, 1), (region,), (1 << 40,), 0))
-    return find_ways(plan, plan.phases[0])
+    return find_uniform_paths(plan, plan.phases[0])
 
 
 CASES: list[tuple[str, Callable[[int], object]]] = [
@@ -79,12 +79,12 @@ CASES: list[tuple[str, Callable[[int], object]]] = [
 
 @pytest.mark.parametrize(("condition", "expected"), CASES)
 def test_blocks_are_told_apart_by_their_number(condition: str, expected: Callable[[int], object]) -> None:
-    ways = ways_of(text_of(condition))
-    assert ways is not None
-    assert len(ways.taken) == 2
+    paths = paths_of(text_of(condition))
+    assert paths is not None
+    assert len(paths.taken) == 2
     wanted = [bool(expected(number)) for number in range(BLOCKS)]
     # Way numbers are in no promised order, but the blocks of one go together.
-    assert [way == ways.of_block[wanted.index(True)] for way in ways.of_block] == wanted
+    assert [path == paths.of_block[wanted.index(True)] for path in paths.of_block] == wanted
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_blocks_are_told_apart_by_their_number(condition: str, expected: Callabl
     ],
 )
 def test_other_branches_make_no_ways(condition: str) -> None:
-    assert ways_of(text_of(condition)) is None
+    assert paths_of(text_of(condition)) is None
 
 
 def numbered(condition: str, branches: int, step: int) -> str:
@@ -111,7 +111,7 @@ def _is_way(body: Body) -> bool:
 
 
 def test_too_many_ways_are_none() -> None:
-    few, many = (ways_of(numbered("setp.eq.b32 %q1, %r9, NUMBER;", branches, 1)) for branches in (10, 20))
+    few, many = (paths_of(numbered("setp.eq.b32 %q1, %r9, NUMBER;", branches, 1)) for branches in (10, 20))
     assert few is not None
     assert many is None
 
@@ -119,7 +119,7 @@ def test_too_many_ways_are_none() -> None:
 @pytest.mark.parametrize("branches", [1, 7, 12])
 @pytest.mark.parametrize("with_ways", [False, True])
 def test_both_engines_leave_the_same(branches: int, with_ways: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run_text` compares them. Ways are written where the whole phase makes no vectors, which is pretended."""
+    """`run_text` compares them. Paths are written where the whole phase makes no vectors, which is pretended."""
     if with_ways:
         monkeypatch.setattr(Body, "pays_as_vectors", property(_is_way))
     monkeypatch.setattr(host_kernels, "JIT", JitEngine())

@@ -1,4 +1,4 @@
-"""Measure what a comparison can see: the elements where it would notice a zero in the place of the result.
+"""Measure what a comparison can detect: the elements where it would notice a zero in the place of the result.
 
 A kernel that computes nothing leaves zeros. The comparison is blind to that where zero is expected, or a float within
 the absolute bound of zero, or where both sides are NaN or infinite, which hide whatever went into them.
@@ -17,7 +17,7 @@ from hlo_run.reference.compare.rounding import cancellation_floor
 from hlo_run.reference.values import as_array, quiet, widen
 
 
-class Sight(Struct, frozen=True):
+class Detectability(Struct, frozen=True):
     """Counts of the expected elements of an array or of several: `seen` and the three reasons not to be.
 
     `all_true` is set for an array of pred that says only true, which memory that no kernel wrote may say too.
@@ -39,8 +39,8 @@ class Sight(Struct, frozen=True):
         """True if there are elements and none is seen."""
         return self.elements > 0 and self.seen == 0
 
-    def __add__(self, other: Sight) -> Sight:
-        return Sight(
+    def __add__(self, other: Detectability) -> Detectability:
+        return Detectability(
             self.elements + other.elements,
             self.zero + other.zero,
             self.small + other.small,
@@ -56,18 +56,18 @@ class Sight(Struct, frozen=True):
         return f"the comparison sees {self.seen} of {self.elements} elements ({share:.3g} %): {why}"
 
 
-def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
+def detectability(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Detectability:
     """Return what the comparison of one array sees. With `fixed_bounds`, floats within the absolute bound are not seen.
 
     Otherwise small floats are judged by their rounding, and only those are not seen that are smaller than the rounding of
     the array's largest number, or are explained by rounding although they are off by more than that they are large.
     """
     if leaf.problem:
-        return Sight()
+        return Detectability()
     expected, dtype = as_array(leaf.expected), leaf.shape.dtype
     if not leaf.is_near:
         zero = expected.size - int(np.count_nonzero(expected))
-        return Sight(expected.size, zero, all_true=dtype.kind == "pred" and expected.size > 0 and not zero)
+        return Detectability(expected.size, zero, all_true=dtype.kind == "pred" and expected.size > 0 and not zero)
     with quiet():
         floor = spec.abs if fixed_bounds else min(spec.abs, cancellation_floor(leaf))
         zero = seen = infinite = 0
@@ -79,14 +79,14 @@ def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
             seen -= int(np.count_nonzero(np.isinf(magnitude)))
         # What rounding alone may have made tells nothing, whatever its size.
         seen = max(0, seen - leaf.rounding.lost) if leaf.rounding is not None else seen
-    return Sight(expected.size, zero, expected.size - zero - seen - infinite, infinite)
+    return Detectability(expected.size, zero, expected.size - zero - seen - infinite, infinite)
 
 
-def total(sights: Sequence[Sight]) -> Sight:
+def total(counts: Sequence[Detectability]) -> Detectability:
     """Return the counts of several arrays together."""
-    return sum(sights, Sight())
+    return sum(counts, Detectability())
 
 
-def is_poor(sight: Sight) -> bool:
+def is_poor(counts: Detectability) -> bool:
     """True if other arguments may show much more: no element is seen, all say true, or an eighth is NaN or infinite."""
-    return sight.is_blind or sight.all_true or 8 * sight.not_finite > sight.elements
+    return counts.is_blind or counts.all_true or 8 * counts.not_finite > counts.elements

@@ -1,7 +1,7 @@
-"""Find the ways of a phase: the paths on which all threads of a block go together.
+"""Find the uniform paths of a phase: on each, all threads of a block go together.
 
 A branch that depends only on the number of the block divides the blocks of a launch. A concatenation, or a pad along outer
-dimensions, has many of them. Each way becomes a function without these branches. Otherwise LLVM would vectorise all ways
+dimensions, has many of them. Each path becomes a function without these branches. Otherwise LLVM would vectorise all paths
 together, and mask the paths that a block does not take.
 """
 
@@ -35,24 +35,24 @@ from hlo_run.backends.host.ptx.syntax import (
 )
 from hlo_run.records import replace
 
-_MOST_WAYS = 16
+_MOST_PATHS = 16
 _MOST_BLOCKS = 1 << 16
 
 Numbers: TypeAlias = "NDArray[np.int64]"
 
 
-class Ways(Struct, frozen=True):
-    """`of_block` holds the way of each block. `taken[n]` maps the branching basic blocks to their targets on way n."""
+class UniformPaths(Struct, frozen=True):
+    """`of_block` holds the path of each block. `taken[n]` maps the branching basic blocks to their targets on path n."""
 
     of_block: bytes
     taken: tuple[Mapping[int, int], ...]
 
-    def phase(self, whole: Phase, plan: Plan, way: int) -> Phase:
-        """Return the phase reduced to the basic blocks of one way."""
+    def phase(self, whole: Phase, plan: Plan, path: int) -> Phase:
+        """Return the phase reduced to the basic blocks of one path."""
         members, seen, pending = set(whole.blocks), {whole.entry}, [whole.entry]
         while pending:
             index = pending.pop()
-            chosen = self.taken[way].get(index)
+            chosen = self.taken[path].get(index)
             for target in plan.graph.blocks[index].successors() if chosen is None else (chosen,):
                 if target in members and target not in seen and plan.graph.blocks[target].cut is None:
                     seen.add(target)
@@ -60,8 +60,8 @@ class Ways(Struct, frozen=True):
         return replace(whole, blocks=tuple(sorted(seen)))
 
 
-def find_ways(plan: Plan, phase: Phase) -> Ways | None:
-    """Return the ways of a phase; None if it has only one, or too many."""
+def find_uniform_paths(plan: Plan, phase: Phase) -> UniformPaths | None:
+    """Return the uniform paths of a phase; None if it has only one, or too many."""
     x, y, z = plan.shape.grid
     if y * z != 1 or x > _MOST_BLOCKS:
         return None
@@ -76,11 +76,11 @@ def find_ways(plan: Plan, phase: Phase) -> Ways | None:
             rows.append(np.where((found != 0) != branch.negated, branch.taken, branch.otherwise))
     if not rows:
         return None
-    ways, of_block = np.unique(np.broadcast_to(np.array(rows), (len(rows), x)), axis=1, return_inverse=True)
-    if not 1 < ways.shape[1] <= _MOST_WAYS:
+    paths, of_block = np.unique(np.broadcast_to(np.array(rows), (len(rows), x)), axis=1, return_inverse=True)
+    if not 1 < paths.shape[1] <= _MOST_PATHS:
         return None
-    taken = tuple(dict(zip(branches, way.tolist(), strict=True)) for way in ways.T)
-    return Ways(of_block.reshape(-1).astype(np.uint8).tobytes(), taken)
+    taken = tuple(dict(zip(branches, path.tolist(), strict=True)) for path in paths.T)
+    return UniformPaths(of_block.reshape(-1).astype(np.uint8).tobytes(), taken)
 
 
 # ---- values of registers by block ---------------------------------------------------------------------------------------
