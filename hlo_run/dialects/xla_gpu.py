@@ -7,10 +7,21 @@ The file is longer than usual, so that the whole dialect is in one place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import cache
+from typing import ClassVar, Final
 
 from xdsl.dialects import builtin, func
-from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, TensorType, i32
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    i32,
+)
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -40,6 +51,8 @@ from hlo_run.errors import HloRunError
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.printer import attribute_text
 from hlo_run.indexing.text import parse_indexing_map
+
+_SEGMENTS: Final = AttrSizedOperandSegments.attribute_name
 
 
 @irdl_attr_definition
@@ -105,12 +118,21 @@ class LoopOp(IRDLOperation):
     ) -> None:
         """Without `body`, make an empty body with the right block arguments, named after the map's range variables."""
         attr = indexing_map if isinstance(indexing_map, IndexingMapAttr) else IndexingMapAttr(indexing_map)
-        super().__init__(
-            operands=[dims, inits],
-            result_types=[[init.type for init in inits]],
-            properties={"indexing_map": attr},
+        # Not the constructor of IRDL ops, which sorts operands into segments: it takes four times as long.
+        Operation.__init__(
+            self,
+            operands=(*dims, *inits),
+            result_types=[init.type for init in inits],
+            properties={"indexing_map": attr, _SEGMENTS: _segments(len(dims), len(inits))},
             regions=[_empty_loop_body(attr.data, inits) if body is None else body],
         )
+
+    def set_dims(self, indexing_map: IndexingMap, dims: Sequence[SSAValue]) -> None:
+        """Replace the map and its dimensions. The map's ranges and results must be as many as before."""
+        inits = tuple(self.inits)
+        self.indexing_map = IndexingMapAttr(indexing_map)
+        self.operands = (*dims, *inits)
+        self.properties[_SEGMENTS] = _segments(len(dims), len(inits))
 
     @property
     def map(self) -> IndexingMap:
@@ -207,6 +229,11 @@ class LoopOp(IRDLOperation):
         op = cls(attr, dims, inits, body)
         op.attributes |= parser.parse_optional_attr_dict()
         return op
+
+
+@cache
+def _segments(*sizes: int) -> DenseArrayBase[IntegerType]:
+    return DenseArrayBase.from_list(i32, sizes)
 
 
 def _empty_loop_body(indexing_map: IndexingMap, inits: Sequence[SSAValue]) -> Region:
