@@ -7,21 +7,10 @@ The file is longer than usual, so that the whole dialect is in one place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from xdsl.dialects import builtin, func
-from xdsl.dialects.builtin import (
-    DenseArrayBase,
-    IndexType,
-    IntegerAttr,
-    IntegerType,
-    ModuleOp,
-    StringAttr,
-    SymbolRefAttr,
-    TensorType,
-    i32,
-)
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, TensorType, i32
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -46,13 +35,11 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect, SymbolUserOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from hlo_run.dialects.types import is_tensor, is_vector, tensor_type
+from hlo_run.dialects.types import SEGMENTS, is_tensor, is_vector, operand_segments, tensor_type
 from hlo_run.errors import HloRunError
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.printer import attribute_text
 from hlo_run.indexing.text import parse_indexing_map
-
-_SEGMENTS: Final = AttrSizedOperandSegments.attribute_name
 
 
 @irdl_attr_definition
@@ -123,7 +110,7 @@ class LoopOp(IRDLOperation):
             self,
             operands=(*dims, *inits),
             result_types=[init.type for init in inits],
-            properties={"indexing_map": attr, _SEGMENTS: _segments(len(dims), len(inits))},
+            properties={"indexing_map": attr, SEGMENTS: operand_segments(len(dims), len(inits))},
             regions=[_empty_loop_body(attr.data, inits) if body is None else body],
         )
 
@@ -132,7 +119,7 @@ class LoopOp(IRDLOperation):
         inits = tuple(self.inits)
         self.indexing_map = IndexingMapAttr(indexing_map)
         self.operands = (*dims, *inits)
-        self.properties[_SEGMENTS] = _segments(len(dims), len(inits))
+        self.properties[SEGMENTS] = operand_segments(len(dims), len(inits))
 
     @property
     def map(self) -> IndexingMap:
@@ -229,11 +216,6 @@ class LoopOp(IRDLOperation):
         op = cls(attr, dims, inits, body)
         op.attributes |= parser.parse_optional_attr_dict()
         return op
-
-
-@cache
-def _segments(*sizes: int) -> DenseArrayBase[IntegerType]:
-    return DenseArrayBase.from_list(i32, sizes)
 
 
 def _empty_loop_body(indexing_map: IndexingMap, inits: Sequence[SSAValue]) -> Region:
