@@ -26,6 +26,7 @@ from xdsl.irdl.operations import (
     VariadicDef,
     VarIRConstruct,
 )
+from xdsl.traits import OpTrait
 
 _NOTHING: Mapping[str, Any] = {}
 _unknown_location: Callable[[], Any] = getattr(core, "_unknown_loc")  # noqa: B009 - private in xDSL
@@ -450,6 +451,66 @@ def _verify_parametrized(self: Any) -> None:
     self.verify()
 
 
+# Verification.
+
+_MOST_NUMBERS = 20_000
+_number_by_value: dict[Any, int] = {}
+_number_by_id: dict[int, tuple[int, Any]] = {}
+"""Equal attributes have one number. With the attribute, so that no other object gets its id."""
+_verified: set[tuple[Any, ...]] = set()
+"""What `_signature` returned for operations that their definition accepts."""
+_checking_traits: dict[type, tuple[Any, ...]] = {}
+
+
+def _number(attribute: Any) -> int:
+    known = _number_by_id.get(id(attribute))
+    if known is None:
+        number = _number_by_value.setdefault(attribute, len(_number_by_value))
+        known = _number_by_id[id(attribute)] = number, attribute
+    return known[0]
+
+
+def _signature(definition: Any, operation: Any) -> tuple[Any, ...]:
+    """Return all that the definition of an operation without regions looks at, except what its traits do."""
+    signature: list[Any] = [type(operation)]
+    signature += [_number(operand._type) for operand in operation._operands]
+    signature.append(None)
+    signature += [_number(result._type) for result in operation.results]
+    for name, value in operation.properties.items():
+        known = definition.properties.get(name)
+        signature += (name, type(value) if known is not None and _is_by_class(known.constr) else _number(value))
+    signature.append(None)
+    for name in definition.attributes:
+        if name in operation.attributes:
+            signature += (name, _number(operation.attributes[name]))
+    return tuple(signature)
+
+
+def _verify_definition(self: Any, operation: Any) -> None:
+    """Verify an operation by its definition, which is `self`. Most operations of a kernel are like one that was verified."""
+    if operation.regions or operation._successors:
+        _verify_definition_by_xdsl(self, operation)
+        return
+    signature = _signature(self, operation)
+    if signature not in _verified:
+        _verify_definition_by_xdsl(self, operation)
+        if len(_number_by_id) > _MOST_NUMBERS:
+            for each in (_number_by_value, _number_by_id, _verified):
+                each.clear()
+        else:
+            _verified.add(signature)
+        return
+    kind = signature[0]
+    traits = _checking_traits.get(kind)
+    if traits is None:
+        traits = _checking_traits[kind] = tuple(trait for trait in self.traits if type(trait).verify is not OpTrait.verify)
+    for trait in traits:
+        trait.verify(operation)
+
+
+_verify_definition_by_xdsl: Callable[..., None] = OpDef.verify
+
+
 def make_xdsl_lean() -> None:
     """Replace the methods. Classes of operations that exist already are treated too."""
     if Operation.__init__ is _init_operation:
@@ -477,6 +538,7 @@ def make_xdsl_lean() -> None:
         (ParametrizedAttribute, "_verify", _verify_parametrized),
         (ParamAttrDef, "verify", _verify_parameters),
         (Attribute, "__post_init__", _verify_attribute),
+        (OpDef, "verify", _verify_definition),
     )
     for owner, name, function in replaced:
         setattr(owner, name, function)
