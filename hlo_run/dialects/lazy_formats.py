@@ -24,7 +24,7 @@ def _execute(text: str, module: dict[str, Any], made: dict[str, Any]) -> None:
     if str(module.get("__name__")).startswith("xdsl.") and head.startswith("def __create_fn__(") and result:
         made["__create_fn__"] = partial(_late_methods, text, module, result)
     else:
-        exec(text, module, made)  # noqa: S102 - as `dataclasses` does
+        exec(text, module, made)
 
 
 def _late_methods(text: str, module: dict[str, Any], result: str, **values: object) -> object:
@@ -35,7 +35,7 @@ def _late_methods(text: str, module: dict[str, Any], result: str, **values: obje
     def function(name: str) -> Callable[..., Any]:
         if not made:
             scope: dict[str, Any] = {}
-            exec(text, module, scope)  # noqa: S102 - as `dataclasses` does
+            exec(text, module, scope)
             created = scope["__create_fn__"](**values)
             made.update(zip(names, created if result.startswith("(") else (created,), strict=True))
         return made[name]

@@ -1,9 +1,10 @@
 """Makes, reads and edits xDSL operations faster: replaces methods of xDSL's classes that every kernel pass uses.
 
 xDSL checks and converts at every step what our passes have right: it builds an operation by lists per kind of argument, reads a
-named operand by two views and a match statement, asks abstract base classes for `isinstance`, and walks nested generators. The
-functions here do the same with the same results and errors: what they do not know, they leave to xDSL's own method. They
-differ in one point: `operation.operands` is the tuple of now, where xDSL has a view that changes with the operation.
+named operand by two views and a match statement, asks abstract base classes for `isinstance`, walks nested generators, and
+verifies again what it has verified. The functions here do the same with the same results and errors: what they do not know,
+they leave to xDSL's own method. They differ in one point: `operation.operands` is the tuple of now, where xDSL has a view that
+changes with the operation.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from xdsl.irdl.operations import (
 from xdsl.traits import OpTrait
 
 _NOTHING: Mapping[str, Any] = {}
+_class_of: Callable[[Any], Any] = type
 _unknown_location: Callable[[], Any] = getattr(core, "_unknown_loc")  # noqa: B009 - private in xDSL
 
 
@@ -157,7 +159,7 @@ _DEFAULTS: dict[type, tuple[tuple[tuple[str, Any], ...], ...]] = {}
 
 def _post_init(self: Any) -> None:
     """Add the defaults of properties and attributes that an operation lacks."""
-    kind = type(self)
+    kind = _class_of(self)
     defaults = _DEFAULTS.get(kind)
     if defaults is None:
         definition = self.get_irdl_definition()
@@ -169,6 +171,12 @@ def _post_init(self: Any) -> None:
     for name, value in attributes:
         if name not in self.attributes:
             self.attributes[name] = value
+    after: Callable[[Any], None] = Operation.__post_init__
+    if after is not _post_init_by_xdsl:  # inside xDSL's `ImplicitBuilder`, which inserts what is made
+        after(self)
+
+
+_post_init_by_xdsl: Callable[[Any], None] = Operation.__post_init__
 
 
 def _defaults(definitions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -208,7 +216,7 @@ def _kinds(definitions: Iterable[tuple[str, Any]]) -> tuple[tuple[bool, bool], .
     return tuple((isinstance(each, OptionalDef), isinstance(each, VariadicDef)) for _, each in definitions)
 
 
-def _flat(given: Sequence[Any], kinds: tuple[tuple[bool, bool], ...], single: type, sizes: list[int]) -> list[Any] | None:
+def _flat(given: Sequence[Any], kinds: tuple[tuple[bool, bool], ...], single: Any, sizes: list[int]) -> list[Any] | None:
     """Return the arguments as one list, and append how many each has to `sizes`. None for what only xDSL understands."""
     if len(given) != len(kinds):
         return None
@@ -217,7 +225,9 @@ def _flat(given: Sequence[Any], kinds: tuple[tuple[bool, bool], ...], single: ty
         if isinstance(argument, single):
             flat.append(argument)
             sizes.append(1)
-        elif argument is None and optional:
+        elif argument is None:
+            if not optional:
+                return None
             sizes.append(0)
         elif variadic and type(argument) in _SEVERAL and (len(argument) < 2 or not optional):
             for each in argument:
@@ -257,7 +267,7 @@ def _init_defined(
     regions: Any = None,
 ) -> None:
     """Build an operation from arguments in the form of its definition."""
-    kind = type(self)
+    kind = _class_of(self)
     plan = _PLANS.get(kind)
     if plan is None:
         plan = _PLANS[kind] = _plan(kind.get_irdl_definition())
@@ -317,9 +327,11 @@ def _get_by_segments(self: Any, operation: Any, kind: object = None) -> Any:
 
 def _sliced(accessor: Any, found: Any) -> Any:
     """Return what an accessor found. A slice of values is `SSAValues` again."""
-    if type(found) is tuple and accessor.construct in (VarIRConstruct.OPERAND, VarIRConstruct.RESULT):
-        return SSAValues(found)
-    return found
+    is_slice_of_values = _class_of(found) is tuple and accessor.construct in (VarIRConstruct.OPERAND, VarIRConstruct.RESULT)
+    return _values(found) if is_slice_of_values else found
+
+
+_values: Callable[[Any], Any] = SSAValues
 
 
 # Walks.
@@ -372,11 +384,13 @@ def _walk_ops(op: Any) -> Iterator[Any]:
 
 def _attach(self: Any, operation: Any) -> None:
     """Make an operation part of a block."""
-    if operation.parent:
-        raise ValueError("Can't add to a block an operation already attached to a block.")
-    if operation.regions and operation.is_ancestor(self):
-        raise ValueError("Can't add an operation to a block contained in the operation.")
-    operation.parent = self
+    if operation.parent or operation.regions:
+        _attach_by_xdsl(self, operation)  # checks that the operation is nowhere else, and does not contain the block
+    else:
+        operation.parent = self
+
+
+_attach_by_xdsl: Callable[..., None] = Block._attach_op  # pyright: ignore[reportPrivateUsage]
 
 
 def _drop_references(self: Any) -> None:
@@ -413,11 +427,11 @@ _BY_CLASS: dict[type, bool] = {}
 
 def _verify_parameters(self: Any, attribute: Any) -> None:
     """Verify the parameters of an attribute by its definition, which is `self`."""
-    key = (type(attribute), *map(type, attribute.__dict__.values()))
+    kind = _class_of(attribute)
+    key: tuple[Any, ...] = (kind, *map(type, attribute.__dict__.values()))
     if key in _VALID:
         return
     _verify_parameters_by_xdsl(self, attribute)
-    kind = key[0]
     by_class = _BY_CLASS.get(kind)
     if by_class is None:
         by_class = _BY_CLASS[kind] = all(_is_by_class(definition.constr) for _, definition in self.parameters)
@@ -430,8 +444,9 @@ _verify_parameters_by_xdsl: Callable[..., None] = ParamAttrDef.verify
 
 def _is_by_class(constraint: Any) -> bool:
     """Tell whether the class of an attribute decides about a constraint."""
-    if isinstance(constraint, AnyOf):
-        return all(_is_by_class(each) for each in constraint.attr_constrs)
+    if type(constraint) is AnyOf:
+        parts: tuple[Any, ...] = constraint.attr_constrs
+        return all(map(_is_by_class, parts))
     if isinstance(constraint, TypeVarConstraint):
         return _is_by_class(constraint.base_constraint)
     return type(constraint) in (AnyAttr, BaseAttr)
@@ -503,9 +518,14 @@ def _verify_definition(self: Any, operation: Any) -> None:
     kind = signature[0]
     traits = _checking_traits.get(kind)
     if traits is None:
-        traits = _checking_traits[kind] = tuple(trait for trait in self.traits if type(trait).verify is not OpTrait.verify)
+        own: list[Any] = [trait for trait in self.traits if not _checks_nothing(trait)]
+        traits = _checking_traits[kind] = tuple(own)
     for trait in traits:
         trait.verify(operation)
+
+
+def _checks_nothing(trait: Any) -> bool:
+    return _class_of(trait).verify is OpTrait.verify
 
 
 _verify_definition_by_xdsl: Callable[..., None] = OpDef.verify
@@ -515,7 +535,7 @@ def make_xdsl_lean() -> None:
     """Replace the methods. Classes of operations that exist already are treated too."""
     if Operation.__init__ is _init_operation:
         return
-    for kind in (core.IRWithUses, core.IRWithName, core._IRNode, Attribute):
+    for kind in (core.IRWithUses, core.IRWithName, core._IRNode, Attribute):  # pyright: ignore[reportPrivateUsage]
         _make_plain(kind)
     delattr(SSAValues, "__getitem__")
     replaced: tuple[tuple[Any, str, object], ...] = (
