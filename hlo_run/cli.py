@@ -227,7 +227,9 @@ def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tu
 def _print_version(program: str) -> None:
     from importlib.metadata import version  # slow to import, and only this flag needs it
 
-    _stdout(f"{program} {version('hlo-run')}")
+    from hlo_run.records import IS_COMPILED
+
+    _stdout(f"{program} {version('hlo-run')} ({'compiled' if IS_COMPILED else 'pure Python'})")
     raise SystemExit(0)
 
 

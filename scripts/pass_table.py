@@ -9,7 +9,6 @@ hlo_run/pipeline/table.py. With `--check` it writes nothing, and the exit code i
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -109,7 +108,7 @@ def page() -> str:
     lines += ["| pass | here |", "| --- | --- |"]
     ctx = PassContext(preset(DEFAULT_TARGET), Options())
     for _, row in OTHER_PASSES.all_rows():
-        file = Path(inspect.getfile(type(row.make(ctx)))).relative_to(ROOT).as_posix()
+        file = _file_of(row.make(ctx))
         lines.append(f"| {row.name} | {_link(file)} |")
     return "\n".join(lines) + "\n"
 
@@ -120,9 +119,14 @@ def _ours() -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for group in PIPELINE:
         for names, row in group.all_rows():
-            file = Path(inspect.getfile(type(row.make(ctx)))).relative_to(ROOT).as_posix()
+            file = _file_of(row.make(ctx))
             found.setdefault(row.pass_name, []).append((names[-1], file))
     return found
+
+
+def _file_of(item: object) -> str:
+    """Return the path of the source file that defines the type of `item`."""
+    return f"{type(item).__module__.replace('.', '/')}.py"
 
 
 def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tuple[str, str]:

@@ -1,11 +1,14 @@
 """Make the project's virtual environment if needed, then run a tool in it: `python3 scripts/venv.py pytest`.
 
-    python3 scripts/venv.py [--python=PYTHON] TOOL [ARGUMENT]..
+    python3 scripts/venv.py [--python=PYTHON] [--compiled] TOOL [ARGUMENT]..
 
 PYTHON is a version (`3.13`), a name on PATH or a path; without it, the Python that runs this file is used. Needs Python 3.11
 or newer with pip, nothing else. The environment holds the project (editable) with its `dev` extra, and is updated when
 `pyproject.toml` changes. It is in `.venv` beside `pyproject.toml`. If `.venv` belongs to another version of Python, it is in
 `.venv-3.13`, so that environments of several Pythons lie beside each other.
+
+With `--compiled` the tool imports a copy of `hlo_run` whose core is compiled (docs/compiled_core.md). The copy is in
+`build/compiled-3.11`, and is brought up to date with the sources before the tool starts.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ def main() -> int:
     wanted = ""
     if arguments and arguments[0].startswith("--python="):
         wanted = arguments.pop(0).removeprefix("--python=")
+    is_compiled = arguments[:1] == ["--compiled"]
+    if is_compiled:
+        arguments.pop(0)
     if not arguments:
         sys.stderr.write(f"{__doc__}\n")
         return 2
@@ -47,7 +53,15 @@ def main() -> int:
     if not tool.exists():
         sys.stderr.write(f"no tool '{arguments[0]}' in {programs(venv)}\n")
         return 2
-    return subprocess.call([str(tool), *arguments[1:]], env={**os.environ, "VIRTUAL_ENV": str(venv)})
+    environment = {**os.environ, "VIRTUAL_ENV": str(venv)}
+    if is_compiled:
+        folder = ROOT / "build" / f"compiled-{number(version)}"
+        build = [str(programs(venv) / "python"), str(ROOT / "scripts" / "compiled_core" / "build.py"), str(folder)]
+        if code := subprocess.call(build, stdout=sys.stderr):
+            return code
+        paths = [str(folder / "package"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return subprocess.call([str(tool), *arguments[1:]], env=environment)
 
 
 def number(version: tuple[int, int]) -> str:

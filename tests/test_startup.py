@@ -63,6 +63,7 @@ def test_help_imports_the_flags_only(flag: str) -> None:
         "hlo_run.garbage_collection",
         "hlo_run.loading",
         "hlo_run.options",
+        "hlo_run.records",
         "hlo_run.version",
     )
     assert _of(modules, "hlo_run") == ["hlo_run", *ours]

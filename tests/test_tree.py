@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP_LEVEL = frozenset(
-    ".ci .gitignore LICENSE Makefile README.md benchmarks docs examples hlo_run pyproject.toml scripts tests".split()
+    ".ci .gitignore LICENSE MANIFEST.in Makefile README.md benchmarks docs examples hlo_run pyproject.toml scripts setup.py "
+    "tests".split()
 )
 
 

@@ -24,6 +24,8 @@ class InterpreterBackend:
         self.in_tf32 = False  # random roundings are as large as on devices that multiply f32 in TF32
         # The last module that was evaluated in float64, its version, and its widened copy.
         self._widened: tuple[HloModule, int, HloModule] | None = None
+        # By precision, the last module that was evaluated without roundings and observer, its version, and its evaluation.
+        self._plain: dict[str, tuple[HloModule, int, Reference]] = {}
         self.outfeed: list[list[Literal]] = []  # the literals that outfeeds produced in the last run, one list per device
 
     @property
@@ -49,8 +51,7 @@ class InterpreterBackend:
         module that is divided between its partitions.
         """
         grid = self._grid
-        widened = self._widened_module(module) if precision == "f64" else None
-        reference = Reference(module, precision, roundings, self.in_tf32, observe, widened=widened)
+        reference = self._reference(module, precision, roundings, observe)
         of_devices = grid.split(arguments)
         if module.divided is not None:
             of_devices = split_arguments(module.divided, of_devices, grid.partitions)
@@ -61,6 +62,18 @@ class InterpreterBackend:
             results = join_results(module.divided, results, grid.partitions)
         self.outfeed = reference.outfeed
         return grid.join(results)
+
+    def _reference(self, module: HloModule, precision: str, roundings: int | None, observe: Observer | None) -> Reference:
+        """Return what evaluates the module. A run asks for many evaluations, which share the checks and the plan of one."""
+        is_plain = roundings is None and observe is None
+        known = self._plain.get(precision) if is_plain else None
+        if known is not None and known[0] is module and known[1] == module.version:
+            return known[2]
+        widened = self._widened_module(module) if precision == "f64" else None
+        reference = Reference(module, precision, roundings, self.in_tf32, observe, widened=widened)
+        if is_plain:
+            self._plain[precision] = module, module.version, reference
+        return reference
 
     def _widened_module(self, module: HloModule) -> HloModule:
         """Return the module widened to float64, made once: a run asks for several evaluations."""

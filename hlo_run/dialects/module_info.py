@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final, TypeGuard
 
 from xdsl.dialects import dlti
@@ -28,4 +29,9 @@ def _is_integer(value: object) -> TypeGuard[IntegerAttr]:
 def set_index_bits(module: ModuleOp, bits: int) -> None:
     """Record that `index` is lowered to an integer of `bits` (32 or 64) bits."""
     assert bits in (32, 64), "index is lowered to i32 or i64"
-    module.attributes[_SPEC] = dlti.DataLayoutSpecAttr({IndexType(): IntegerAttr(bits, i32)})
+    module.attributes[_SPEC] = _layout(bits)
+
+
+@cache
+def _layout(bits: int) -> dlti.DataLayoutSpecAttr:
+    return dlti.DataLayoutSpecAttr({IndexType(): IntegerAttr(bits, i32)})

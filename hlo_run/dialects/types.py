@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from functools import cache
+from typing import Final, TypeGuard
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, ArrayAttr, ComplexType, IntegerAttr, IntegerType, MemRefType, TensorType, VectorType
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    ComplexType,
+    DenseArrayBase,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    TensorType,
+    VectorType,
+    i32,
+)
 from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import AttrSizedOperandSegments
+
+SEGMENTS: Final = AttrSizedOperandSegments.attribute_name
 
 
 def is_tensor(type_: Attribute) -> TypeGuard[TensorType[Attribute]]:
@@ -53,3 +68,9 @@ def constant_int(value: SSAValue) -> int | None:
         return None
     constant = op.properties["value"]
     return constant.value.data if type(constant) is IntegerAttr else None
+
+
+@cache
+def operand_segments(*sizes: int) -> DenseArrayBase[IntegerType]:
+    """Return the property SEGMENTS of an op with several variadic operands: how many values each has."""
+    return DenseArrayBase.from_list(i32, sizes)

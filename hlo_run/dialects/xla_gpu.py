@@ -35,7 +35,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect, SymbolUserOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from hlo_run.dialects.types import is_tensor, is_vector, tensor_type
+from hlo_run.dialects.types import SEGMENTS, is_tensor, is_vector, operand_segments, tensor_type
 from hlo_run.errors import HloRunError
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.printer import attribute_text
@@ -105,12 +105,21 @@ class LoopOp(IRDLOperation):
     ) -> None:
         """Without `body`, make an empty body with the right block arguments, named after the map's range variables."""
         attr = indexing_map if isinstance(indexing_map, IndexingMapAttr) else IndexingMapAttr(indexing_map)
-        super().__init__(
-            operands=[dims, inits],
-            result_types=[[init.type for init in inits]],
-            properties={"indexing_map": attr},
+        # Not the constructor of IRDL ops, which sorts operands into segments: it takes four times as long.
+        Operation.__init__(
+            self,
+            operands=(*dims, *inits),
+            result_types=[init.type for init in inits],
+            properties={"indexing_map": attr, SEGMENTS: operand_segments(len(dims), len(inits))},
             regions=[_empty_loop_body(attr.data, inits) if body is None else body],
         )
+
+    def set_dims(self, indexing_map: IndexingMap, dims: Sequence[SSAValue]) -> None:
+        """Replace the map and its dimensions. The map's ranges and results must be as many as before."""
+        inits = tuple(self.inits)
+        self.indexing_map = IndexingMapAttr(indexing_map)
+        self.operands = (*dims, *inits)
+        self.properties[SEGMENTS] = operand_segments(len(dims), len(inits))
 
     @property
     def map(self) -> IndexingMap:

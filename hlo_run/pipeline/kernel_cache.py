@@ -12,7 +12,7 @@ from hlo_run.runtime.kernel_requests import KernelRequest
 
 # The parts of the package that a kernel's PTX depends on.
 PARTS = tuple(
-    """analysis artifact codegen containment dialects hlo hlo_passes indexing ops options pass_support pipeline runtime
+    """analysis artifact codegen containment dialects hlo hlo_passes indexing ops options pass_support pipeline records runtime
     sharding""".split()
 )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 
 from hlo_run.triage.predicates import RunPredicate, own_file
 from hlo_run.triage.trials import Ended
 
 _KERNEL = re.compile(r"^// row: .*?; kernel: (\w+);")
+_NUMBER = re.compile(r"\.\d{4,}\.")
 _DUMP_NUMBER = re.compile(r"\.\d+\.after_")
 _VALUE = re.compile(r"%\w+")
 _SHOWN_LINES, _WIDTH = 8, 160
@@ -23,16 +25,40 @@ def changed_lines(ends: Sequence[Ended | None], is_kernel: bool) -> tuple[str, .
     `ends` are those of two forks that returned `dumps`.
     """
     one, two = map(_texts, ends)
-    # A kernel's row that changes nothing has no dump, so the dump before it is compared.
-    names = sorted(set(one) | set(two)) if is_kernel else sorted(set(one) & set(two))
-    for name in names:
-        old, new = (_kernel_dump(texts, name) if is_kernel else texts[name] for texts in (one, two))
-        lines = (_changed_operations if is_kernel else _changed_instructions)(old, new)
+    changed = _changed_operations if is_kernel else _changed_instructions
+    for old, new in _kernel_pairs(one, two) if is_kernel else _module_pairs(one, two):
+        lines = changed(old, new)
         if lines:
             more = [f"and {len(lines) - _SHOWN_LINES} more lines"] if len(lines) > _SHOWN_LINES else []
             kernel = [f"kernel '{found[1]}'"] if (found := _KERNEL.search(new)) is not None else []
             return (*kernel, *(line[:_WIDTH] for line in lines[:_SHOWN_LINES]), *more)
     return ()
+
+
+def _module_pairs(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the modules of both runs after each row, up to the first row that changes the module in one run alone.
+
+    A row that changes nothing has no dump, and the dumps behind have other numbers. So there the other run has its last dump.
+    """
+    old = new = ""
+    names, others = sorted(one), sorted(two)
+    for number, (name, other) in enumerate(zip_longest(names, others)):
+        if name != other:
+            follow = {_NUMBER.sub(".", each, count=1) for each in others[number:]}
+            is_of_one = name is not None and _NUMBER.sub(".", name, count=1) not in follow
+            if name is not None and (other is None or is_of_one):
+                yield one[name], new
+            elif other is not None:
+                yield old, two[other]
+            return
+        old, new = one[name], two[name]
+        yield old, new
+
+
+def _kernel_pairs(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each kernel of both runs after each row. A row that changes nothing has no dump: then the dump before it."""
+    for name in sorted(set(one) | set(two)):
+        yield _kernel_dump(one, name), _kernel_dump(two, name)
 
 
 def _texts(end: Ended | None) -> dict[str, str]:
@@ -72,4 +98,5 @@ def dumps(run: RunPredicate, path: str, flags: Sequence[str], is_kernel: bool) -
     files = folder.glob("*.mlir" if is_kernel else "*.txt")
     found = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in files}
     shutil.rmtree(folder, ignore_errors=True)
-    return found
+    # Not the protos in text form, such as the steps of a fusion pass, which hold the module before it.
+    return found if is_kernel else {name: text for name, text in found.items() if text.startswith("HloModule")}

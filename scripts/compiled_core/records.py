@@ -3,7 +3,7 @@
 mypyc cannot compile a class whose metaclass it does not know, and a native class is what makes compiled code fast: a field is a
 place in a C struct, a method call is a C call. The source keeps its structs, which are short to write, quick to import and quick
 to make in pure Python. Only the copy that mypyc reads is rewritten, and every statement keeps its line, so that tracebacks of
-compiled code point into the source: the methods that msgspec would provide take the lines of the fields.
+compiled code point into the source: the methods that msgspec would provide take the lines of the fields, and blank ones.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def rewrite(text: str, where: str) -> str:
         return text
     # From the last class to the first: what is added after a class does not move the lines of those before it.
     for record in reversed(records):
-        _rewrite_class(record, lines, text, where)
+        _rewrite_class(record, lines, where)
     first = next(n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "msgspec")
     lines[first.lineno - 1] += f"; from {BASE} import NativeRecord as _NativeRecord; from typing import Any as _Any"
     for record in records:
-        fields = {f.name: f.type for f in _fields(record, text, where)}
+        fields = {f.name: f.type for f in _fields(record, where)}
         lines += [f"{record.name}.__struct_types__ = {fields!r}", f"{record.name}.__struct_fields__ = {tuple(fields)!r}"]
     return "\n".join([*lines, ""])
 
@@ -79,16 +79,16 @@ def _is_struct(node: ast.ClassDef) -> bool:
     return any(isinstance(base, ast.Name) and base.id == "Struct" for base in node.bases)
 
 
-def _rewrite_class(node: ast.ClassDef, lines: list[str], text: str, where: str) -> None:
+def _rewrite_class(node: ast.ClassDef, lines: list[str], where: str) -> None:
     options = _options(node, where)
-    fields = _fields(node, text, where)
+    fields = _fields(node, where)
     methods = list(_methods(node, fields, options))
     head = lines[node.lineno - 1]
     changed = re.sub(r"\(Struct\b(.*)\)(:.*)$", r"(_NativeRecord)\2", head)
     if changed == head or len(node.bases) != 1:
         raise NotCompilable(f"{where}:{node.lineno}: the head of struct {node.name} is not one line with the base Struct alone")
     lines[node.lineno - 1] = changed
-    places = [field.first_line for field in fields]
+    places = [*(field.first_line for field in fields), *_blank_lines(node, lines)]
     for field in fields:
         for number in range(field.first_line, field.last_line + 1):
             lines[number - 1] = ""
@@ -96,6 +96,14 @@ def _rewrite_class(node: ast.ClassDef, lines: list[str], text: str, where: str) 
         lines[place - 1] = "    " + method
     assert node.end_lineno is not None, "a parsed node has its end"
     lines[node.end_lineno : node.end_lineno] = ["    " + method for method in methods[len(places) :]]
+
+
+def _blank_lines(node: ast.ClassDef, lines: list[str]) -> Iterator[int]:
+    """Yield the numbers of the blank lines between the statements of a class, and of the two behind it."""
+    ends = [statement.end_lineno or 0 for statement in node.body]
+    starts = [min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) for statement in node.body]
+    for end, start in zip(ends, [*starts[1:], ends[-1] + 3], strict=True):
+        yield from (number for number in range(end + 1, min(start, len(lines) + 1)) if not lines[number - 1].strip())
 
 
 def _options(node: ast.ClassDef, where: str) -> _Options:
@@ -107,16 +115,15 @@ def _options(node: ast.ClassDef, where: str) -> _Options:
     return _Options(given.get("frozen", False), given.get("eq", True))
 
 
-def _fields(node: ast.ClassDef, text: str, where: str) -> list[_Field]:
+def _fields(node: ast.ClassDef, where: str) -> list[_Field]:
     fields: list[_Field] = []
     for statement in node.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        kind = ast.get_source_segment(text, statement.annotation) or ""
+        kind = ast.unparse(statement.annotation)
         if kind.startswith("ClassVar"):
             continue
         name = statement.target.id
-        kind = " ".join(kind.split())
         default, value = "", name
         if statement.value is not None:
             default, value, kind = _default(statement.value, name, kind, f"{where}:{statement.lineno}")

@@ -10,6 +10,8 @@ Mirrors XLA's `GlobalDecreasingSizeBestFitHeap`, both orders, and `ChooseBestHea
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.errors import Unsupported
 
-_Column = NDArray[np.int64]
+_Column: TypeAlias = "NDArray[np.int64]"
 # Offsets are 64-bit numbers. A dimension without a bound (`?`) has a negative size.
 _MOST_BYTES = np.iinfo(np.int64).max
 
@@ -151,7 +153,7 @@ class _Space:
     def _find(self, group: list[_Interval], size: int) -> int:
         """Return the offset of the smallest sufficient gap between intervals that overlap in time, or of the end of all."""
         starts, ends = self._starts[: self._count], self._ends[: self._count]
-        near = np.zeros(self._count, np.bool_)
+        near: NDArray[np.bool_] = np.zeros(self._count, np.bool_)
         for interval in group:
             near |= (starts <= interval.end) & (ends >= interval.start)
         taken = np.flatnonzero(near)

@@ -9,8 +9,9 @@ its own. Each live range must then end before the next value is written, in ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cmp_to_key
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -29,13 +30,13 @@ class _Link(Struct, eq=False):
     uses: list[HloUse]
     # The outermost conditional around the value, and the number of the branch.
     branch: tuple[HloInstruction, int] | None
-    chain: list[_Link] = field(default_factory=list["_Link"])
+    chain: _Chain
     # Whether all uses are in the computation of the value; None: not known yet.
     is_local: bool | None = None
 
     @property
     def place(self) -> int:
-        return self.chain.index(self)
+        return self.chain.links.index(self)
 
     @property
     def own_branch(self) -> tuple[HloInstruction, int] | None:
@@ -46,6 +47,93 @@ class _Link(Struct, eq=False):
         return self.branch if self.is_local else None
 
 
+class _Chain(Struct, eq=False):
+    """The values of a buffer in turn. A conditional may have thousands of branches, so links are found by their branch."""
+
+    links: list[_Link] = field(default_factory=list[_Link])
+    # By conditional, then by the number of the branch; None: in no conditional.
+    places: dict[HloInstruction | None, dict[int, dict[_Link, None]]] = field(
+        default_factory=dict[HloInstruction | None, dict[int, dict[_Link, None]]]
+    )
+    # Links in a branch with a use outside of it, or without uses.
+    exposed: dict[_Link, None] = field(default_factory=dict[_Link, None])
+
+    def insert(self, place: int, links: Sequence[_Link]) -> None:
+        """Insert links, which may be those of another chain."""
+        self.links[place:place] = links
+        for link in links:
+            link.chain = self
+            conditional, number = link.branch or (None, 0)
+            self.places.setdefault(conditional, {}).setdefault(number, {})[link] = None
+            self.use_changed(link)
+
+    def remove(self, link: _Link) -> None:
+        self.links.remove(link)
+        conditional, number = link.branch or (None, 0)
+        numbers = self.places[conditional]
+        del numbers[number][link]
+        if not numbers[number]:
+            del numbers[number]
+        if not numbers:
+            del self.places[conditional]
+        self.exposed.pop(link, None)
+
+    def use_changed(self, link: _Link) -> None:
+        """Note whether the link is exposed."""
+        if link.branch is not None and (not link.uses or link.own_branch is None):
+            self.exposed[link] = None
+        else:
+            self.exposed.pop(link, None)
+
+
+class _Part(NamedTuple):
+    """The links of a chain from `start` to before `stop`."""
+
+    chain: _Chain
+    start: int
+    stop: int
+
+    def __bool__(self) -> bool:
+        return self.start < self.stop
+
+    def of(self, links: Iterable[_Link]) -> list[_Link]:
+        """Return those links of the chain that are in this part."""
+        whole = self.start == 0 and self.stop == len(self.chain.links)
+        return [link for link in links if whole or self.start <= link.place < self.stop]
+
+    def all(self) -> list[_Link]:
+        return self.chain.links[self.start : self.stop]
+
+    def read_beside(self, later: _Part) -> list[_Link]:
+        """Return the links that may be read when `later` is written: not those of other branches of one conditional."""
+        if len(later.chain.places) != 1 or None in later.chain.places:
+            return self.all()
+        ((other, numbers),) = later.chain.places.items()
+        found = dict.fromkeys(link for link in self.chain.exposed if link.branch is not None and link.branch[0] is other)
+        for conditional, by_number in self.chain.places.items():
+            within = by_number if conditional is not other else by_number.keys() & numbers.keys()
+            for number in within:
+                found.update(by_number[number])
+        return self.of(found)
+
+    def written_beside(self, one: _Link) -> list[_Link]:
+        """Return the links that may be written while `one` is read: not those in other branches."""
+        branch = one.own_branch
+        if branch is None:
+            return self.all()
+        own, number = branch
+        found: list[_Link] = []
+        for conditional, by_number in self.chain.places.items():
+            if conditional is not own:
+                within = list(by_number)
+            elif one.uses:
+                within = [number] if number in by_number else []
+            else:  # a value without uses ends where it begins, and later branches begin after it
+                within = [each for each in by_number if each <= number]
+            found += (link for each in within for link in by_number[each])
+        return self.of(found)
+
+
 class CopyChains:
     """The chains of a module. `removable_copies` yields copies until none can go."""
 
@@ -54,9 +142,9 @@ class CopyChains:
         self._order = ExecutionOrder(dataflow)
         links: dict[HloValue, _Link] = {}
         for values in self._in_turn(analyze_aliases(dataflow)):
-            chain: list[_Link] = []
-            chain += (_Link(value, list(value.uses), self._order.branch(value.instruction), chain) for value in values)
-            links.update({link.value: link for link in chain})
+            chain = _Chain()
+            chain.insert(0, [_Link(value, list(value.uses), self._order.branch(value.instruction), chain) for value in values])
+            links.update({link.value: link for link in chain.links})
         self._readers: dict[_Link, list[HloInstruction]] = {}
         self._copies: dict[HloInstruction, tuple[_Link, _Link]] = {
             copy: (links[dataflow.value(copy.operands[0])], links[dataflow.value(copy)])
@@ -104,45 +192,43 @@ class CopyChains:
         """Join the chains of a copy's source and of the copy, if live ranges allow it."""
         ours, theirs = source.chain, made.chain
         here, there = source.place, made.place
-        if ours is theirs and there == here + 1:
-            return True
         if ours is theirs:
-            return False
+            return there == here + 1
+        count, their_count = len(ours.links), len(theirs.links)
         if there == 0:
-            if _is_read_by_scatter(source, theirs):
+            if _is_read_by_scatter(source, theirs.links):
                 return False
-            if not self._end_before(ours[: here + 1], theirs[1:]) or not self._end_before(theirs, ours[here + 1 :]):
-                return False
-            joined = [*ours[: here + 1], *theirs, *ours[here + 1 :]]
-        elif here == len(ours) - 1:
-            if not self._end_before(theirs[:there], ours) or not self._end_before(ours, theirs[there + 1 :]):
-                return False
-            joined = [*theirs[:there], *ours, *theirs[there:]]
+            fits = self._end_before(_Part(ours, 0, here + 1), _Part(theirs, 1, their_count)) and self._end_before(
+                _Part(theirs, 0, their_count), _Part(ours, here + 1, count)
+            )
+            place, into, others = here + 1, ours, theirs
+        elif here == count - 1:
+            fits = self._end_before(_Part(theirs, 0, there), _Part(ours, 0, count)) and self._end_before(
+                _Part(ours, 0, count), _Part(theirs, there + 1, their_count)
+            )
+            place, into, others = there, theirs, ours
         else:
             return False
-        for link in joined:
-            link.chain = joined
-        return True
+        if fits:
+            _merge(into, place, others)
+        return fits
 
     def _drop(self, copy: HloInstruction, source: _Link, made: _Link) -> None:
         """Let the source have the uses of a copy that is next to it in the chain."""
         made.chain.remove(made)
         source.uses = [*(use for use in source.uses if use.instruction is not copy), *made.uses]
         source.is_local = None
+        source.chain.use_changed(source)
         source.value.positions.extend(made.value.positions)
         for other in self._readers.pop(made, ()):
             if other in self._copies:
                 self._copies[other] = source, self._copies[other][1]
             self._readers.setdefault(source, []).append(other)
 
-    def _end_before(self, earlier: Sequence[_Link], later: Sequence[_Link]) -> bool:
-        branches = _branches(later)
-        return all(
-            self._ends_before(one, two.value)
-            for one in earlier
-            if branches is None or not _is_read_elsewhere(one, branches)
-            for two in _not_in_other_branches(one, later)
-        )
+    def _end_before(self, earlier: _Part, later: _Part) -> bool:
+        if not earlier or not later:
+            return True
+        return all(self._ends_before(one, two.value) for one in earlier.read_beside(later) for two in later.written_beside(one))
 
     def _ends_before(self, one: _Link, later: HloValue) -> bool:
         if not one.uses:
@@ -153,38 +239,14 @@ class CopyChains:
         return self._order.are_read_before(one.uses, later)
 
 
-def _branches(links: Sequence[_Link]) -> dict[int, HloInstruction] | None:
-    """Return the numbers of the branches that the links are in, with their conditional; None if it is not the same for all."""
-    found: dict[int, HloInstruction] = {}
-    conditional = links[0].branch[0] if links and links[0].branch is not None else None
-    for link in links:
-        if conditional is None or link.branch is None or link.branch[0] is not conditional:
-            return None
-        found[link.branch[1]] = conditional
-    return found
-
-
-def _is_read_elsewhere(one: _Link, branches: dict[int, HloInstruction]) -> bool:
-    """Return True if the link and all its uses, of which there are some, are in another branch of the same conditional."""
-    branch = one.own_branch
-    if branch is None or not one.uses or branch[1] in branches:
-        return False
-    return branch[0] is next(iter(branches.values()), None)
-
-
-def _not_in_other_branches(one: _Link, later: Sequence[_Link]) -> Sequence[_Link]:
-    """Return the links that may be written while `one` is read: not those in other branches, of which there may be thousands."""
-    branch = one.own_branch
-    if branch is None:
-        return later
-    conditional, number = branch
-    # A value without uses ends where it begins, and later branches begin after it.
-    least = -1 if one.uses else number
-    return [
-        two
-        for two in later
-        if (place := two.branch) is None or place[0] is not conditional or place[1] == number or place[1] < least
-    ]
+def _merge(chain: _Chain, place: int, others: _Chain) -> None:
+    """Insert the links of another chain at a place. The larger chain takes in the smaller one."""
+    if len(chain.links) >= len(others.links):
+        chain.insert(place, others.links)
+        return
+    before, after = chain.links[:place], chain.links[place:]
+    others.insert(0, before)
+    others.insert(len(others.links), after)
 
 
 def _is_read_by_scatter(source: _Link, theirs: Sequence[_Link]) -> bool:

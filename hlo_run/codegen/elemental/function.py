@@ -9,6 +9,7 @@ of computations on scalars (reducers) take and return scalars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 from xdsl.dialects import func, tensor
@@ -40,11 +41,18 @@ from hlo_run.indexing.interval import Interval
 _INDEX_NAMES = ("i", "j", "k", "l", "m", "n")
 _LINKAGE = LinkageAttr("internal")
 _TRUE = IntegerAttr(1, i1)
+_NO_ATTRIBUTES = DictionaryAttr({})
 
 
+@lru_cache(1024)
 def index_range(interval: Interval) -> Attribute:
     """Return the value of an `xla.range` attribute, with closed bounds."""
     return ArrayAttr([IntegerAttr(interval.lower, INDEX), IntegerAttr(interval.upper, INDEX)])
+
+
+@lru_cache(1024)
+def _index_attributes(interval: Interval) -> DictionaryAttr:
+    return DictionaryAttr({"xla.range": index_range(interval)})
 
 
 class Signature(Struct, frozen=True):
@@ -201,11 +209,11 @@ class FunctionEmitter:
 
     def finish(self, symbol: str, values: Sequence[SSAValue], attributes: Mapping[str, Attribute]) -> func.FuncOp:
         """End the function with a return of `values`."""
-        self._block.add_op(func.ReturnOp(*values))
+        self._block.add_op(func.ReturnOp.create(operands=values))
         first_index = len(self.parameters)
-        arg_attrs: list[DictionaryAttr] = [DictionaryAttr({})] * len(self._block.args)
+        arg_attrs: list[DictionaryAttr] = [_NO_ATTRIBUTES] * len(self._block.args)
         for number, interval in enumerate(self._ranges):
-            arg_attrs[first_index + number] = DictionaryAttr({"xla.range": index_range(interval)})
+            arg_attrs[first_index + number] = _index_attributes(interval)
         function = func.FuncOp(
             symbol,
             ([argument.type for argument in self._block.args], [value.type for value in values]),

@@ -8,6 +8,7 @@ The arguments are the fusion's operands, then its results. `tensor.insert` write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 from msgspec import Struct
@@ -139,7 +140,8 @@ class EntryFunction:
         self.declare_ids(indexing_map)
         loop = self.loop(indexing_map, self.outputs, numbered("dim", shape))
         with self.builder.inside(loop.body.block):
-            self.builder.block.add_op(YieldOp(*body(tuple(loop.map_results), tuple(loop.iteration_values))))
+            values = body(tuple(loop.map_results), tuple(loop.iteration_values))
+            self.builder.block.add_op(YieldOp.create(operands=values))
         return tuple(loop.res)
 
     def insert(self, value: SSAValue, target: SSAValue, index: Sequence[SSAValue]) -> SSAValue:
@@ -149,7 +151,7 @@ class EntryFunction:
     def finish(self, kernel_name: str, arguments: Sequence[EntryArgument], results: Sequence[SSAValue]) -> func.FuncOp:
         """End the function with a return of `results`."""
         assert len(arguments) == len(self._block.args), "one argument record per operand and result"
-        self._block.add_op(func.ReturnOp(*results))
+        self._block.add_op(func.ReturnOp.create(operands=results))
         function = func.FuncOp(
             kernel_name,
             ([argument.type for argument in self._block.args], [result.type for result in results]),
@@ -168,6 +170,7 @@ def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstr
     return pure_call(b, signature, (*entry.parameters, *index))
 
 
+@lru_cache(1024)  # kernels of one module have many equal ones
 def _argument_attributes(argument: EntryArgument) -> DictionaryAttr:
     attributes: dict[str, Attribute] = {
         "llvm.align": IntegerAttr(argument.align, INDEX),

@@ -20,7 +20,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import replace_op
+from hlo_run.dialects.editing.rewriting import ops_in, replace_op
 from hlo_run.dialects.types import is_integer
 
 
@@ -31,7 +31,7 @@ class ArithExpand(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Expand every such division."""
-        for inner in [*op.walk()]:
+        for inner in ops_in(op):
             if (expand := _EXPANDED.get(type(inner))) is not None:
                 replace_op(inner, [expand(inner, *inner.operands)])
 

@@ -18,6 +18,7 @@ from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.complex_arithmetic import FUNCTIONS, Number, Parts
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.types import is_complex
 
 
@@ -28,10 +29,10 @@ class ConvertComplexToStandard(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace the complex arithmetic and the selects of complex numbers."""
-        for each in [*op.walk()]:
+        for each in ops_in(op):
             if type(each) in FUNCTIONS:
                 _replace(each)
-            elif isinstance(each, arith.SelectOp) and is_complex(each.result.type):
+            elif type(each) is arith.SelectOp and is_complex(each.result.type):
                 _replace_select(each)
 
 

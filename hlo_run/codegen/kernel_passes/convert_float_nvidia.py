@@ -38,6 +38,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 
 _FIRST_SM = 89
 # The GPUs for which PTX has f4E2M1FN, in the architecture-specific variants `sm_100a` etc.
@@ -82,10 +83,10 @@ class ConvertFloatNvidia(ModulePass):
         if self.sm < _FIRST_SM:
             return
         formats = _F8_AND_F4 if self.sm in _SM_WITH_F4 else _F8
-        for each in [*op.walk()]:
-            if isinstance(each, arith.TruncFOp) and each.result.type in formats and each.input.type in (f16, bf16, f32):
+        for each in ops_in(op):
+            if type(each) is arith.TruncFOp and each.result.type in formats and each.input.type in (f16, bf16, f32):
                 _truncate(each, formats[each.result.type])
-            elif isinstance(each, arith.ExtFOp) and each.input.type in formats:
+            elif type(each) is arith.ExtFOp and each.input.type in formats:
                 _extend(each, formats[each.input.type])
 
 

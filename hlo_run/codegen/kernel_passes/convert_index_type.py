@@ -23,18 +23,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.module_info import index_bits
 from hlo_run.dialects.types import constant_int
 
-_ARITHMETIC = (
-    arith.AddiOp,
-    arith.SubiOp,
-    arith.MuliOp,
-    arith.DivUIOp,
-    arith.DivSIOp,
-    arith.RemUIOp,
-    arith.RemSIOp,
-)
+_ARITHMETIC = frozenset((arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.DivUIOp, arith.DivSIOp, arith.RemUIOp, arith.RemSIOp))
 _WRAPS: Mapping[str, Attribute] = {"overflowFlags": arith.IntegerOverflowAttr("none")}
 _NO_FLAGS: Mapping[str, Attribute] = {}
 
@@ -47,10 +40,10 @@ class ConvertIndexType(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Convert index arithmetic and erase the casts to the same width."""
         converter = _Converter(IntegerType(index_bits(op)))
-        for each in op.walk():
-            if isinstance(each, _ARITHMETIC):
+        for each in ops_in(op):
+            if type(each) in _ARITHMETIC:  # the exact class: `isinstance` asks each class in turn
                 converter.convert(each)
-            elif isinstance(each, arith.IndexCastOp | IndexCastUIOp):
+            elif type(each) is arith.IndexCastOp or type(each) is IndexCastUIOp:
                 converter.drop_cast(each)
         converter.finish()
 

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 
@@ -21,8 +22,8 @@ class ConvertPureCallOps(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace every pure call; the new call keeps its attributes."""
-        for call in op.walk():
-            if isinstance(call, PureCallOp):
+        for call in ops_in(op):
+            if type(call) is PureCallOp:
                 plain = func.CallOp(call.callee, call.arguments, call.result_types)
                 plain.attributes |= call.attributes
                 Rewriter.replace_op(call, plain)

@@ -25,6 +25,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.small_floats import extend, is_small_float, truncate
 
 # Coefficients of powers of x², highest power first.
@@ -67,13 +68,13 @@ class ExpandFloatOps(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace each op that has an expansion for its type."""
-        for each in [*op.walk()]:
+        for each in ops_in(op):
             found = _EXPANSIONS.get(type(each))
             if found is not None:
                 type_, expand = found
                 if each.results[0].type == type_:
                     _replace(each, each.operands[0], expand)
-            elif isinstance(each, _SMALL_FLOAT_OPS) and any(is_small_float(v.type) for v in (each.operands[0], each.results[0])):
+            elif type(each) in _SMALL_FLOAT_OPS and any(is_small_float(v.type) for v in (each.operands[0], each.results[0])):
                 _expand_small(each)
 
 
@@ -168,7 +169,9 @@ def _absolute_bf16(formula: _Formula, x: SSAValue) -> SSAValue:
     return formula.add(arith.BitcastOp(formula.add(arith.AndIOp(bits, mask)), bf16))
 
 
-_SMALL_FLOAT_OPS = (arith.ExtFOp, arith.TruncFOp, arith.CmpfOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp)
+_SMALL_FLOAT_OPS = frozenset(
+    (arith.ExtFOp, arith.TruncFOp, arith.CmpfOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp)
+)
 _EXPANSIONS: dict[type[Operation], tuple[Attribute, Callable[[_Formula, SSAValue], SSAValue]]] = {
     math.TanhOp: (f32, _tanh),
     math.ErfOp: (f32, _erf),

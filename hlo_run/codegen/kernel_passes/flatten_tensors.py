@@ -44,6 +44,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.types import constant_int, is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, AtomicRMWOp
 from hlo_run.errors import InternalError
@@ -64,7 +65,7 @@ class FlattenTensors(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Flatten the indices of all accesses, then the types of all values."""
-        ops = list(op.walk())
+        ops = ops_in(op)
         offsets = _Offsets()
         for each in ops:  # before types change, because they hold the shapes
             _flatten_access(each, offsets)

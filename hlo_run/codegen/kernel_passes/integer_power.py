@@ -17,7 +17,7 @@ from xdsl.passes import ModulePass
 
 from hlo_run.codegen.elemental.builder import IrBuilder
 from hlo_run.codegen.elemental.integer import power
-from hlo_run.dialects.editing.rewriting import replace_op
+from hlo_run.dialects.editing.rewriting import ops_in, replace_op
 from hlo_run.dialects.types import is_vector
 
 
@@ -28,8 +28,8 @@ class IntegerPower(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Expand every power of scalars in the module."""
-        for inner in [*op.walk()]:
-            if isinstance(inner, math.IPowIOp) and not is_vector(inner.result.type):
+        for inner in ops_in(op):
+            if type(inner) is math.IPowIOp and not is_vector(inner.result.type):
                 _expand(inner)
 
 

@@ -32,7 +32,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import bool_constant, index_constant, inline_block, replace_op
+from hlo_run.dialects.editing.rewriting import bool_constant, index_constant, inline_block, ops_in, replace_op
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 from hlo_run.indexing.expr import Expr
 from hlo_run.indexing.interval import Interval
@@ -47,7 +47,7 @@ class LowerXlaGpuToScf(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Lower every `xla_gpu.loop`."""
-        for loop in [inner for inner in op.walk() if isinstance(inner, LoopOp)]:
+        for loop in [inner for inner in ops_in(op) if type(inner) is LoopOp]:
             _Lowering(loop).run()
 
 
@@ -88,7 +88,7 @@ class _Lowering(Struct):
         for inner, old in zip(body.args[1:], self.loop.iteration_values, strict=True):
             inner.name_hint = old.name_hint or "iter"
         values = self._emit_loops((*ivs, body.args[0]), body.args[1:], InsertPoint.at_end(body))
-        body.add_op(scf.YieldOp(*values))
+        body.add_op(scf.YieldOp.create(operands=values))
         nest = hand_on_origin(self.loop, scf.ForOp(*bounds, carried, body))
         Rewriter.insert_op(nest, place)
         return nest.results
@@ -97,11 +97,12 @@ class _Lowering(Struct):
         condition = self._check_domain((*self.loop.dims, *ivs), place)
         then = Block()
         indices = self._apply_map((*self.loop.dims, *ivs), InsertPoint.at_end(then))
-        then.add_op(end := scf.YieldOp())
+        then.add_op(end := scf.YieldOp.create())
         end.operands = inline_block(self.loop.body.block, end, (*ivs, *indices, *carried))
-        otherwise = Region(Block([scf.YieldOp(*carried)])) if carried else Region()
-        choice = hand_on_origin(self.loop, scf.IfOp(condition, [value.type for value in carried], Region(then), otherwise))
-        Rewriter.insert_op(choice, place)
+        otherwise = Region(Block([scf.YieldOp.create(operands=carried)])) if carried else Region()
+        types = [value.type for value in carried]
+        choice = scf.IfOp.create(operands=(condition,), result_types=types, regions=[Region(then), otherwise])
+        Rewriter.insert_op(hand_on_origin(self.loop, choice), place)
         return choice.results
 
     def _apply_map(self, variables: Sequence[SSAValue], place: InsertPoint) -> list[SSAValue]:

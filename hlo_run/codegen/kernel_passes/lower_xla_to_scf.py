@@ -27,7 +27,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.all_reduce import expand_all_reduces
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import replace_op
+from hlo_run.dialects.editing.rewriting import ops_in, replace_op
 from hlo_run.dialects.editing.shuffles import WARP_LANES, Shuffler
 from hlo_run.dialects.xla_gpu import PredicatedExtractOp, PredicatedInsertOp, PureCallOp, ShuffleReduceOp
 from hlo_run.errors import InternalError
@@ -41,7 +41,7 @@ class LowerXlaToScf(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Lower every predicated_extract, predicated_insert, shuffle_reduce and gpu.all_reduce."""
         expand_all_reduces(op)
-        for inner in list(op.walk()):
+        for inner in ops_in(op):
             match inner:
                 case PredicatedExtractOp():
                     access = tensor.ExtractOp(inner.source, inner.indices, inner.res.type)

@@ -17,6 +17,8 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, Modul
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
+from hlo_run.dialects.editing.rewriting import ops_in
+
 _SLICE = "xla.slice_index"
 
 
@@ -31,8 +33,8 @@ class MergePointersToSameSlice(ModulePass):
         for function in op.body.block.ops:
             if isinstance(function, func.FuncOp) and function.arg_attrs is not None and function.body.blocks:
                 dropped[function.sym_name.data] = _merge_arguments(function, function.arg_attrs.data)
-        for call in op.walk():
-            if isinstance(call, func.CallOp) and (gone := dropped.get(call.callee.root_reference.data)):
+        for call in ops_in(op):
+            if type(call) is func.CallOp and (gone := dropped.get(call.callee.root_reference.data)):
                 call.operands = [operand for number, operand in enumerate(call.operands) if number not in gone]
 
 

@@ -22,7 +22,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import replace_op, unlimited
+from hlo_run.dialects.editing.rewriting import ops_in, replace_op, unlimited
 from hlo_run.dialects.xla_gpu import LoopOp
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
@@ -41,7 +41,7 @@ class PeelLoops(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Peel every `xla_gpu.loop`, then the loops that peeling made."""
-        pending = [inner for inner in op.walk() if isinstance(inner, LoopOp)]
+        pending = [inner for inner in ops_in(op) if type(inner) is LoopOp]
         while pending:
             pending += _peel(pending.pop(), self.take)
 

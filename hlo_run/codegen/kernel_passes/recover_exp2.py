@@ -20,6 +20,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import ops_in
 
 # The bits of f32 that tf32 and bf16 do not have.
 _DROPPED_BITS = {"f32": 0, "tf32": 13, "bf16": 16}
@@ -49,8 +50,8 @@ class RecoverExp2(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace every such exponential of a scalar in the module. The product stays for its other users."""
-        for inner in [*op.walk()]:
-            if not isinstance(inner, math.ExpOp) or not isinstance(inner.result.type, AnyFloat):
+        for inner in ops_in(op):
+            if type(inner) is not math.ExpOp or not isinstance(inner.result.type, AnyFloat):
                 continue
             product = inner.operand.owner
             if not isinstance(product, arith.MulfOp) or not _is_log_2(product):

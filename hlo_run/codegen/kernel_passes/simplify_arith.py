@@ -28,7 +28,7 @@ from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.dialects.editing.folding import fold
 from hlo_run.dialects.editing.functions import functions
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import erase_dead_ops, replace_op, unlimited
+from hlo_run.dialects.editing.rewriting import erase_dead_ops, ops_in, replace_op, unlimited
 from hlo_run.dialects.editing.scf_folding import simplify_for, simplify_if
 from hlo_run.dialects.editing.value_ranges import range_attribute, range_of, set_range
 from hlo_run.dialects.types import constant_int, is_integer
@@ -52,12 +52,12 @@ class SimplifyArith(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Simplify all ops in order, then branches and loops from the inside out, and erase dead ops."""
-        for inner in list(op.walk()):
+        for inner in ops_in(op):
             _simplify(inner, self.take)
-        for inner in list(op.walk())[::-1]:  # inner ops before the op around them
-            if isinstance(inner, scf.IfOp) and self.take():
+        for inner in ops_in(op)[::-1]:  # inner ops before the op around them
+            if type(inner) is scf.IfOp and self.take():
                 simplify_if(inner)
-            elif isinstance(inner, scf.ForOp) and self.take():
+            elif type(inner) is scf.ForOp and self.take():
                 simplify_for(inner)
         for function in functions(op):
             erase_dead_ops(function.body)

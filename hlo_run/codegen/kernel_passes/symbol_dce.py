@@ -17,6 +17,8 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from hlo_run.dialects.editing.rewriting import ops_in
+
 _HIDDEN_LINKAGE = ("private", "internal")
 
 
@@ -57,7 +59,7 @@ def _is_hidden(op: Operation) -> bool:
 
 
 def _named_in(op: Operation) -> Iterator[str]:
-    for inner in op.walk():
+    for inner in ops_in(op):
         for attribute in (*inner.properties.values(), *inner.attributes.values()):
             yield from _names(attribute)
 

@@ -37,7 +37,7 @@ class UnswitchLoops(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Unswitch every `scf.for`, inner loops first."""
         # Inner loops first: an unswitched loop can leave its scf.if as the whole body of the enclosing loop.
-        pending = [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)][::-1]
+        pending = [loop for loop in op.walk(region_first=True) if type(loop) is scf.ForOp][::-1]
         while pending:
             pending += _unswitch(pending.pop(), self.take)
 

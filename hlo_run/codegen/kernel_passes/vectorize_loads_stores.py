@@ -51,7 +51,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.editing.loops import counted_trips, hand_on_origin, is_defined_in, yield_of
-from hlo_run.dialects.editing.rewriting import unlimited
+from hlo_run.dialects.editing.rewriting import ops_in, unlimited
 from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, AtomicRMWOp, YieldOp
 from hlo_run.indexing.divisor import divisor_of
@@ -78,7 +78,7 @@ class VectorizeLoadsStores(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Vectorise every `scf.for` of n = 2, 4, .. 32 steps over 0, 1, .. n-1."""
-        for loop in [loop for loop in op.walk() if isinstance(loop, scf.ForOp)]:
+        for loop in [loop for loop in ops_in(op) if type(loop) is scf.ForOp]:
             trips = counted_trips(loop)
             if trips is not None and 2 <= trips <= _MAX_TRIPS and trips & (trips - 1) == 0:
                 _LoopVectorizer(loop, trips, self.sm, self.take).run()

@@ -13,10 +13,10 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.editing.loops import hand_on_origin
-from hlo_run.dialects.editing.rewriting import index_constant, replace_op, replace_value
+from hlo_run.dialects.editing.rewriting import index_constant, replace_value
 from hlo_run.dialects.editing.value_ranges import RANGE, range_of
 from hlo_run.dialects.types import constant_int
-from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr, LoopOp
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 from hlo_run.indexing.expr import Expr, constant, dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.substitute import Substitution
@@ -198,12 +198,5 @@ def _is_inside(value: SSAValue, variable: Variable) -> bool:
 
 
 def _set_dims(loop: LoopOp, used_map: IndexingMap, dims: Sequence[SSAValue]) -> None:
-    if used_map is loop.map:
-        return
-    inits = list(loop.inits)
-    new = LoopOp(IndexingMapAttr(used_map), dims, inits, loop.detach_region(0))
-    new.attributes |= loop.attributes
-    Rewriter.insert_op(new, InsertPoint.before(loop))
-    for result, value in zip(loop.res, new.res, strict=True):
-        value.name_hint = result.name_hint
-    replace_op(loop, new.res)
+    if used_map is not loop.map:
+        loop.set_dims(used_map, dims)

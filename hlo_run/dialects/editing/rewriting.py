@@ -12,6 +12,25 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from hlo_run.dialects.editing.effects import is_pure
 
 
+def ops_in(op: Operation) -> list[Operation]:
+    """Return the op and all ops inside it, each before those inside it. Faster than xDSL's `walk`, which many rows would ask."""
+    found = [op]
+    if op.regions:
+        _add_inner(op, found)
+    return found
+
+
+def _add_inner(op: Operation, found: list[Operation]) -> None:
+    for region in op.regions:
+        for block in region.blocks:
+            inner = block.first_op
+            while inner is not None:
+                found.append(inner)
+                if inner.regions:
+                    _add_inner(inner, found)
+                inner = inner.next_op
+
+
 def unlimited() -> bool:
     """Allow a rewrite: the default of passes whose rewrites can be counted and limited."""
     return True

@@ -9,6 +9,7 @@ from hlo_run.analysis.buffers.copy_chains import CopyChains
 from hlo_run.analysis.buffers.dataflow import analyze_dataflow
 from hlo_run.analysis.buffers.execution_order import ExecutionOrder, Order
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.records import IS_COMPILED
 
 _UPDATED = """
 HloModule updated
@@ -76,6 +77,7 @@ def _switch(count: int) -> str:
     )
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="compiled code calls the function that the test counts without looking it up")
 def test_values_of_other_branches_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     compare, compared = ExecutionOrder.compare, [0]
 

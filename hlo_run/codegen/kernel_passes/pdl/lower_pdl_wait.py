@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from hlo_run.dialects.editing.rewriting import ops_in
 from hlo_run.dialects.nvvm import GridDependencyAction, GridDependencyOp
 from hlo_run.dialects.pdl import PdlLaunchDependentsOp, PdlWaitOp
 
@@ -24,8 +25,8 @@ class LowerPdlWait(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace every op of a dependent launch in the module."""
-        for inner in [*op.walk()]:
-            if isinstance(inner, PdlWaitOp):
+        for inner in ops_in(op):
+            if type(inner) is PdlWaitOp:
                 Rewriter.replace_op(inner, GridDependencyOp(GridDependencyAction.WAIT))
-            elif isinstance(inner, PdlLaunchDependentsOp):
+            elif type(inner) is PdlLaunchDependentsOp:
                 Rewriter.replace_op(inner, GridDependencyOp(GridDependencyAction.LAUNCH_DEPENDENTS))
