@@ -2,8 +2,9 @@
 
     python3 scripts/venv.py [--python=PYTHON] [--compiled] TOOL [ARGUMENT]..
 
-PYTHON is a version (`3.13`), a name on PATH or a path; without it, the Python that runs this file is used. Needs Python 3.11
-or newer with pip, nothing else. The environment holds the project (editable) with its `dev` extra, and is updated when
+PYTHON is a version (`3.13`), a name on PATH or a path. Without it the newest Python that starts is used, of PATH, of pyenv and
+of uv, up to 3.14: tests hold text against the newest XLA, which needs Python 3.12. Needs Python 3.11 or newer with pip, nothing
+else. The environment holds the project (editable) with its `dev` extra, and is updated when
 `pyproject.toml` changes. It is in `.venv` beside `pyproject.toml`. If `.venv` belongs to another version of Python, it is in
 `.venv-3.13`, so that environments of several Pythons lie beside each other.
 
@@ -23,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
+# What is looked for without a name, the newest first: Pythons for which there are wheels of the newest XLA.
+PREFERRED = ("3.14", "3.13", "3.12")
 # Folders where version managers keep their Pythons, below the user's home: pyenv's and uv's.
 MANAGED = (".pyenv/versions/{}*/bin/python3", ".local/share/uv/python/cpython-{}*/bin/python3")
 
@@ -72,10 +75,13 @@ def number(version: tuple[int, int]) -> str:
 def find_python(wanted: str) -> tuple[str, tuple[int, int]] | None:
     """Return the path and the version of the Python that `wanted` names; None if no such Python starts.
 
+    Without a name it is the newest of `PREFERRED` that starts, or the one that runs this file if that is as new.
     A name on PATH may be a version manager's stub that does not start, so each candidate is asked for its version.
     """
     if not wanted:
-        return sys.executable, (sys.version_info[0], sys.version_info[1])
+        own = sys.executable, (sys.version_info[0], sys.version_info[1])
+        newer = (find_python(name) for name in PREFERRED if tuple(map(int, name.split("."))) > own[1])
+        return next((found for found in newer if found is not None), own)
     names = [wanted]
     if re.fullmatch(r"3\.\d+(\.\d+)?", wanted):
         found = [path for pattern in MANAGED for path in sorted(Path.home().glob(pattern.format(wanted)))]

@@ -95,7 +95,7 @@ def test_the_changelog_has_unreleased_first_and_short_releases() -> None:
     assert all(len(section.splitlines()) <= 200 for section in sections[1:])
 
 
-_SKIPS = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|importorskip)\(")
+_SKIPS = re.compile(r"\bpytest\.(?:mark\.)?(?:skip|skipif|importorskip)\(|\bneeds_released_xla\(\)")
 
 
 def test_files_that_skip_tests_are_listed() -> None:

@@ -87,7 +87,7 @@ def _same_sides(less: HloInstruction, equal: HloInstruction) -> bool:
 def _key(compare: HloInstruction) -> SortKey | None:
     """Return the key of a strict comparison whose sides are one function of the two elements of an operand."""
     descending = _DESCENDING.get(compare.comparison_direction)
-    is_total = compare.comparison_type == "TOTALORDER" and compare.operands[0].shape.dtype.is_float
+    is_total = compare.comparison_order == "TOTAL" and compare.operands[0].shape.dtype.is_float
     left, right = compare.operands
     if descending is None or is_total or not _mirrored(left, right):
         return None
@@ -122,7 +122,7 @@ def _mirrored(left: HloInstruction, right: HloInstruction) -> bool:
 
 
 def _alike(left: HloInstruction, right: HloInstruction) -> bool:
-    return all(left.attrs.get(name) == right.attrs.get(name) for name in ("direction", "type"))
+    return all(left.attrs.get(name) == right.attrs.get(name) for name in ("direction", "order"))
 
 
 def _bits(constant: HloInstruction) -> int:
@@ -164,7 +164,7 @@ def _step(value: HloInstruction, numbers: dict[HloInstruction, int], sides: set[
             return KeyOp("parameter", dtype, number=number >> 1)
         case "constant":
             return KeyOp("constant", dtype, number=_bits(value))
-        case "compare" if value.comparison_type != "TOTALORDER":
+        case "compare" if value.comparison_order != "TOTAL":
             return KeyOp("compare", dtype, operands, direction=value.comparison_direction)
         case "select":
             return KeyOp("select", dtype, operands)

@@ -87,7 +87,7 @@ class MemsetThunk(Struct, frozen=True):
 
 
 class SortThunk(FunctionCall, frozen=True):
-    """Stable sort of all operands along the last dimension by the first operand. Floats compare in XLA's TOTALORDER."""
+    """Stable sort of all operands along the last dimension by the first operand. Floats compare in XLA's total order."""
 
     name: str
     operands: tuple[ArraySpec, ...]

@@ -146,6 +146,17 @@ class CollectiveMethods(BuilderCore):
         values = values_of(operands)
         return self.instruction("collective-broadcast", values, _shape_of_all(values), replica_groups=replica_groups, **options)
 
+    def collective_reduce(
+        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any
+    ) -> HloValue:
+        """Reduce each operand to one device of a group; options as in the class's docstring, and `has_dynamic_root`.
+
+        With `has_dynamic_root`, the last operand has that device's number for each other operand.
+        """
+        values = values_of(operands)
+        shape = _shape_of_all(values[:-1] if options.get("has_dynamic_root") else values)
+        return self._reducing("collective-reduce", values, to_apply, replica_groups, options, shape)
+
     def collective_permute(
         self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
     ) -> HloValue:

@@ -381,6 +381,8 @@ def _obey_rules(made: HloInstruction) -> None:
     if problem := complete(draft):
         raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
     made.shape, made.operands, made.called = draft.shape, tuple(draft.operands), draft.called
+    for name in made.attrs.keys() - draft.attributes.keys():
+        del made.attrs[name]
     made.attrs.update(draft.attributes)
 
 

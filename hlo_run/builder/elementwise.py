@@ -154,6 +154,14 @@ class ElementwiseMethods(BuilderCore):
         """Return the cube root of floats, which has the sign of the operand."""
         return self._unary("cbrt", operand, result_accuracy=result_accuracy)
 
+    def exp2(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return 2 to the power of floats or complex numbers."""
+        return self._unary("exp2", operand, result_accuracy=result_accuracy)
+
+    def log2(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the logarithm to the base 2 of floats or complex numbers. Negative floats give NaN, zero gives -inf."""
+        return self._unary("log2", operand, result_accuracy=result_accuracy)
+
     def cosine(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
         """Return the cosine of floats, in radians, or of complex numbers."""
         return self._unary("cosine", operand, result_accuracy=result_accuracy)
@@ -295,10 +303,19 @@ class ElementwiseMethods(BuilderCore):
         return self._binary("shift-right-logical", lhs, rhs, broadcast_dimensions)
 
     def compare(
-        self, lhs: Operand, rhs: Operand, direction: str, type: str | None = None, broadcast_dimensions: Ints = ()
+        self,
+        lhs: Operand,
+        rhs: Operand,
+        direction: str,
+        type: str | None = None,
+        broadcast_dimensions: Ints = (),
+        order: str | None = None,
     ) -> HloValue:
-        """`direction` is EQ, NE, GE, GT, LE or LT; `type` FLOAT, TOTALORDER, SIGNED or UNSIGNED (default: by element type)."""
-        return self._binary("compare", lhs, rhs, broadcast_dimensions, direction=direction, type=type)
+        """`direction` is EQ, NE, GE, GT, LE or LT; `order` TOTAL or PARTIAL (default: PARTIAL for floats and complex numbers).
+
+        `type` is the older spelling of the order: TOTALORDER, SIGNED and UNSIGNED mean TOTAL, FLOAT means PARTIAL.
+        """
+        return self._binary("compare", lhs, rhs, broadcast_dimensions, direction=direction, type=type, order=order)
 
     def select(self, pred: HloValue, on_true: Operand, on_false: Operand) -> HloValue:
         """`pred` may be a scalar."""

@@ -57,6 +57,10 @@ class ShapingMethods(BuilderCore):
         """Reverse the order of the elements along `dimensions`. The result has the operand's shape."""
         return self.instruction("reverse", [operand], dimensions=dimensions)
 
+    def shuffle(self, operand: HloValue, dimensions: Ints, shifts: Ints, mode: str = "rotate") -> HloValue:
+        """Rotate the elements along each of `dimensions` by its number of places in `shifts`. The operand's shape stays."""
+        return self.instruction("shuffle", [operand], dimensions=dimensions, mode=mode, shifts=shifts)
+
     def concatenate(self, operands: Sequence[HloValue], dimension: int) -> HloValue:
         """Join the operands along `dimension`. They have one element type, and equal sizes in the other dimensions."""
         return self.instruction("concatenate", operands, dimensions=[dimension])

@@ -33,6 +33,8 @@ Function: TypeAlias = Callable[..., Array]
 Parts: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 
 _HUGE = 2.0**400
+_LOG_TWO = 0.6931471805599453
+_LOG2_E = 1.4426950408889634
 _BLOCK = 12288
 
 
@@ -420,8 +422,23 @@ def _special_logistic(z: Array) -> Array:
 
 
 exp = _function(np.exp, _exp)
+
+
+def exp2(z: Array) -> Array:
+    """Return 2^z as XLA computes it: e to the power of z ln 2, each part rounded."""
+    return exp(join(np.real(z) * _LOG_TWO, np.imag(z) * _LOG_TWO))
+
+
 expm1 = _function(np.expm1, _expm1)
 log = _function(np.log, _log)
+
+
+def log2(z: Array) -> Array:
+    """Return the logarithm to the base 2 as XLA computes it: ln z, each part times 1 / ln 2."""
+    natural = log(z)
+    return join(np.real(natural) * _LOG2_E, np.imag(natural) * _LOG2_E)
+
+
 log1p = _function(np.log1p, _log1p)
 logistic = _function(_special_logistic, _logistic)
 sin = _function(np.sin, _odd(_sin_of))

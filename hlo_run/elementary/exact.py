@@ -62,6 +62,17 @@ def log(x: Decimal) -> Decimal:
         return x.ln()
 
 
+def exp2(x: Decimal) -> Decimal:
+    """Return 2^x."""
+    return Decimal(2) ** x
+
+
+def log2(x: Decimal) -> Decimal:
+    """Return the logarithm of x to the base 2."""
+    with localcontext(_more(_lost(x - 1) + 2)):
+        return x.ln() / Decimal(2).ln()
+
+
 def log1p(x: Decimal) -> Decimal:
     """Return ln(1 + x)."""
     with localcontext(_more(2 * _lost(x))):

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 
-from hlo_run.elementary import error_function, exact, exponential, inverse_trigonometric, logarithm, roots, trigonometric
-from hlo_run.elementary.double_double import Array, Pair, of, two_product
+from hlo_run.elementary import (
+    constants,
+    error_function,
+    exact,
+    exponential,
+    inverse_trigonometric,
+    logarithm,
+    roots,
+    trigonometric,
+)
+from hlo_run.elementary.double_double import Array, Pair, multiply, of, two_product
 from hlo_run.elementary.rounding import Elementary, Found
 
 _INVALID = -math.nan
@@ -20,6 +30,7 @@ _INVALID = -math.nan
 _TINY = 2.0**-60
 # Beyond it, e^x is infinite or zero.
 _EXP_END = 746.0
+_EXP2_END = 1076.0
 # Below it, the second part of erf's pair is subnormal.
 _ERF_TINY = 2.0**-900
 
@@ -75,6 +86,30 @@ def _cosh_special(x: Array) -> Array:
 
 def _log_special(x: Array) -> Array:
     return np.where(x < 0, _INVALID, np.where(x == 0, -np.inf, x))
+
+
+@cache
+def _log2_pair() -> tuple[float, float]:
+    """Return ln 2."""
+    return constants.pair(constants.log2())
+
+
+@cache
+def _inverse_log2_pair() -> tuple[float, float]:
+    """Return 1 / ln 2."""
+    return constants.pair(constants.ONE * constants.ONE // constants.log2())
+
+
+def _exp2(x: Array) -> Found:
+    first, second = _log2_pair()
+    z, rest = two_product(np.full_like(x, first), x)
+    value, exponent = exponential.exp(z, rest + second * x)
+    return Found(value, exponent)
+
+
+def _log2(x: Array) -> Pair:
+    first, second = _inverse_log2_pair()
+    return multiply(logarithm.log(x), (np.full_like(x, first), np.full_like(x, second)))
 
 
 def _log1p_special(x: Array) -> Array:
@@ -243,12 +278,14 @@ def _same(x: Array) -> Array:
 
 
 exp = _function(lambda x: np.abs(x) < _EXP_END, _exp_special, _exp, exact.exp, np.exp)
+exp2 = _function(lambda x: np.abs(x) < _EXP2_END, _exp_special, _exp2, exact.exp2, np.exp2)
 expm1 = _paired(lambda x: (np.abs(x) >= _TINY) & (x > -50) & (x < 710), _expm1_special, exponential.expm1, exact.expm1, np.expm1)
 logistic = _function(lambda x: np.abs(x) < _EXP_END, _logistic_special, _logistic, exact.logistic, _fast_logistic)
 sinh = _function(lambda x: _is_near(x, 711), _sinh_special, _sinh, exact.sinh, np.sinh)
 cosh = _function(lambda x: _is_near(x, 711), _cosh_special, _cosh, exact.cosh, np.cosh)
 tanh = _paired(lambda x: np.abs(x) >= _TINY, _same, exponential.tanh, exact.tanh, np.tanh)
 log = _paired(_is_positive, _log_special, logarithm.log, exact.log, np.log)
+log2 = _paired(_is_positive, _log_special, _log2, exact.log2, np.log2)
 log1p = _paired(
     lambda x: (np.abs(x) >= _TINY) & (x > -1) & (x < np.inf),
     _log1p_special,

@@ -14,6 +14,7 @@ from hlo_run.containment.children import run_command
 from hlo_run.containment.crash import reproducer_notes, signal_name
 from hlo_run.errors import HloRunError, InternalError, ParseError, Unsupported, UsageError, Where
 from hlo_run.formats import conversions
+from hlo_run.formats.spelling import for_installed
 
 INSTALL_HINT = "pip install 'hlo-run[xla]'"
 
@@ -60,6 +61,7 @@ def _convert(name: str, data: bytes, file: str) -> str:
 
 def _ask_about_ours(name: str, text: str, file: str) -> bytes:
     """Convert the text of our printer; raises Unsupported if XLA refuses it, as it is not an error of the user's input."""
+    text = for_installed(text)
     code, output, message = _ask(name, text.encode(), file)
     if code == 0:
         return output

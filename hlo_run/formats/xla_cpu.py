@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.containment.children import tied
 from hlo_run.errors import InternalError
 from hlo_run.formats import cpu_runner
+from hlo_run.formats.spelling import for_installed
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
 _LENGTH = 8  # bytes of an answer's length
@@ -50,7 +51,7 @@ class XlaCpu:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(pickle.dumps((text, list(leaves))))
+            process.stdin.write(pickle.dumps((for_installed(text), list(leaves))))
             process.stdin.flush()
             data = self._read(process.stdout.fileno())
         except BrokenPipeError:

@@ -17,6 +17,7 @@ from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.containment.crash import reproducer_notes
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
+from hlo_run.formats.spelling import for_installed
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
 INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
@@ -124,6 +125,7 @@ def find_plugin(who: str = "--xla_diff") -> Path:
 
 
 def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str], limit_seconds: float | None) -> None:
+    text = for_installed(text)
     command = [sys.executable, "-P", gpu_plugin.__file__, str(plugin), str(target)]
     environment = child_environment(" ".join(flags)) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     try:

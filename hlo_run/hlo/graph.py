@@ -244,6 +244,7 @@ class HloComputation:
         self.instructions: list[HloInstruction] = []
         self.callers: list[HloInstruction] = []
         self.execution_thread = "main"
+        self.backend_config = ""
         self.edited_at = 0
         self._root: HloInstruction | None = None
         self._parameters: list[HloInstruction] | None = None
@@ -547,11 +548,11 @@ class HloModule:
         """Return a copy of the module with the same names; literals and attribute values are shared, except the stack frames."""
         computations = {old: HloComputation(old.name, old.where) for old in self.computations}
         instructions: dict[HloInstruction, HloInstruction] = {}
-        for old_computation, computation in computations.items():
-            computation.execution_thread = old_computation.execution_thread
-            for old in old_computation.instructions:
+        for source, computation in computations.items():
+            computation.execution_thread, computation.backend_config = source.execution_thread, source.backend_config
+            for old in source.instructions:
                 new = HloInstruction(old.name, old.opcode, old.shape, (), dict(old.attrs), None, old.where)
-                instructions[old] = computation.add(new, is_root=old_computation.has_root and old is old_computation.root)
+                instructions[old] = computation.add(new, is_root=source.has_root and old is source.root)
         for old, new in instructions.items():
             new.operands = tuple([instructions[operand] for operand in old.operands])
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}

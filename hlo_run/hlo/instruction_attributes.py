@@ -363,9 +363,9 @@ class TypedAttributes:
         return self.attrs.stored.get("algorithm", "unset")
 
     @property
-    def comparison_type(self) -> str:
-        """The `type` of a compare, one of FLOAT, TOTALORDER, SIGNED and UNSIGNED; empty for the elements' type."""
-        return self.attrs.stored.get("type", "")
+    def comparison_order(self) -> str:
+        """Of a compare: `order`, TOTAL or PARTIAL; empty for that of the elements: PARTIAL for floats and complex numbers."""
+        return self.attrs.stored.get("order", "")
 
     @property
     def is_host_transfer(self) -> bool:

@@ -16,6 +16,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.print_options import PrintOptions
+from hlo_run.hlo.values.backend_config import sorted_config
 from hlo_run.hlo.values.escape import unescape
 from hlo_run.hlo.values.literal import format_literal
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -30,7 +31,8 @@ _COMMON = frozenset(
     ("sharding", "frontend_attributes", *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config")
 )
 _NOT_BEFORE = _COMMON | {"is_composite"}
-_DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
+# The kinds of elements that compare in a partial order unless the instruction says otherwise.
+_PARTIAL = ("float", "complex")
 _CONFIGS = ("infeed_config", "outfeed_config")
 # Where bodies are printed, theirs are `calls`.
 _CALLS_IN_FULL: tuple[Opcode, ...] = ("reduce-scatter", "scan")
@@ -140,7 +142,9 @@ class InstructionPrinter:
             inline = _inline_frame(instruction) if options.inline_stack_frames else None
             parts.append(_common(instruction, "metadata") if inline is None else f"metadata={inline}")
         if options.backend_config:
-            parts.append(_common(instruction, "backend_config"))
+            config = instruction.backend_config
+            is_record = options.sorted_backend_config and config.startswith("{")
+            parts.append(f"backend_config={sorted_config(config)}" if is_record else _common(instruction, "backend_config"))
         return [part for part in parts if part]
 
     def _extra_attributes(self, instruction: HloInstruction, has_outer_frontend: bool = False) -> list[str]:
@@ -209,7 +213,7 @@ class InstructionPrinter:
         kind = attribute_kind(instruction.opcode, name)
         if kind.is_hidden(value) or (name in _CONFIGS and not self._options.feed_configs):
             return ""
-        if name == "type" and value == _DEFAULT_COMPARISON.get(instruction.operands[0].shape.dtype.kind):
+        if name == "order" and value == ("PARTIAL" if instruction.operands[0].shape.dtype.kind in _PARTIAL else "TOTAL"):
             return ""
         if self._options.full_replica_groups and isinstance(value, ReplicaGroups):
             return f"{name}={format_int_lists(value.groups())}"

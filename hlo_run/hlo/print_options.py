@@ -17,8 +17,9 @@ class PrintOptions(Struct, frozen=True):
     `canonical_names` numbers the instructions of each computation. `nested_computations` prints called bodies in place of
     their names. `in_creation_order` prints computations in that order, not callees first. `feed_configs` prints the
     configurations of infeed and outfeed. `inline_stack_frames` prints the file, line and column of a stack frame, not its
-    number. `ids` prints the part of a name after its first dot, and the names of module and computations. `async_sugar`
-    prints `add-start` for an async-start of a computation with one add. `indent` counts steps of two spaces.
+    number. `ids` prints the part of a name after its first dot, and the names of module and computations.
+    `sorted_backend_config` prints the keys of JSON records in alphabetic order. `async_sugar` prints `add-start` for an
+    async-start of a computation with one add. `indent` counts steps of two spaces.
     """
 
     percent: bool = True
@@ -40,6 +41,7 @@ class PrintOptions(Struct, frozen=True):
     metadata: bool = True
     inline_stack_frames: bool = False
     backend_config: bool = True
+    sorted_backend_config: bool = False
     control_dependencies: bool = True
     canonical_names: bool = False
     nested_computations: bool = False
@@ -74,6 +76,6 @@ FINGERPRINT = replace(
     CANONICAL, essential_constants=True, full_replica_groups=True, feed_configs=False, in_creation_order=True, ids=False
 )
 # XLA's default for dumps.
-DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False)
+DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False, sorted_backend_config=True)
 # Text that parses to an equal module.
 FULL = PrintOptions(large_constants=True, async_sugar=False)

@@ -13,6 +13,7 @@ from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
 from hlo_run.hlo.graph import TEXT_OF, HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
+from hlo_run.hlo.values.attribute_values import string_or_json
 from hlo_run.walks import post_order
 
 __all__ = [
@@ -42,6 +43,7 @@ _HEADER_AFTER_LAYOUT = (
     "replica_count",
     "num_partitions",
     "frontend_attributes",
+    "backend_config",
     "origin_recovery_table",
     "debug_attributes",
 )
@@ -69,8 +71,12 @@ def header_to_string(module: HloModule, options: PrintOptions) -> str:
         parts.append("is_scheduled=true")
     parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_BEFORE_LAYOUT if _has(module, name)]
     parts.append(f"entry_computation_layout={format_entry_layout(_entry_layout(module))}")
-    parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_AFTER_LAYOUT if _has(module, name)]
-    return ", ".join(parts) + "\n"
+    for name in _HEADER_AFTER_LAYOUT:
+        if _has(module, name) and (name != "backend_config" or options.backend_config):
+            parts.append(f"{name}={_header_value(module, name)}")
+    text = ", ".join(parts) + "\n"
+    # XLA begins a line for this one, and indents its entries.
+    return text.replace(", debug_attributes={\n", ",\ndebug_attributes={\n").replace("\n  {", f"\n{'  ' * options.indent}  {{")
 
 
 def _has(module: HloModule, name: str) -> bool:
@@ -84,6 +90,8 @@ def _header_value(module: HloModule, name: str) -> str:
     value = module.attrs[name]
     if name in _FLAG_LISTS:
         return format_bools(value)
+    if name == "backend_config":
+        return string_or_json(str(value))
     return "true" if value is True else str(value)
 
 
@@ -212,8 +220,9 @@ def _body(
         for instruction in order
         if not printer.is_folded(instruction)
     ]
-    thread = computation.execution_thread
+    thread, config = computation.execution_thread, computation.backend_config
     tail = tab + "}" if thread == "main" or not options.ids else f'{tab}}}, execution_thread="{thread}"'
+    tail += f", backend_config={string_or_json(config)}" if config and options.backend_config else ""
     return "\n".join([f"{tab}{head}{{", *lines, tail])
 
 

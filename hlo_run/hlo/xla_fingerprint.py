@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
-from typing import Any
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.highway_hash import highway_hash_128
 from hlo_run.hlo.printer import CANONICAL, module_to_string
+from hlo_run.hlo.values.backend_config import sorted_config
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
 
@@ -29,7 +28,7 @@ def xla_fingerprint(module: HloModule) -> str:
     It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted, and every shape is the list of
     its element type and sizes in binary form.
     """
-    text = _CONFIG.sub(lambda found: _sorted_config(found[0]), module_to_string(module, _OPTIONS))
+    text = _CONFIG.sub(lambda found: sorted_config(found[0]), module_to_string(module, _OPTIONS))
     low, high = highway_hash_128(_SHAPE.sub(_binary, text.encode("utf-8", "surrogatepass")), _KEY)
     return f"{low:016x}{high:016x}"
 
@@ -46,27 +45,3 @@ def _size(text: str) -> int:
         return (_UNBOUNDED_SIZE << 2 | _UNBOUNDED) & ((1 << 63) - 1)
     shifted = int(text.removeprefix("<=")) << 2 | (_BOUNDED if text.startswith("<=") else _STATIC)
     return shifted & ((1 << 64) - 1)  # XLA's 64-bit integers wrap
-
-
-class _Literal(str):
-    """A number as it is written."""
-
-
-def _sorted_config(text: str) -> str:
-    try:
-        value = json.loads(text, parse_float=_Literal, parse_int=_Literal)
-    except ValueError:
-        return text
-    return _serialized(value)
-
-
-def _serialized(value: Any) -> str:
-    match value:
-        case _Literal():
-            return str(value)
-        case {**entries}:
-            return "{" + ",".join(sorted(f"{json.dumps(key)}:{_serialized(inner)}" for key, inner in entries.items())) + "}"
-        case [*elements]:
-            return "[" + ",".join(_serialized(element) for element in elements) + "]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)

@@ -27,7 +27,7 @@ DTYPES: dict[str, Any] = {
     "complex<f64>": np.dtype("complex128"),
 }
 
-_LOG2_E, _LOG10_E = 1.4426950408889634, 0.4342944819032518
+_LOG10_E = 0.4342944819032518
 
 
 class NotInterpreted(Exception):
@@ -101,16 +101,8 @@ def _round_away(value: Array) -> Array:
     return np.where(np.abs(value - whole) >= 0.5, whole + np.copysign(1, value), whole)
 
 
-def _exp2(value: Array) -> Array:
-    return functions.power(np.full_like(value, 2.0), value)
-
-
 def _atan(value: Array) -> Array:
     return functions.atan2(value, np.ones_like(value))
-
-
-def _log2(value: Array) -> Array:
-    return functions.log(value) * _LOG2_E
 
 
 def _log10(value: Array) -> Array:
@@ -221,8 +213,8 @@ _UNARY: dict[str, Function] = {
     **{
         name: _wide(function)
         for name, function in (
-            *(("exp", functions.exp), ("exp2", _exp2), ("expm1", functions.expm1), ("erf", functions.erf)),
-            *(("log", functions.log), ("log1p", functions.log1p), ("log2", _log2), ("log10", _log10)),
+            *(("exp", functions.exp), ("exp2", functions.exp2), ("expm1", functions.expm1), ("erf", functions.erf)),
+            *(("log", functions.log), ("log1p", functions.log1p), ("log2", functions.log2), ("log10", _log10)),
             *(("sqrt", np.sqrt), ("rsqrt", functions.rsqrt), ("cbrt", functions.cbrt)),
             *(("sin", functions.sin), ("cos", functions.cos), ("tan", functions.tan), ("sinh", functions.sinh)),
             *(("cosh", functions.cosh), ("tanh", functions.tanh), ("asin", functions.asin), ("acos", functions.acos)),

@@ -133,6 +133,17 @@ def _collective_broadcast(instruction: HloInstruction) -> Shape:
     return tuple_or_one(_some_arrays(instruction))
 
 
+def _collective_reduce(instruction: HloInstruction) -> Shape:
+    check_groups(instruction)
+    shapes = _some_arrays(instruction)
+    if instruction.attrs.get("has_dynamic_root") is True:
+        *shapes, root = shapes
+        wanted = Shape.array("s32", (len(shapes),))
+        if not shapes or not root.compatible(wanted):
+            raise refuse(f"the last operand must have the shape {brief(wanted)}, but has {brief(root)}")
+    return tuple_or_one(shapes)
+
+
 def _permute(instruction: HloInstruction) -> Shape:
     _check_pairs(instruction)
     shapes = [o.shape for o in instruction.operands]
@@ -192,6 +203,7 @@ INFER: dict[Opcode, Rule] = {
     "all-to-all": _all_to_all,
     "ragged-all-to-all": _ragged_all_to_all,
     "collective-broadcast": _collective_broadcast,
+    "collective-reduce": _collective_reduce,
     "collective-permute": _permute,
     "collective-permute-start": _permute_start,
     "collective-permute-done": _second_result,

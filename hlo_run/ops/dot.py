@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.attribute_values import BlockScalingConfig, SparsityConfig
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, is_open, make_array, refuse, wider_type
@@ -62,8 +63,25 @@ def _product(kind: str, one: _Side, two: _Side, right_free: Sequence[int]) -> Sh
     return make_array(kind, [shape.dims[dim] for shape, dim in parts], dynamic)
 
 
+def _named_operands(instruction: HloInstruction) -> set[int]:
+    """Return the numbers of the operands that the configurations of a dot's two sides name."""
+    sparsity, scaling = (instruction.attrs.get(name) for name in ("sparsity_config", "block_scaling_config"))
+    found: set[int] = set()
+    if isinstance(sparsity, SparsityConfig):
+        found |= {side.idx for side in (sparsity.lhs, sparsity.rhs) if side is not None}
+    if isinstance(scaling, BlockScalingConfig):
+        found |= {number for side in (scaling.lhs, scaling.rhs) if side is not None for number in (side.scale_idx, side.zero_idx)}
+    return found
+
+
 def _dot(instruction: HloInstruction) -> Shape:
-    left, right = array_operands(instruction)[:2]
+    left, right, *extra = array_operands(instruction)
+    named = _named_operands(instruction) & set(range(2, 2 + len(extra)))
+    if len(named) != len(extra):
+        raise refuse(
+            f"Expected all {len(extra)} extra operands to be referenced by sparsity_config or block_scaling_config, "
+            f"but {len(named)} were referenced"
+        )
     one, two = _sides(instruction, left, right)
     return _product(preferred_type(instruction, left, right), one, two, two.free)
 

@@ -143,8 +143,11 @@ def _check_async_shape(opcode: Opcode, shape: Shape, computation: HloComputation
 
 
 def _async_update(instruction: HloInstruction) -> Shape:
-    _check_async_shape(instruction.opcode, operand(instruction, 0), _wrapped(instruction))
-    return operand(instruction, 0)
+    started = operand(instruction, 0)
+    _check_async_shape(instruction.opcode, started, _wrapped(instruction))
+    # XLA does not compare what the backend keeps after operands and results.
+    kept = instruction.shape.tuple_shapes[2:] or started.tuple_shapes[2:]
+    return Shape.make_tuple((*started.tuple_shapes[:2], *kept))
 
 
 def _async_done(instruction: HloInstruction) -> Shape:

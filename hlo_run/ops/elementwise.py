@@ -97,18 +97,9 @@ def _complex(instruction: HloInstruction) -> Shape:
 
 def _compare(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
-    kind, order = shapes[0].dtype.kind, instruction.comparison_type
-    if order and kind not in _COMPARE_KINDS[order]:
-        raise refuse(f"comparison type {order} does not fit elements of type {shapes[0].element_type}")
+    if instruction.comparison_order == "PARTIAL" and shapes[0].dtype.kind not in ("float", "complex"):
+        raise refuse("Expected comparison order TOTAL for integral/pred operand, but got PARTIAL.")
     return changed_type(_joined(shapes), "pred")
-
-
-_COMPARE_KINDS = {
-    "FLOAT": ("float", "complex"),
-    "TOTALORDER": ("float",),
-    "SIGNED": ("signed",),
-    "UNSIGNED": ("unsigned", "pred"),
-}
 
 
 def _select(instruction: HloInstruction) -> Shape:

@@ -98,6 +98,11 @@ def _transpose(instruction: HloInstruction) -> Shape:
     return Shape(source.element_type, sizes, layout, (), dynamic)
 
 
+def _shuffle(instruction: HloInstruction) -> Shape:
+    # XLA does not check its dimensions.
+    return array_operand(instruction)
+
+
 def _reverse(instruction: HloInstruction) -> Shape:
     source = array_operand(instruction)
     dim_list(instruction, "dimensions", source.rank)
@@ -176,6 +181,7 @@ INFER: dict[Opcode, Rule] = {
     "bitcast": _bitcast,
     "transpose": _transpose,
     "reverse": _reverse,
+    "shuffle": _shuffle,
     "concatenate": _concatenate,
     "pad": _pad,
     "set-dimension-size": _set_dimension_size,

@@ -73,7 +73,9 @@ class DumpOptions:
         False, "Print file, line and column of an instruction's stack frame in its metadata, not the number of the frame."
     )
     xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
-    xla_dump_compact_gte: bool = flag(False, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
+    xla_dump_compact_gte: bool = flag(
+        True, "Print %t#0 for element 0 of the tuple %t. false: print a get-tuple-element for each element."
+    )
 
     @property
     def dumps_to(self) -> str:

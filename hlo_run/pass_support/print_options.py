@@ -15,5 +15,6 @@ def dump_options(options: ShowOptions) -> PrintOptions:
         metadata=not options.xla_dump_disable_metadata,
         inline_stack_frames=options.xla_hlo_print_inline_stack_frames,
         compact_get_tuple_element=options.xla_dump_compact_gte,
+        sorted_backend_config=True,
         async_sugar=options.xla_syntax_sugar_async_ops,
     )

@@ -52,7 +52,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
             HloRow("scan-rewriter", _pass("library.scan_rewriter"), for_opcodes=("scan",)),
             HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
-            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
+            HloRow("call-inliner", _pass("control_flow.call_inliner", early=True), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
             HloRow(

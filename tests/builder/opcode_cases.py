@@ -88,8 +88,9 @@ def _binary(opcode: str, shape: str, result: str) -> Case:
     return Case((shape, shape), lambda b, p, _: getattr(b, method_name(opcode))(p[0], p[1]), f"{result} {opcode}(p0, p1)")
 
 
-_FLOAT_UNARY = """abs ceil floor negate sign round-nearest-afz round-nearest-even acos acosh asin asinh atanh cbrt cosine cosh erf
-    exponential exponential-minus-one log log-plus-one logistic rsqrt sine sinh sqrt tan tanh copy opt-barrier""".split()
+_FLOAT_UNARY = """abs ceil floor negate sign round-nearest-afz round-nearest-even acos acosh asin asinh atanh cbrt cosine cosh
+    erf exp2 exponential exponential-minus-one log log-plus-one log2 logistic rsqrt sine sinh sqrt tan tanh copy
+    opt-barrier""".split()
 _FLOAT_BINARY = "add subtract multiply divide remainder power maximum minimum atan2".split()
 _INT_BINARY = "and or xor shift-left shift-right-arithmetic shift-right-logical".split()
 
@@ -106,9 +107,8 @@ ELEMENTWISE: list[Case] = [
     _binary("complex", F, C),
     Case((F,), lambda b, p, _: b.tanh(p[0], result_accuracy="{mode=highest}"), f"{F} tanh(p0), result_accuracy={{mode=highest}}"),
     Case((F, F), lambda b, p, _: b.compare(p[0], p[1], "GE"), f"{P} compare(p0, p1), direction=GE"),
-    Case(
-        (F, F), lambda b, p, _: b.compare(p[0], p[1], "LT", "TOTALORDER"), f"{P} compare(p0, p1), direction=LT, type=TOTALORDER"
-    ),
+    Case((F, F), lambda b, p, _: b.compare(p[0], p[1], "LT", "TOTALORDER"), f"{P} compare(p0, p1), direction=LT, order=TOTAL"),
+    Case((F, F), lambda b, p, _: b.compare(p[0], p[1], "LT", order="TOTAL"), f"{P} compare(p0, p1), direction=LT, order=TOTAL"),
     Case((P, F, F), lambda b, p, _: b.select(*p), f"{F} select(p0, p1, p2)"),
     Case((F, F, F), lambda b, p, _: b.clamp(*p), f"{F} clamp(p0, p1, p2)"),
     Case(("f32[]", F, "f32[]"), lambda b, p, _: b.clamp(*p), f"{F} clamp(p0, p1, p2)"),
@@ -139,6 +139,7 @@ SHAPING: list[Case] = [
     Case((F,), lambda b, p, _: b.bitcast(p[0], "f32[3,2]{0,1}"), "f32[3,2]{0,1} bitcast(p0)"),
     Case((F,), lambda b, p, _: b.transpose(p[0], [1, 0]), "f32[3,2]{0,1} transpose(p0), dimensions={1,0}"),
     Case((F,), lambda b, p, _: b.reverse(p[0], [0, 1]), f"{F} reverse(p0), dimensions={{0,1}}"),
+    Case((F,), lambda b, p, _: b.shuffle(p[0], [1], [2]), f"{F} shuffle(p0), dimensions={{1}}, mode=rotate, shifts={{2}}"),
     Case((F, F), lambda b, p, _: b.concatenate(p, 0), "f32[4,3] concatenate(p0, p1), dimensions={0}"),
     Case((F,), lambda b, p, _: b.slice(p[0], [(0, 2), (1, 3)]), "f32[2,2] slice(p0), slice={[0:2], [1:3]}"),
     Case((F,), lambda b, p, _: b.slice(p[0], [(0, 2, 1), (0, 3, 2)]), "f32[2,2] slice(p0), slice={[0:2:1], [0:3:2]}"),
@@ -424,6 +425,16 @@ COLLECTIVES: list[Case] = [
         ("f32[4]", "f32[4]", "s32[2]", "s32[2]", "s32[2]", "s32[2]"),
         lambda b, p, _: b.ragged_all_to_all(*p, replica_groups=[[0, 1]]),
         f"f32[4] ragged-all-to-all(p0, p1, p2, p3, p4, p5), {_G}",
+    ),
+    Case(
+        (F,),
+        lambda b, p, c: b.collective_reduce(p, c["add"], [[0, 1]]),
+        f"{F} collective-reduce(p0), {_G}, to_apply=add",
+    ),
+    Case(
+        (F, "s32[1]"),
+        lambda b, p, c: b.collective_reduce(p, c["add"], has_dynamic_root=True),
+        f"{F} collective-reduce(p0, p1), replica_groups={{}}, has_dynamic_root=true, to_apply=add",
     ),
     Case(
         (F,),

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from opcode_cases import CASES, COMPUTATIONS, Case, computations, method_name
+from released_xla import needs_released_xla
 
 import hlo_run
 from hlo_run import HloBuilder
@@ -85,7 +86,7 @@ for ours, theirs in json.load(sys.stdin):
 
 
 def test_real_xla_reads_what_is_built_as_the_text() -> None:
-    pytest.importorskip("jaxlib")
+    needs_released_xla()
     pairs = [(module_to_string(built(case), FULL), written(case)) for case in CASES if case.xla]
     command = [sys.executable, "-c", _PRINT_BOTH]
     done = subprocess.run(command, input=json.dumps(pairs), capture_output=True, text=True, check=False)

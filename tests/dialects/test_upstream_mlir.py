@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from gpu_programs import DATA, EXAMPLES
+from released_xla import as_installed_mlir_reads
 from text_sections import Section, read_sections
 
 from hlo_run.dialects.parse import parse_gpu_module, parse_module
@@ -24,7 +25,7 @@ def upstream_reads(text: str) -> None:
         context.append_dialect_registry(registry)
         context.load_all_available_dialects()
         context.allow_unregistered_dialects = True
-        ir.Module.parse(text)
+        ir.Module.parse(as_installed_mlir_reads(text))
 
 
 def printed_sections(name: str) -> list[Section]:

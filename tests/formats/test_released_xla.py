@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from released_xla import needs_released_xla
 
 import hlo_run
 from hlo_run.options import Options
@@ -43,8 +42,7 @@ class _Texts(Observer):
 
 
 def test_every_dump_parses_with_released_xla() -> None:
-    if importlib.util.find_spec("jaxlib") is None:
-        pytest.skip("needs hlo-run[xla]")
+    needs_released_xla()
     texts: dict[str, str] = {}
     for file in _MODULES:
         kept = _Texts()

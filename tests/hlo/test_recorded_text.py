@@ -21,6 +21,8 @@ from hlo_run.ops.infer import fill_shapes
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
 # XLA itself does not parse this back: it names a stack frame without the tables.
 _LOST = "negate(f32[4,4] a), metadata={stack_frame_id=3}"
+# XLA's parser takes an async-done of something else, and an after-all of an array, its verifier does not. Ours takes neither.
+_INVALID_ASYNC = ("async-done(p)}", "async-done(st.1, st.1)}", "after-all-done(u) }")
 _FEWER_OPTIONS = {
     "literals.cases": ("default", "short_parsable"),
     "opcodes.cases": ("default", "short_parsable", "fingerprint", "no_ids"),
@@ -50,7 +52,7 @@ def test_every_text_is_recorded(name: str) -> None:
 @pytest.mark.parametrize("name", _FILES)
 def test_what_xla_prints_we_print(name: str) -> None:
     for entry in _entries(name):
-        if entry["status"] != "ok":
+        if entry["status"] != "ok" or entry["text"].endswith(_INVALID_ASYNC):
             continue
         module = _read(entry["text"])
         for label in _FEWER_OPTIONS.get(name, OPTIONS):
@@ -70,7 +72,7 @@ def test_what_xla_refuses_we_refuse(name: str) -> None:
 @pytest.mark.parametrize("name", _FILES)
 def test_full_text_reads_back(name: str) -> None:
     for entry in _entries(name):
-        if entry["status"] == "ok" and _LOST not in entry["text"]:
+        if entry["status"] == "ok" and _LOST not in entry["text"] and not entry["text"].endswith(_INVALID_ASYNC):
             module = _read(entry["text"])
             again = _read(module.to_string(FULL))
             assert again.to_string(FULL) == module.to_string(FULL), entry["text"]

@@ -165,7 +165,7 @@ _REFUSED = {
     "abs(u)": "abs does not support elements of type u32",
     "floor(i)": "floor does not support elements of type s32",
     "complex(h, h)": "takes two parts of f32 or f64",
-    "compare(i, i), direction=LT, type=FLOAT": "comparison type FLOAT does not fit",
+    "compare(i, i), direction=LT, type=FLOAT": "Expected comparison order TOTAL for integral/pred operand, but got PARTIAL",
     "select(b, t, t)": "operand 1 must be an array",
     "select(x, x, y)": "selector must be pred",
     "select(p, v, v)": "neither a scalar nor that of the cases",

@@ -35,8 +35,16 @@ def _interpreter(path: Path, version: str, code: int = 0) -> str:
     return str(path)
 
 
-def test_without_a_name_it_is_the_python_that_runs(venv: ModuleType) -> None:
-    assert venv.find_python("") == (sys.executable, sys.version_info[:2])
+def test_without_a_name_it_is_the_newest_that_starts(venv: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 11, 7, "final", 0))
+    assert venv.find_python("") == (sys.executable, (3, 11))
+    managed = _interpreter(tmp_path / ".pyenv" / "versions" / "3.12.1" / "bin" / "python3", "3 12")
+    _interpreter(tmp_path / "path" / "python3.14", "no version 3.14 is active", code=127)
+    assert venv.find_python("") == (managed, (3, 12))
+    newer = _interpreter(tmp_path / ".local/share/uv/python/cpython-3.13.2-linux/bin/python3", "3 13")
+    assert venv.find_python("") == (newer, (3, 13))
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
+    assert venv.find_python("") == (sys.executable, (3, 13))
 
 
 def test_a_version_is_found_on_the_path(venv: ModuleType, tmp_path: Path) -> None:

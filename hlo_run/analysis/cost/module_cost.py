@@ -39,8 +39,8 @@ _IMMEDIATE_ELEMENTS = 1
 _UNKNOWN = -1.0
 
 # XLA counts these apart from flops, since one of them can be many floating-point operations.
-_TRANSCENDENTAL = opcode_set("""acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
-    log-plus-one logistic power rsqrt sine sinh sqrt tan tanh""")
+_TRANSCENDENTAL = opcode_set("""acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exp2 exponential exponential-minus-one log
+    log-plus-one log2 logistic power rsqrt sine sinh sqrt tan tanh""")
 
 
 class ModuleCost(Struct, frozen=True):

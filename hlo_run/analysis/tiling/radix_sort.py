@@ -1,7 +1,7 @@
 """Recognises sorts that CUB's radix sort can do, where it is faster than kernels that exchange pairs.
 
     lt(a0, b0), or gt, le, ge; a0, b0 of either operand             by that operand, floats in the total order of their bits
-    lt(f(a0), f(b0)), type=TOTALORDER, with                         floats in numpy's order: NaNs last, -0 like +0
+    lt(f(a0), f(b0)), order=TOTAL, with                         floats in numpy's order: NaNs last, -0 like +0
         f(x) = select(ne(x, x), nan, select(eq(x, 0), 0, x))
 
 One operand or two, sorted along the last dimension. The sizes from which a GPU gains are measurements of XLA's authors
@@ -63,7 +63,7 @@ def _order_of(comparator: HloComputation) -> RadixOrder | None:
     is_numpy = None in sides
     if is_numpy:
         sides = [_canonical_parameter(side) for side in root.operands]
-        if root.comparison_type != "TOTALORDER":
+        if root.comparison_order != "TOTAL":
             return None
     first, second = sides
     if first is None or second is None or first == second or first // 2 != second // 2:
@@ -91,7 +91,7 @@ def _canonical_parameter(value: HloInstruction) -> int | None:
 
 
 def _compares(value: HloInstruction, direction: str, left: HloInstruction, right: HloInstruction) -> bool:
-    if value.opcode != "compare" or value.comparison_direction != direction or value.comparison_type == "TOTALORDER":
+    if value.opcode != "compare" or value.comparison_direction != direction or value.comparison_order == "TOTAL":
         return False
     one, two = value.operands
     return one is left and (two is right or (_is_constant(two, 0.0) and _is_constant(right, 0.0)))

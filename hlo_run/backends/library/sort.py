@@ -37,7 +37,7 @@ def select_k_call(thunk: SelectKThunk) -> LibraryCall:
 
 
 def ordinals(values: Array, dtype: str) -> Array:
-    """Return integers that compare as the values do in XLA's TOTALORDER. Equal values have equal integers."""
+    """Return integers that compare as the values do in XLA's total order. Equal values have equal integers."""
     record = DTYPES[dtype]
     if not record.is_float:
         small = record.bits < 8 or record.kind == "pred"

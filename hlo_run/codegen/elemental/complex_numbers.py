@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -17,6 +18,10 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 
 Emit: TypeAlias = "Callable[[IrBuilder, HloInstruction, Sequence[SSAValue]], SSAValue]"
+
+
+_LOG_TWO = math.log(2)
+_LOG2_E = 1 / math.log(2)
 
 
 def _number(op: type[Operation]) -> Emit:
@@ -46,6 +51,22 @@ def _logistic(b: IrBuilder, _instruction: HloInstruction, values: Sequence[SSAVa
     one = b.constant(value.type, 1)
     exponential = b.unary(complex.ExpOp, b.unary(complex.NegOp, value))
     return b.binary(complex.DivOp, one, b.binary(complex.AddOp, one, exponential))
+
+
+def _scaled(b: IrBuilder, value: SSAValue, factor: float) -> SSAValue:
+    """Multiply both parts by a real number."""
+    part = _part_type(value)
+    constant = b.constant(part, factor)
+    parts = [b.create(op, (value,), part) for op in (complex.ReOp, complex.ImOp)]
+    return b.create(complex.CreateOp, [b.binary(arith.MulfOp, number, constant) for number in parts], value.type)
+
+
+def _exp2(b: IrBuilder, _instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
+    return b.unary(complex.ExpOp, _scaled(b, values[0], _LOG_TWO))
+
+
+def _log2(b: IrBuilder, _instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
+    return _scaled(b, b.unary(complex.LogOp, values[0]), _LOG2_E)
 
 
 def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
@@ -100,6 +121,8 @@ EMIT: dict[Opcode, Emit] = {
     "negate": _number(complex.NegOp),
     "sign": _number(complex.SignOp),
     "exponential": _number(complex.ExpOp),
+    "exp2": _exp2,
+    "log2": _log2,
     "exponential-minus-one": _number(complex.Expm1Op),
     "log": _number(complex.LogOp),
     "log-plus-one": _number(complex.Log1pOp),

@@ -167,7 +167,7 @@ def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValu
     direction = instruction.comparison_direction
     dtype = instruction.operands[0].shape.dtype
     match dtype.kind:
-        case "float" if instruction.comparison_type == "TOTALORDER":
+        case "float" if instruction.comparison_order == "TOTAL":
             keys = [integer.total_order_key(b, value) for value in values]
             return widen(b, b.cmpi(_integer_predicate(direction, "s"), *keys))
         case "float":
@@ -229,6 +229,8 @@ EMIT: dict[Opcode, Emit] = dict(
         floats("round-nearest-even", math.RoundEvenOp),
         approximate_floats("exponential", math.ExpOp),
         approximate_floats("log", math.LogOp),
+        floats("exp2", math.Exp2Op),
+        floats("log2", math.Log2Op),
         floats("exponential-minus-one", math.ExpM1Op),
         floats("log-plus-one", math.Log1pOp),
         floats("sqrt", math.SqrtOp),

@@ -240,7 +240,7 @@ def sort(scope: Scope) -> None:
 def comparator(scope: Scope, types: list[str], direction: str, order: str = "") -> str:
     """Return the name of a sort's comparator, which compares the first operands; `types` are the operands' element types."""
     lines = [f"{side}{k} = {t}[] parameter({2 * k + (side == 'b')})" for k, t in enumerate(types) for side in "ab"]
-    lines.append(f"ROOT r = pred[] compare(a0, b0), direction={direction}{order and f', type={order}'}")
+    lines.append(f"ROOT r = pred[] compare(a0, b0), direction={direction}{order and f', order={order}'}")
     return scope.program.computation(f"before_{direction}{order}_{'_'.join(types)}", *lines)
 
 
@@ -258,7 +258,7 @@ def top(scope: Scope) -> None:
         scope.part(made, 0)
         return
     types = [value.type] if scope.chance(0.5) else [value.type, "s32"]
-    order = "TOTALORDER" if value.element.is_float else ""
+    order = "TOTAL" if value.element.is_float else ""
     name = comparator(scope, types, "GT", order)
     text = f'custom-call({value.name}), custom_call_target="TopK", called_computations={{{name}}}'
     scope.part(scope.add_tuple(parts, text, "v"), 0)

@@ -30,11 +30,7 @@ def _mesh_groups(lexer: Lexer) -> MeshGroups:
     if problem:
         raise lexer.error(problem, start)
     _check_count(lexer, mesh.size, start)
-    groups = MeshGroups(mesh, axes)
-    if groups.group_size < 2:
-        size = groups.group_size
-        raise lexer.error(f"MeshAxesReplicaGroupList must have more than one device per group, but got {size}", start)
-    return groups
+    return MeshGroups(mesh, axes)
 
 
 def _tiles(lexer: Lexer) -> TileAssignment:

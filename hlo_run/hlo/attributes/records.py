@@ -27,12 +27,14 @@ from hlo_run.hlo.attributes.text import (
 )
 from hlo_run.hlo.attributes.windows import extents
 from hlo_run.hlo.values.attribute_values import (
+    BlockScalingConfig,
     FrontendAttributes,
     OperandAliasing,
     ResultAccuracy,
     ShapedLiteral,
     SparsityConfig,
     Statistics,
+    TensorBlockScaling,
     TensorSparsity,
 )
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -173,11 +175,42 @@ def _tensor_sparsity(lexer: Lexer) -> TensorSparsity:
             if len(values) != 2:
                 raise lexer.error("expects 'num_non_zero:block_size', written like 2x4", start)
             found["non_zeros"], found["block_size"] = values
-        elif name in ("dimension", "stride"):
+        elif name in ("dimension", "stride", "idx"):
             found[name] = parse_integer(lexer)
         else:
-            raise lexer.error(f"unknown attribute {name}", start, hint="allowed: sparsity, dimension, stride")
+            raise lexer.error(f"unknown attribute {name}", start, hint="allowed: sparsity, dimension, stride, idx")
     return TensorSparsity(**found)
+
+
+def parse_block_scaling_config(lexer: Lexer) -> BlockScalingConfig:
+    """Read `{lhs={scale_idx=2 strides=1x32}}`; the last value of a repeated field is used."""
+    lexer.advance()
+    open_brace(lexer, "to start BlockScalingConfig")
+    found: dict[str, TensorBlockScaling] = {}
+    while not lexer.take("}"):
+        name = attribute_name(lexer)
+        if name not in ("lhs", "rhs"):
+            raise lexer.error(f"unknown attribute {name}", hint="allowed: lhs, rhs")
+        lexer.advance()
+        found[name] = _tensor_block_scaling(lexer)
+    return BlockScalingConfig(**found)
+
+
+def _tensor_block_scaling(lexer: Lexer) -> TensorBlockScaling:
+    open_brace(lexer, "to start TensorBlockScalingConfig")
+    numbers = {"scale_idx": 0, "zero_idx": 0}
+    sizes: dict[str, tuple[int, ...]] = {"strides": (), "steps": ()}
+    while not lexer.take("}"):
+        name = attribute_name(lexer)
+        start = lexer.start
+        lexer.advance()
+        if name in numbers:
+            numbers[name] = parse_integer(lexer)
+        elif name in sizes:
+            sizes[name] = extents(lexer)
+        else:
+            raise lexer.error(f"unknown attribute {name}", start, hint="allowed: scale_idx, zero_idx, strides, steps")
+    return TensorBlockScaling(numbers["scale_idx"], numbers["zero_idx"], sizes["strides"], sizes["steps"])
 
 
 def parse_operand_aliasing(lexer: Lexer) -> OperandAliasing:
@@ -220,7 +253,7 @@ def _shaped_literal(lexer: Lexer, depth: int) -> ShapedLiteral:
 
 
 def parse_origin(lexer: Lexer) -> OriginalValue:
-    """Read `{({"a"}, {"b" {1}})}` or `{[synthetic_call]}`.
+    """Read `{({"a"}, {"b" {1}})}`, with the calls around it `{{"a"},["calls"]}`, or the older `{[synthetic_call]}`.
 
     As in XLA, the parentheses only give the position of a leaf: those at the end may be missing, the last of two leaves at
     one position is used, and a position without a leaf is an empty tuple.
@@ -233,12 +266,16 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
         lexer.advance()
         lexer.expect("]", "to end '[synthetic_call]'")
         lexer.expect("}", "to end original value")
-        return OriginalValue(is_synthetic_call=True)
+        return OriginalValue(call_hierarchy="")
     root = _Place()
     path: list[int] = []
+    hierarchy: str | None = None
     while lexer.value != "}":
         start = lexer.start
-        if lexer.take("("):
+        if lexer.take("["):
+            hierarchy = string_value(lexer)
+            lexer.expect("]", "to end the call hierarchy")
+        elif lexer.take("("):
             path.append(0)
             if len(path) > 4 * MAX_DEPTH:
                 raise lexer.error("maximum recursion depth exceeded", start)
@@ -248,20 +285,20 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
                 pass
             if not lexer.sees("}"):
                 raise lexer.error(f"expects the end of the original value, but sees {lexer.seen()}")
-        elif lexer.value == "," and not path:
-            raise lexer.error("',' is outside of a tuple")
         elif lexer.take(")"):
             path.pop()
         elif lexer.take(","):
-            path[-1] += 1
-            if path[-1] > _MAX_ORIGIN_ELEMENTS:
-                raise lexer.error("the tuple has too many elements", start)
+            # Outside of a tuple it comes before the hierarchy, or means nothing.
+            if path:
+                path[-1] += 1
+                if path[-1] > _MAX_ORIGIN_ELEMENTS:
+                    raise lexer.error("the tuple has too many elements", start)
         elif at_brace(lexer):
             root.put(path, _original_array(lexer))
         else:
             raise lexer.error("Expects '[synthetic]' or a tuple tree of original arrays in original_value field.")
     lexer.advance()
-    return OriginalValue(root.tree())
+    return OriginalValue(root.tree(), hierarchy)
 
 
 class _Place:

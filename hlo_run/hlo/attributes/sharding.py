@@ -54,6 +54,14 @@ def parse_domain(lexer: Lexer) -> Domain:
     return Domain(found["entry"], found["exit"])
 
 
+# The type of the metadata that say how the parts of an unreduced array are joined: SUM, MAX or MIN.
+_REDUCTION = "sdy::reduction_op"
+
+
+def _says_reduction(metadata: OpMetadata) -> bool:
+    return metadata.op_type == _REDUCTION
+
+
 class _Written:
     """The fields of a sharding that is not over a mesh, which the text may have in any order."""
 
@@ -162,6 +170,9 @@ def _problem(written: _Written) -> str:
 
 
 def _from_written(written: _Written) -> SingleSharding:
+    if ("unreduced" in written.words or "unreduced" in written.subgroups) and not any(map(_says_reduction, written.metadata)):
+        # XLA says of each unreduced sharding how its parts are joined.
+        written.metadata.append(OpMetadata(op_type=_REDUCTION, op_name="SUM"))
     metadata = tuple(written.metadata)
     kind = next((kind for kind in _PLAIN_KINDS if kind in written.words), "")
     if kind:

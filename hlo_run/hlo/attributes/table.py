@@ -15,6 +15,7 @@ from msgspec import Struct
 from hlo_run.hlo.attributes.devices import parse_replica_groups
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.records import (
+    parse_block_scaling_config,
     parse_frontend_attributes,
     parse_metadata,
     parse_operand_aliasing,
@@ -60,6 +61,7 @@ from hlo_run.hlo.attributes.windows import (
 )
 from hlo_run.hlo.values.attribute_values import (
     AttributeValue,
+    BlockScalingConfig,
     DimLabels,
     EntryLayout,
     FrontendAttributes,
@@ -136,7 +138,7 @@ def _each(kind: AttributeKind, names: str) -> dict[str, AttributeKind]:
 
 _DOT_ALGORITHMS = """unset dot_any_f8_any_f8_f32 dot_any_f8_any_f8_f32_fast_accum dot_f16_f16_f16 dot_f16_f16_f32
     dot_bf16_bf16_bf16 dot_bf16_bf16_f32 dot_bf16_bf16_f32_x3 dot_bf16_bf16_f32_x6 dot_bf16_bf16_f32_x9 dot_tf32_tf32_f32
-    dot_tf32_tf32_f32_x3 dot_f32_f32_f32 dot_f64_f64_f64""".split()
+    dot_tf32_tf32_f32_x3 dot_f32_f32_f32 dot_f64_f64_f64 dot_bf16_bf16_fp8x3 dot_bf16_bf16_fp8x4""".split()
 _API_VERSIONS = """API_VERSION_ORIGINAL API_VERSION_STATUS_RETURNING API_VERSION_STATUS_RETURNING_UNIFIED
     API_VERSION_TYPED_FFI""".split()
 
@@ -152,7 +154,7 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     # Lists of dimensions and the like.
     **_each(_INTS, "dimensions dynamic_slice_sizes offset_dims collapsed_slice_dims start_index_map slice_sizes fft_length"),
     **_each(_INTS, "update_window_dims inserted_window_dims scatter_dims_to_operand_dims lhs_contracting_dims"),
-    **_each(_INTS, "rhs_contracting_dims"),
+    **_each(_INTS, "rhs_contracting_dims shifts"),
     **_each(_SOME_INTS, "lhs_batch_dims rhs_batch_dims operand_batching_dims start_indices_batching_dims"),
     **_each(_SOME_INTS, "input_batching_dims scatter_indices_batching_dims lhs_ragged_dims rhs_group_dims"),
     # Numbers.
@@ -165,10 +167,12 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     "epsilon": AttributeKind(parse_float32, format_float),
     # Yes or no.
     **_each(_FLAG, "is_stable is_reverse indices_are_sorted unique_indices left_side lower unit_diagonal is_composite"),
-    **_each(_FLAG, "custom_call_has_side_effect is_host_transfer constrain_layout use_global_device_ids has_dynamic_root"),
-    **_each(_BOOL, "largest is_associative"),
+    **_each(_FLAG, "custom_call_has_side_effect is_host_transfer constrain_layout use_global_device_ids"),
+    **_each(_BOOL, "largest is_associative has_dynamic_root"),
     # Words.
     "direction": _words("EQ", "NE", "GE", "GT", "LE", "LT"),
+    "order": _words("PARTIAL", "TOTAL"),
+    # The older spelling of the order, which the parser replaces.
     "type": _words("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"),
     "kind": _words("kLoop", "kInput", "kOutput", "kCustom"),
     "fft_type": _words("FFT", "IFFT", "RFFT", "IRFFT"),
@@ -194,6 +198,7 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     "window": AttributeKind(parse_window, is_hidden=_unless(Window())),
     "dim_labels": AttributeKind(parse_dim_labels),
     "sparsity_config": AttributeKind(parse_sparsity_config, is_hidden=_unless(SparsityConfig())),
+    "block_scaling_config": AttributeKind(parse_block_scaling_config, is_hidden=_unless(BlockScalingConfig())),
     "replica_groups": AttributeKind(parse_replica_groups),
     "source_target_pairs": AttributeKind(parse_pairs, format_int_lists),
     "output_to_operand_aliasing": AttributeKind(parse_operand_aliasing, is_hidden=_unless(OperandAliasing())),
@@ -206,7 +211,8 @@ ATTRIBUTES: dict[str, AttributeKind] = {
 
 _OF_OPCODE: dict[tuple[str, str], AttributeKind] = {
     ("rng-bit-generator", "algorithm"): _words("rng_default", "rng_three_fry", "rng_philox", fold_case=True),
-    ("topk", "is_stable"): AttributeKind(parse_bool, format_bool, _unless(True)),
+    ("topk", "is_stable"): _BOOL,
+    ("shuffle", "mode"): _words("rotate"),
     ("custom-call", "window"): AttributeKind(parse_window),
     **dict.fromkeys(
         [(opcode, "slice_sizes") for opcode in ("collective-permute", "collective-permute-start")],

@@ -13,6 +13,7 @@ from hlo_run.hlo.values.replica_groups import ReplicaGroups
 _GROUPS = "channel_id replica_groups constrain_layout use_global_device_ids"
 _DOT = "lhs_batch_dims lhs_contracting_dims rhs_batch_dims rhs_contracting_dims"
 _PRECISION = "operand_precision algorithm"
+_CONFIGS = "sparsity_config block_scaling_config"
 
 # opcodes | arity | attributes | traits | elements; `[..]`: traits of all rows below
 _TABLE = f"""
@@ -27,7 +28,7 @@ real imag | 1 | | | float complex -> real
 ceil floor round-nearest-afz round-nearest-even | 1 | | | float
 cbrt erf | 1 | result_accuracy | | float
 acos acosh asin asinh atanh cosine cosh sine sinh tan tanh | 1 | result_accuracy | | float complex
-exponential exponential-minus-one log log-plus-one logistic rsqrt sqrt | 1 | result_accuracy | | float complex
+exp2 exponential exponential-minus-one log log-plus-one log2 logistic rsqrt sqrt | 1 | result_accuracy | | float complex
 add multiply maximum minimum | 2 | | commutative associative | pred signed unsigned float complex
 mulhi | 2 | | commutative | pred signed unsigned float complex
 and or xor | 2 | | commutative associative | pred signed unsigned
@@ -35,7 +36,7 @@ subtract divide remainder power | 2 | | | signed unsigned float complex
 shift-left shift-right-arithmetic shift-right-logical | 2 | | | signed unsigned float complex
 atan2 | 2 | | | float complex
 complex | 2 |
-compare | 2 | direction! type
+compare | 2 | direction! type order
 select clamp | 3 |
 map | - | dimensions to_apply!
 [elementwise keeps_layout]
@@ -53,6 +54,7 @@ reshape | 1 | inferred_dimension | moves_elements
 dynamic-reshape | - | | dynamic_size
 transpose | 1 | dimensions! | moves_elements can_infer_shape
 reverse | 1 | dimensions! | moves_elements can_infer_shape keeps_layout
+shuffle | 1 | dimensions! mode! shifts | can_infer_shape keeps_layout
 concatenate | - | dimensions! | can_infer_shape keeps_layout
 slice | 1 | slice! | moves_elements keeps_layout
 dynamic-slice | - | dynamic_slice_sizes! | keeps_layout
@@ -73,11 +75,11 @@ sort | - | dimensions! is_stable to_apply! | keeps_layout
 topk | 1 | k! largest is_stable
 scan | - | dimensions! num_carries! is_reverse is_associative to_apply!
 
-dot | - | {_DOT} {_PRECISION}
+dot | - | {_DOT} {_PRECISION} {_CONFIGS}
 ragged-dot | 3 | {_DOT} lhs_ragged_dims rhs_group_dims operand_precision
 scaled-dot | 4 | {_DOT} {_PRECISION}
-convolution | 2 | window dim_labels! feature_group_count batch_group_count operand_precision sparsity_config \
-convolution_kind
+convolution | 2 | window dim_labels! feature_group_count batch_group_count convolution_kind {_PRECISION} \
+{_CONFIGS}
 fft | 1 | fft_type! fft_length! | keeps_layout
 triangular-solve | 2 | left_side lower unit_diagonal transpose_a | keeps_layout
 cholesky | 1 | lower | keeps_layout
@@ -124,6 +126,7 @@ all-gather-start | - | channel_id replica_groups constrain_layout dimensions! us
 all-to-all | - | channel_id replica_groups constrain_layout dimensions | keeps_layout
 ragged-all-to-all | - | channel_id replica_groups dimensions
 collective-broadcast | - | channel_id replica_groups has_dynamic_root | side_effect
+collective-reduce | - | {_GROUPS} has_dynamic_root to_apply! | side_effect
 collective-permute | - | channel_id source_target_pairs! slice_sizes | keeps_layout
 collective-permute-start | - | channel_id source_target_pairs! slice_sizes | side_effect async_start
 [async_done side_effect]
@@ -131,13 +134,14 @@ all-reduce-done | 1 | | forwards{{}}
 all-gather-done collective-permute-done | 1 | | forwards{{1}}
 """
 
-_GROUPED = opcode_set("""all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all
-    collective-broadcast""")
+_GROUPED = opcode_set("""all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all""")
 _DOTS = opcode_set("dot ragged-dot scaled-dot")
 # What is there, and prints, whether it is written or not.
 _DEFAULTS: dict[Opcode, dict[str, DefaultValue]] = {
-    "topk": {"largest": True},
+    "topk": {"largest": True, "is_stable": True},
     "scan": {"is_associative": False},
+    "collective-broadcast": {"has_dynamic_root": False, "replica_groups": ReplicaGroups()},
+    "collective-reduce": {"has_dynamic_root": False, "replica_groups": ReplicaGroups()},
     **{name: {"lhs_contracting_dims": (), "rhs_contracting_dims": ()} for name in _DOTS},
     **{name: {"replica_groups": ReplicaGroups()} for name in _GROUPED},
 }

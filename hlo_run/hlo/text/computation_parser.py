@@ -9,7 +9,7 @@ from __future__ import annotations
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import MAX_DEPTH, parse_shape
-from hlo_run.hlo.attributes.text import parse_raw
+from hlo_run.hlo.attributes.text import parse_raw, parse_string_or_json
 from hlo_run.hlo.graph import HloComputation
 from hlo_run.hlo.names import legal_name
 from hlo_run.hlo.text.instruction_parser import UNKNOWN_SHAPE, InstructionParser
@@ -51,8 +51,9 @@ class ComputationParser:
         self._computations[name] = computation
         if is_entry:
             self.entry = computation
-        if lexer.take(","):
-            self._thread(computation)
+        seen: set[str] = set()
+        while lexer.take(","):
+            self._attribute(computation, seen)
 
     def single_instruction(self) -> HloComputation:
         """Read a text of one instruction, with or without `name =`; operands with a shape become parameters."""
@@ -87,13 +88,20 @@ class ComputationParser:
         lexer.expect("->", "before the result shape")
         return parse_shape(lexer)
 
-    def _thread(self, computation: HloComputation) -> None:
-        """Read `execution_thread="name"` after a body's comma."""
+    def _attribute(self, computation: HloComputation, seen: set[str]) -> None:
+        """Read `execution_thread="name"` or `backend_config=..` after a body's comma."""
         lexer = self.lexer
         if lexer.kind != "attr":
             raise lexer.error(f"expects an attribute of the computation, but sees {lexer.seen()}")
-        if lexer.value != "execution_thread":
-            raise lexer.error(f'unexpected attribute "{lexer.value}". Allowed attributes: execution_thread')
+        name = lexer.value
+        if name in seen:
+            raise lexer.error(f"attribute {name} already exists")
+        seen.add(name)
+        if name == "backend_config":
+            computation.backend_config = parse_string_or_json(lexer)
+            return
+        if name != "execution_thread":
+            raise lexer.error(f'unexpected attribute "{name}". Allowed attributes: backend_config, execution_thread')
         start = lexer.start
         value = str(parse_raw(lexer))
         if value[:1] not in "\"'":

@@ -96,6 +96,15 @@ def _first_operands(count: int) -> Callable[[Draft], str]:
     return rule
 
 
+def _at_least(count: int) -> Callable[[Draft], str]:
+    """Return a rule for any number of operands, but at least `count`."""
+
+    def rule(draft: Draft) -> str:
+        return "" if len(draft.operands) >= count else f"expects {count} operands, but has {len(draft.operands)} operands"
+
+    return rule
+
+
 def _first_dimension(draft: Draft) -> str:
     dimensions = draft.attributes["dimensions"]
     if not isinstance(dimensions, tuple) or not dimensions:
@@ -108,6 +117,16 @@ def _one_dimension(draft: Draft) -> str:
     dimensions = draft.attributes.get("dimensions", (0,))
     count = len(dimensions) if isinstance(dimensions, tuple) else 0
     return "" if count == 1 else f"expects exactly one dimension, but sees {count}"
+
+
+def _size_dimension(draft: Draft) -> str:
+    dimensions = draft.attributes["dimensions"]
+    count = len(dimensions) if isinstance(dimensions, tuple) else 0
+    return "" if count == 1 else f"expects one dimension, but sees {count}"
+
+
+def _shuffle(draft: Draft) -> str:
+    return "" if "shifts" in draft.attributes else "expects shifts for a shuffle in rotate mode"
 
 
 def _broadcast(draft: Draft) -> str:
@@ -181,6 +200,25 @@ def _map(draft: Draft) -> str:
     if shape is not None:
         draft.attributes["dimensions"] = tuple(range(shape.rank))
     return ""
+
+
+def _compare(draft: Draft) -> str:
+    """Replace the older spelling of the order, and drop an order that the elements have without it."""
+    attributes = draft.attributes
+    kind = attributes.pop("type", None)
+    if kind is not None:
+        if "order" in attributes:
+            return "Cannot specify both 'type' and 'order' attributes on compare"
+        attributes["order"] = "PARTIAL" if kind == "FLOAT" else "TOTAL"
+    shape = draft.operands[0].shape
+    if shape.is_array and attributes.get("order") == default_order(shape):
+        del attributes["order"]
+    return ""
+
+
+def default_order(shape: Shape) -> str:
+    """Return how the elements of an array compare without an `order`."""
+    return "PARTIAL" if shape.dtype.kind in ("float", "complex") else "TOTAL"
 
 
 def _scan(draft: Draft) -> str:
@@ -315,7 +353,7 @@ def _add_dependency(draft: Draft) -> str:
 _RULES: dict[Opcode, Callable[[Draft], str]] = {
     **dict.fromkeys(("reduce", "reduce-window"), _even),
     "scatter": _odd,
-    "dot": _first_operands(2),
+    "dot": _at_least(2),
     "rng-bit-generator": _first_operands(1),
     **dict.fromkeys(("concatenate", "sort", "all-to-all"), _one_dimension),
     "ragged-all-to-all": _ragged_all_to_all,
@@ -326,11 +364,14 @@ _RULES: dict[Opcode, Callable[[Draft], str]] = {
     "tuple": _tuple,
     "map": _map,
     "scan": _scan,
+    "compare": _compare,
     "conditional": _conditional,
     "custom-call": _custom_call,
     **dict.fromkeys(sorted(DEVICE_ID), _id),
     **dict.fromkeys(sorted(REDUCING_COLLECTIVE), _reduction_groups),
-    **dict.fromkeys(("all-gather", "all-gather-start", "get-dimension-size", "set-dimension-size"), _first_dimension),
+    **dict.fromkeys(("all-gather", "all-gather-start"), _first_dimension),
+    **dict.fromkeys(("get-dimension-size", "set-dimension-size"), _size_dimension),
+    "shuffle": _shuffle,
     **dict.fromkeys(sorted(PERMUTE), _permute),
     "send": _send,
     "recv": _recv,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hlo_run.hlo.attributes.lexer import FOREIGN, Lexer
 from hlo_run.hlo.attributes.records import parse_frontend_attributes
 from hlo_run.hlo.attributes.table import AttributeValue, RawText
-from hlo_run.hlo.attributes.text import parse_bool, parse_entry_layout, parse_int, parse_raw
+from hlo_run.hlo.attributes.text import parse_bool, parse_entry_layout, parse_int, parse_raw, parse_string_or_json
 from hlo_run.hlo.values.braces import braces
 
 _Index: TypeAlias = "tuple[int, ...]"
@@ -19,6 +19,10 @@ _INDEX = r"\{\s*((?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?)\}"
 _ALIAS = re.compile(
     rf"\s*{_INDEX}\s*:\s*(?:\(\s*(\d{{1,18}})\s*,\s*{_INDEX}\s*(?:,\s*(may-alias|must-alias)\s*)?\)|(\d{{1,18}}))\s*(,?)"
 )
+_RECORD = r"\{[^{}]*\}"
+_RECORDS = rf"\(\s*{_RECORD}\s*(?:,\s*{_RECORD}\s*)*\)"
+_DEBUGGED = re.compile(rf'\s*\{{\s*"([^"\n]*)"\s*(?:{_INDEX})?\s*\}}\s*:\s*({_RECORD}|{_RECORDS})\s*(,?)')
+_DEBUG_FIELDS = ("log_mode", "callback_id", "op_id", "partitioned")
 _DONOR = re.compile(rf"\s*\(\s*(\d{{1,18}})\s*,\s*{_INDEX}\s*\)\s*(,?)")
 
 
@@ -78,6 +82,31 @@ def _index_text(text: str) -> str:
     return braces(_index(text))
 
 
+def parse_debug_attributes(lexer: Lexer) -> RawText:
+    """Read `{ {"a"} : {op_id=1}, .. }`, or several records in parentheses; return it as XLA prints it, an entry per line."""
+    start = lexer.pos
+    raw = lexer.raw_value()
+    text, pos, lines = raw.strip(), 1, list[str]()
+    while found := _DEBUGGED.match(text, pos):
+        name, index, records, comma = found.groups()
+        shown = ",".join(_debug_record(lexer, record, start) for record in re.findall(r"\{([^{}]*)\}", records))
+        lines.append(f'  {{"{name}"{f" {_index_text(index)}" if (index or "").strip() else ""}}}:({shown})')
+        pos = found.end()
+        if not comma:
+            break
+    if text[:1] != "{" or text[pos:].strip() != "}":
+        raise lexer.error('expects entries like {"a"} : {op_id=1} in braces', start)
+    return RawText("{\n" + ",\n".join(lines) + "\n}" if lines else "{}")
+
+
+def _debug_record(lexer: Lexer, record: str, start: int) -> str:
+    fields = [tuple(part.strip() for part in field.partition("=")[::2]) for field in record.split(",") if field.strip()]
+    unknown = next((name for name, _ in fields if name not in _DEBUG_FIELDS), None)
+    if unknown is not None:
+        raise lexer.error(f"Unknown debug attribute: {unknown}", start, hint=f"known: {', '.join(_DEBUG_FIELDS)}")
+    return "{" + ",".join(f"{name}={value}" for name, value in sorted(fields, key=lambda f: _DEBUG_FIELDS.index(f[0]))) + "}"
+
+
 HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
     "is_scheduled": parse_bool,
     "alias_passthrough_params": parse_bool,
@@ -90,7 +119,8 @@ HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
     "allow_spmd_sharding_propagation_to_parameters": parse_flags,
     "allow_spmd_sharding_propagation_to_output": parse_flags,
     "origin_recovery_table": parse_raw,
-    "debug_attributes": parse_raw,
+    "debug_attributes": parse_debug_attributes,
+    "backend_config": parse_string_or_json,
 }
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.garbage_collection import paused_collection
-from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import starts_shape
 from hlo_run.hlo.attributes.stack_frames import FrameTables
@@ -62,7 +61,6 @@ def _computations(lexer: Lexer, name: str | None) -> HloModule:
     module = HloModule(name or f"module_{entry.name}", has_header=name is not None, has_entry=parser.entry is not None)
     for computation in parser.ordered:
         module.add_computation(computation, is_entry=computation is entry)
-    _check_async_callers(module)
     return module
 
 
@@ -88,14 +86,6 @@ def _single_instruction(lexer: Lexer) -> HloModule:
 
 def _schedule_as_written(module: HloModule) -> None:
     module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
-
-
-def _check_async_callers(module: HloModule) -> None:
-    for computation in module.computations:
-        if is_async_wrapper(computation):
-            starts = [caller for caller in computation.callers if caller.opcode == "async-start"]
-            if len(starts) > 1:
-                raise ParseError(f"Computation {computation.name} is called by more than one async op.", starts[1].where)
 
 
 def _number_frames(module: HloModule, tables: FrameTables | None) -> None:

@@ -107,16 +107,46 @@ class TensorSparsity(Struct, frozen=True):
     block_size: int = 0
     dimension: int = 0
     stride: int = 0
+    # The number of the operand that says which elements are stored.
+    idx: int = 0
 
     def __str__(self) -> str:
-        return f"{{sparsity={self.non_zeros}x{self.block_size} dimension={self.dimension} stride={self.stride}}}"
+        place = f"dimension={self.dimension} stride={self.stride} idx={self.idx}"
+        return f"{{sparsity={self.non_zeros}x{self.block_size} {place}}}"
 
 
 class SparsityConfig(Struct, frozen=True):
-    """The sparsity of a convolution's operands; None for a dense one."""
+    """The sparsity of the operands of a dot or convolution; None for a dense one."""
 
     lhs: TensorSparsity | None = None
     rhs: TensorSparsity | None = None
+
+    def __str__(self) -> str:
+        parts = (f"{name}={value}" for name, value in (("lhs", self.lhs), ("rhs", self.rhs)) if value)
+        return "{" + " ".join(parts) + "}"
+
+
+class TensorBlockScaling(Struct, frozen=True):
+    """An operand is multiplied by scales: the numbers of the operands with scales and with zero points, and per dimension the
+    elements that share a scale."""
+
+    scale_idx: int = 0
+    zero_idx: int = 0
+    strides: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"scale_idx={self.scale_idx}", *([f"zero_idx={self.zero_idx}"] if self.zero_idx else [])]
+        sizes = (("strides", self.strides), ("steps", self.steps))
+        parts += [f"{name}={'x'.join(map(str, values))}" for name, values in sizes if values]
+        return "{" + " ".join(parts) + "}"
+
+
+class BlockScalingConfig(Struct, frozen=True):
+    """The scales of the operands of a dot or convolution; None for an operand without."""
+
+    lhs: TensorBlockScaling | None = None
+    rhs: TensorBlockScaling | None = None
 
     def __str__(self) -> str:
         parts = (f"{name}={value}" for name, value in (("lhs", self.lhs), ("rhs", self.rhs)) if value)
@@ -227,7 +257,7 @@ class EntryLayout(Struct, frozen=True):
 
 
 _Plain: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[bool, ...] | tuple[str, ...] | IntLists | RawText"
-_Numeric: TypeAlias = "Window | DimLabels | SparsityConfig | ReplicaGroups | OperandAliasing | ResultAccuracy | Statistics"
-_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue | tuple[FedArray, ...]"
+_Numeric: TypeAlias = "Window | DimLabels | SparsityConfig | BlockScalingConfig | ReplicaGroups | OperandAliasing | Statistics"
+_Said: TypeAlias = "ResultAccuracy | Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue | tuple[FedArray, ...]"
 _Shaped: TypeAlias = "Shape | tuple[Shape, ...] | EntryLayout | ShapedLiteral | Literal"
 AttributeValue: TypeAlias = "_Plain | _Numeric | _Said | _Shaped"

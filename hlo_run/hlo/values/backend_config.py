@@ -64,3 +64,28 @@ def _snake(value: Any) -> Any:
             return [_snake(element) for element in elements]
         case _:
             return value
+
+
+class _Literal(str):
+    """A number as it is written."""
+
+
+def sorted_config(text: str) -> str:
+    """Return the text with the keys of all its records in alphabetic order; as it is, if it is not JSON."""
+    try:
+        value = json.loads(text, parse_float=_Literal, parse_int=_Literal)
+    except ValueError:
+        return text
+    return _serialized(value)
+
+
+def _serialized(value: Any) -> str:
+    match value:
+        case _Literal():
+            return str(value)
+        case {**entries}:
+            return "{" + ",".join(sorted(f"{json.dumps(key)}:{_serialized(inner)}" for key, inner in entries.items())) + "}"
+        case [*elements]:
+            return "[" + ",".join(_serialized(element) for element in elements) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

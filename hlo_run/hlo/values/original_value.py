@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from hlo_run.hlo.values.escape import escape
+
 
 class OriginalArray(Struct, frozen=True):
     """The output of an instruction, or its element at shape index `index`."""
@@ -23,13 +25,18 @@ OriginTree: TypeAlias = "OriginalArray | tuple[OriginTree, ...] | None"
 
 
 class OriginalValue(Struct, frozen=True):
-    """A tree with the structure of the value's shape; `is_synthetic_call` marks a new call, which has no tree."""
+    """A tree with the structure of the value's shape.
+
+    `call_hierarchy` are the calls of the original module around a value that is in none of them any more. A call that a pass
+    made has no tree and an empty hierarchy, the `[synthetic_call]` of older text.
+    """
 
     tree: OriginTree = ()
-    is_synthetic_call: bool = False
+    call_hierarchy: str | None = None
 
     def __str__(self) -> str:
-        return "{[synthetic_call]}" if self.is_synthetic_call else "{" + _tree_text(self.tree) + "}"
+        hierarchy = "" if self.call_hierarchy is None else f',["{escape(self.call_hierarchy)}"]'
+        return "{" + _tree_text(self.tree) + hierarchy + "}"
 
 
 def _tree_text(tree: OriginTree) -> str:

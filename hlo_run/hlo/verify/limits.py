@@ -88,13 +88,30 @@ def _verify_dynamic_reshape(reshape: HloInstruction) -> None:
         raise Unsupported(f"'{reshape.name}': a dynamic-reshape whose sizes are no scalars", reshape.where)
 
 
+def _verify_dot(dot: HloInstruction) -> None:
+    for name in ("sparsity_config", "block_scaling_config"):
+        if name in dot.attrs:
+            raise Unsupported(f"'{dot.name}': a {dot.opcode} with {name}", dot.where)
+
+
+def _verify_shuffle(shuffle: HloInstruction) -> None:
+    raise Unsupported(f"Unsupported instruction opcode: shuffle ('{shuffle.name}')", shuffle.where)
+
+
+def _verify_collective_reduce(reduction: HloInstruction) -> None:
+    raise Unsupported(f"Unsupported collective instruction: {reduction.name} (collective-reduce)", reduction.where)
+
+
 _FORMS: dict[Opcode, Callable[[HloInstruction], None]] = {
     "bitcast": _verify_bitcast,
     "bitcast-convert": _verify_bitcast_convert,
+    "collective-reduce": _verify_collective_reduce,
+    **dict.fromkeys(("convolution", "dot"), _verify_dot),
     "dynamic-reshape": _verify_dynamic_reshape,
     "map": _verify_map,
     "rng-bit-generator": _verify_random_bits,
     "scatter": _verify_scatter,
+    "shuffle": _verify_shuffle,
 }
 
 

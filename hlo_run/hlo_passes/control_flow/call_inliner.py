@@ -25,13 +25,15 @@ from hlo_run.pass_support.hlo_pass import PassContext
 class CallInliner(Struct, frozen=True):
     """The pass; see the module's docstring. With `single_call_site` a computation that several calls share stays.
 
-    `only` limits it to computations whose names contain this text.
+    `only` limits it to computations whose names contain this text. With `early`, before partitioning, calls with
+    `inlineable="xla_late"` stay too: bodies of manual computations, which the partitioner looks for.
     """
 
     name: ClassVar[str] = "call-inliner"
 
     single_call_site: bool = False
     only: str = ""
+    early: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place, innermost calls first."""
@@ -43,7 +45,7 @@ class CallInliner(Struct, frozen=True):
             if is_async_wrapper(computation):
                 continue  # a wrapper holds one instruction
             calls = [
-                i for i in computation.post_order() if i.opcode == "call" and _may_inline(i) and self.only in i.to_apply.name
+                i for i in computation.post_order() if i.opcode == "call" and self._inlines(i) and self.only in i.to_apply.name
             ]
             if self.single_call_site:
                 calls = [call for call in calls if len(call.to_apply.callers) == 1]
@@ -56,8 +58,8 @@ class CallInliner(Struct, frozen=True):
         if module.version != version:
             remove_dead(module)
 
-
-def _may_inline(call: HloInstruction) -> bool:
-    body = call.to_apply
-    same_thread = call.parent is not None and body.execution_thread == call.parent.execution_thread
-    return same_thread and frontend_attribute(call, "inlineable") != "false"
+    def _inlines(self, call: HloInstruction) -> bool:
+        body = call.to_apply
+        same_thread = call.parent is not None and body.execution_thread == call.parent.execution_thread
+        kept = ("false", "xla_late") if self.early else ("false",)
+        return same_thread and frontend_attribute(call, "inlineable") not in kept

@@ -25,13 +25,13 @@ _SAMPLE = 4096
 _FIRST_VISITS = 4
 POSITIVE, SMALLER, CENTRED = "positive", "smaller", "centred"
 # Ops whose result loses the operand outside of an interval of the operand's magnitude: f32 rounds it to the end of the range.
-_FLAT_FROM = {"tanh": 8.0, "logistic": 16.0, "erf": 3.9, "exponential": 17.0}
+_FLAT_FROM = {"tanh": 8.0, "logistic": 16.0, "erf": 3.9, "exponential": 17.0, "exp2": 24.0}
 # Below this, an operand of an exponential is masked.
 _MASKED = -1e4
 # The magnitudes that their operands should have.
-_GOOD = {"tanh": 2.0, "logistic": 4.0, "erf": 1.0, "exponential": 4.0, "exponential-minus-one": 4.0}
+_GOOD = {"tanh": 2.0, "logistic": 4.0, "erf": 1.0, "exponential": 4.0, "exp2": 4.0, "exponential-minus-one": 4.0}
 # Operands that must be positive, or not negative.
-_WANT_POSITIVE: frozenset[Opcode] = frozenset(("log", "rsqrt"))
+_WANT_POSITIVE: frozenset[Opcode] = frozenset(("log", "log2", "rsqrt"))
 _WANT_NOT_NEGATIVE: frozenset[Opcode] = frozenset(("sqrt",))
 _WANT_SMALLER: frozenset[Opcode] = frozenset(("atanh", "acos", "asin", "log-plus-one"))
 # For results that overflow by an unknown factor.

@@ -40,8 +40,8 @@ _EXACT = MOVES_ELEMENTS | opcode_set("""add-dependency after-all broadcast clamp
 _EXACT_IF_REAL: frozenset[Opcode] = frozenset(("abs", "sign"))
 # Ops that kernels approximate with errors of several roundings; of f32, if the type is narrower.
 _APPROXIMATED = _EXACT_IF_REAL | frozenset(
-    """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exponential exponential-minus-one log log-plus-one
-    logistic power rsqrt sine sinh sqrt tan tanh""".split()
+    """acos acosh asin asinh atan2 atan atanh cbrt cosh cosine divide erf exp2 exponential exponential-minus-one log log-plus-one
+    log2 logistic power rsqrt sine sinh sqrt tan tanh""".split()
 )
 # Ops that passes replace by several in the same type, each with its rounding.
 _EXPANDED: frozenset[Opcode] = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))

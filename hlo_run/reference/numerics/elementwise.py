@@ -133,7 +133,7 @@ _DIRECTIONS: dict[str, Function] = {
 def _compare(instruction: HloInstruction) -> Kernel:
     types = [operand.shape.dtype for operand in instruction.operands]
     compare = _DIRECTIONS[instruction.comparison_direction]
-    if types[0].is_float and instruction.comparison_type == "TOTALORDER":
+    if types[0].is_float and instruction.comparison_order == "TOTAL":
 
         def compare_keys(x: Array, y: Array) -> Array:
             return compare(total_order_key(x, types[0]), total_order_key(y, types[0]))
@@ -170,8 +170,10 @@ EVALUATE = table(
     _inexact("rsqrt", e.rsqrt, z.rsqrt),
     _inexact("cbrt", e.cbrt),
     _inexact("exponential", e.exp, z.exp),
+    _inexact("exp2", e.exp2, z.exp2),
     _inexact("exponential-minus-one", e.expm1, z.expm1),
     _inexact("log", e.log, z.log),
+    _inexact("log2", e.log2, z.log2),
     _inexact("log-plus-one", e.log1p, z.log1p),
     _inexact("logistic", e.logistic, z.logistic),
     _inexact("erf", e.erf),

@@ -45,7 +45,7 @@ def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | Non
     descending = (direction == "GT") == (first < second)
     if dtype.is_complex:
         return None
-    total = dtype.is_float and root.comparison_type == "TOTALORDER"
+    total = dtype.is_float and root.comparison_order == "TOTAL"
     key = total_order_key(rows[first // 2], dtype) if total else widen(rows[first // 2], dtype)
     return stable_order(key, descending)
 

@@ -1,4 +1,4 @@
-"""The total order of floats (`type=TOTALORDER`): -NaN < -inf < .. < -0 < +0 < .. < +inf < +NaN."""
+"""The total order of floats (`order=TOTAL`): -NaN < -inf < .. < -0 < +0 < .. < +inf < +NaN."""
 
 from __future__ import annotations
 

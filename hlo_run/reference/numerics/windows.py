@@ -181,7 +181,7 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 def _selection(select: HloComputation, calls: Calls) -> Callable[[Array, Array], Array]:
     """Return a function of (selected, candidate) arrays that is true where the selected element stays."""
     root = select.root
-    plain = root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.comparison_type != "TOTALORDER"
+    plain = root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.comparison_order != "TOTAL"
     dtype = select.parameters[0].shape.dtype
     if plain and root.comparison_direction in _COMPARISONS and dtype.numpy.isbuiltin == 1:
         return _COMPARISONS[root.comparison_direction]

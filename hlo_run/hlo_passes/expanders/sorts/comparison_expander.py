@@ -1,6 +1,6 @@
 """Expand total-order comparisons of floats to comparisons of their bits as signed integers.
 
-    compare(x, y), direction=LT, type=TOTALORDER   =>   compare(ordered(x), ordered(y)), direction=LT
+    compare(x, y), direction=LT, order=TOTAL   =>   compare(ordered(x), ordered(y)), direction=LT
         where ordered(x) = select(bits < 0, bits xor 0x7fffffff, bits), bits = s32 bitcast-convert(x)
 
 Kernels only have the partial order. The integers are as wide as the floats; bf16 is converted to f32. XLA's
@@ -35,7 +35,7 @@ class ComparisonExpander(Struct, frozen=True):
 
 
 def _is_total_order(instruction: HloInstruction) -> bool:
-    return instruction.comparison_type == "TOTALORDER" and instruction.operands[0].shape.dtype.is_float
+    return instruction.comparison_order == "TOTAL" and instruction.operands[0].shape.dtype.is_float
 
 
 def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) -> HloValue:

@@ -78,5 +78,5 @@ def _comparator(element_types: Sequence[str], largest: bool) -> HloComputation:
         b.leaf("parameter", Shape.array(kind, ()), {"parameter_number": n}).annotate(name=f"p.{n // 2}.{'lr'[n % 2]}hs.1")
         for n, kind in enumerate(kind for kind in element_types for _ in range(2))
     ]
-    order = "TOTALORDER" if sides[0].shape.dtype.is_float else None
-    return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order).annotate(name="compare.1"))
+    order = "TOTAL" if sides[0].shape.dtype.is_float else None
+    return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order=order).annotate(name="compare.1"))

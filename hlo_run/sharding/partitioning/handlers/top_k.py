@@ -80,7 +80,7 @@ class _Job(Struct, frozen=True):
     def _has_total_order(self) -> bool:
         """True unless the call's comparison is a partial order, in which NaN has no place."""
         roots = [computation.root for computation in self.v.hlo.called_computations]
-        return not any(root.opcode == "compare" and root.attrs.get("type") != "TOTALORDER" for root in roots)
+        return not any(root.opcode == "compare" and root.comparison_order != "TOTAL" for root in roots)
 
     def gathered(self, value: HloInstruction) -> HloInstruction:
         """Return what all tiles along the sorted dimension have."""
@@ -151,7 +151,7 @@ class _Job(Struct, frozen=True):
 def _compared(b: Builder, one: HloInstruction, two: HloInstruction, direction: str, is_total: bool) -> HloInstruction:
     made = b.compare(one, two, direction)
     if is_total:
-        made.attrs["type"] = "TOTALORDER"
+        made.attrs["order"] = "TOTAL"
     return made
 
 

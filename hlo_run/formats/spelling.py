@@ -1,0 +1,45 @@
+"""Spells HLO text as the jaxlib at hand reads it: the printer writes what the mirrored release prints."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+
+# The first release whose parser reads all that the printer writes.
+FIRST_WITH_ALL = (0, 12)
+
+_LINE = r"^(\s*(?:ROOT )?%?[^\s=]+ = [^\n\"]*?\b"
+_ORDER = re.compile(_LINE + r"compare\([^\n\"]*), order=(?:TOTAL|PARTIAL)", re.MULTILINE)
+_STABLE = re.compile(_LINE + r"topk\([^\n\"]*), is_stable=(?:true|false)", re.MULTILINE)
+_NO_DYNAMIC_ROOT = re.compile(_LINE + r"collective-broadcast\([^\n\"]*), has_dynamic_root=false", re.MULTILINE)
+_HIERARCHY = re.compile(r'(, origin=\{[^\n\[]*),\["[^"\n]*"\]\}')
+
+
+def installed_release() -> tuple[int, ...]:
+    """Return the version of the jaxlib that is installed, such as (0, 12, 0, 1); () without one."""
+    if importlib.util.find_spec("jaxlib") is None:
+        return ()
+    return _release_of("jaxlib")
+
+
+@functools.cache
+def _release_of(package: str) -> tuple[int, ...]:
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:4])
+
+
+def for_installed(text: str) -> str:
+    """Return HLO text as the jaxlib at hand reads it."""
+    return older(text) if () < installed_release() < FIRST_WITH_ALL else text
+
+
+def older(text: str) -> str:
+    """Return HLO text as jaxlib 0.10.2 reads it, where that has a way to say the same."""
+    text = _ORDER.sub(lambda found: found[1] + (", type=TOTALORDER" if found[0].endswith("TOTAL") else ""), text)
+    text = _NO_DYNAMIC_ROOT.sub(r"\1", _STABLE.sub(r"\1", text))
+    return _HIERARCHY.sub(r"\1}", text.replace(', origin={(),[""]}', ", origin={[synthetic_call]}"))
