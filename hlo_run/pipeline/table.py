@@ -124,7 +124,6 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("permutation_sort_simplifier", _pass("expanders.sorts.permutation_sort_simplifier"), for_opcodes=("sort",)),
             HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
             HloRow("comparison-expander", _pass("expanders.sorts.comparison_expander"), for_opcodes=("compare",)),
-            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow(
                 "select_and_scatter_expander",
                 _pass("expanders.indexed.select_and_scatter_expander"),
@@ -166,6 +165,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-window-rewriter", _pass("expanders.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
             HloRow("reduce-window-resizer", _pass("expanders.reduce_window_resizer"), for_opcodes=("reduce-window",)),
             HloRow("scan_expander", _pass("expanders.scan_expander"), for_opcodes=("scan",)),
+            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
             HloRow("dynamic_padder", _pass("expanders.dynamic.dynamic_padder")),
             HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
             HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",)),
@@ -209,6 +209,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 repeat=25,
             ),
             HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",), mixes_layouts=True),
+            HloRow(
+                "dot_dimension_normalizer",
+                _pass("dots.dot_dimension_normalizer", normalize_noncontracting_dimensions=True),
+                for_opcodes=("dot",),
+                mixes_layouts=True,
+            ),
             HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot", "convolution")),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
@@ -295,8 +301,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             _pad_for_gemms("f16", 8),
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
-            HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
             HloRow("cublas-gemm-rewriter", _pass("library.gemm.cublas_gemm_rewriter")),
+            HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -456,7 +462,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "autotuner",
+        "fusion-wrapper",
         (
             # Ours, for a module that comes with a schedule.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
@@ -470,6 +476,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow("fusion-wrapper", _pass("fusion.fusion_wrapper"), required=True),
         ),
+    ),
+    HloGroup(
+        "config-assigner",
+        (HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call",)),),
     ),
     HloGroup(
         "pre-scheduling-copy-insertion",
@@ -541,6 +551,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                         for_opcodes=("opt-barrier",),
                         required=True,
                     ),
+                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                 ),
             ),
             HloGroup(
