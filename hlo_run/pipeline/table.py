@@ -184,6 +184,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                         for_opcodes=("dot",),
                         mixes_layouts=True,
                     ),
+                    HloRow(
+                        "degenerate-dimension-rewriter",
+                        _pass("simplifiers.degenerate_dimension_rewriter"),
+                        for_opcodes=("broadcast", "constant", "gather", "iota", "reduce", "reduce-window", "reshape"),
+                        mixes_layouts=True,
+                    ),
                     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
                     HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
