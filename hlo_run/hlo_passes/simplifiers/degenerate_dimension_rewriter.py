@@ -3,8 +3,9 @@
     a = f32[8,1] reshape(f32[8] p);  b = f32[8,1] broadcast(f32[] c);  m = f32[8,1] multiply(a, b)
       =>   b = f32[8] broadcast(c);  m.1 = f32[8] multiply(p, b);  reshape f32[8,1] (m.1) for the users
 
-Each operand must be a reshape, a broadcast scalar, a constant, or made by an instruction that writes its result element by element in any
-shape (gather, iota, reduce, reduce-window); a parameter or a slice stops the rewrite. XLA's `DegenerateDimensionRewriter`.
+Each operand must be a reshape, a broadcast scalar, a constant, or made by an instruction that writes its result element by
+element in any shape (gather, iota, reduce, reduce-window); a parameter or a slice stops the rewrite. XLA's
+`DegenerateDimensionRewriter`.
 """
 
 from __future__ import annotations
