@@ -4,7 +4,8 @@
 
 The operand is also shared if dots read it through reshapes and transposes that keep the dimensions of a kind together. The dots
 of a group must agree in the kinds of the shared operand's dimensions, in types, precision and queue, and none may depend on
-another. At most one may be larger, with its operands, than `--xla_gpu_dot_merger_threshold_mb`. XLA's `DotMerger`.
+another. At most one may be larger, with its operands, than `--xla_gpu_dot_merger_threshold_mb`, and none may be more than 20
+times as wide as the narrowest. XLA's `DotMerger`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from hlo_run.hlo_passes.subgraphs.rearrangement import MOVES, NotOneTranspose, R
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
+# A dot is not merged with one that is narrower by more than this factor.
+_MOST_TIMES_WIDER = 20
 _Key = tuple[int, int, tuple[int, ...], str, str, str, str]
 
 
@@ -109,9 +112,8 @@ def _groups(computation: HloComputation) -> list[list[_Usage]]:
             types = dot.operands[shared].shape.element_type, dot.operands[1 - shared].shape.element_type, dot.shape.element_type
             key = places[source], _queue(dot), kinds, *types, f"{dot.operand_precision} {dot.algorithm}"
             groups.setdefault(key, []).append(_Usage(dot, shared, source, found[1 - shared][0]))
-    # Operands whose sizes are multiples of high powers of two first: their rows are aligned.
     for group in groups.values():
-        group.sort(key=lambda usage: (-(usage.size & -usage.size), -usage.size, places[usage.dot]))
+        group.sort(key=lambda usage: usage.size)
     return [group for _, group in sorted(groups.items(), key=lambda item: item[0])]
 
 
@@ -200,11 +202,12 @@ class _Order:
 
 
 def _independent(usages: Sequence[_Usage], order: _Order, most_bytes: int) -> list[_Usage]:
-    """Return the dots, at most one of them large, that do not depend on each other."""
+    """Return the narrowest dot and others that are not much wider, at most one of them large, that do not need each other."""
     chosen: list[_Usage] = []
 
     def add(usage: _Usage) -> bool:
-        fits = not any(order.are_related(usage.dot, other.dot) for other in chosen)
+        is_alike = not chosen or usage.size <= _MOST_TIMES_WIDER * chosen[0].size
+        fits = is_alike and not any(order.are_related(usage.dot, other.dot) for other in chosen)
         chosen.extend([usage] if fits else [])
         return fits
 
@@ -212,7 +215,8 @@ def _independent(usages: Sequence[_Usage], order: _Order, most_bytes: int) -> li
         if usage.is_small(most_bytes):
             add(usage)
     next((usage for usage in usages if not usage.is_small(most_bytes) and add(usage)), None)
-    return chosen
+    # Operands whose sizes are multiples of high powers of two first: their rows are aligned.
+    return sorted(chosen, key=lambda usage: (-(usage.size & -usage.size), -usage.size))
 
 
 class _Operand(Struct, frozen=True):
