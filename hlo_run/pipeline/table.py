@@ -187,7 +187,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow(
                         "degenerate-dimension-rewriter",
                         _pass("simplifiers.degenerate_dimension_rewriter"),
-                        for_opcodes=("broadcast", "constant", "gather", "iota", "reduce", "reduce-window", "reshape"),
+                        for_opcodes=(
+                            "broadcast",
+                            "concatenate",
+                            "constant",
+                            "gather",
+                            "iota",
+                            "reduce",
+                            "reduce-window",
+                            "reshape",
+                        ),
                         mixes_layouts=True,
                     ),
                     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),

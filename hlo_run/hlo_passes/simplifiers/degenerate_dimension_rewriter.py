@@ -3,8 +3,8 @@
     a = f32[8,1] reshape(f32[8] p);  b = f32[8,1] broadcast(f32[] c);  m = f32[8,1] multiply(a, b)
       =>   b = f32[8] broadcast(c);  m.1 = f32[8] multiply(p, b);  reshape f32[8,1] (m.1) for the users
 
-Each operand must be a reshape, a broadcast scalar, a constant, or made by an instruction that writes its result element by
-element in any shape (gather, iota, reduce, reduce-window); a parameter or a slice stops the rewrite. XLA's
+Each operand must be a reshape, a broadcast, a concatenation or a constant, which are made anew without these dimensions, or the
+result of a gather, iota, reduce or reduce-window, which gets a reshape; a parameter or a slice stops the rewrite. XLA's
 `DegenerateDimensionRewriter`.
 """
 
@@ -21,7 +21,9 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_RESHAPED_FREELY: frozenset[Opcode] = frozenset(("constant", "gather", "iota", "reduce", "reduce-window", "reshape"))
+_SOURCES: frozenset[Opcode] = frozenset(
+    ("broadcast", "concatenate", "constant", "gather", "iota", "reduce", "reduce-window", "reshape")
+)
 
 
 class DegenerateDimensionRewriter(Struct, frozen=True):
@@ -32,7 +34,7 @@ class DegenerateDimensionRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations except fusion bodies in place, by one walk over each."""
         del ctx
-        computations = dict.fromkeys(i.parent for i in module.instructions_of("broadcast", *sorted(_RESHAPED_FREELY)))
+        computations = dict.fromkeys(i.parent for i in module.instructions_of(*sorted(_SOURCES)))
         for computation in computations:
             if computation is not None and not computation.is_fusion:
                 _rewrite(module, computation)
@@ -57,11 +59,7 @@ def _fits(i: HloInstruction) -> bool:
         return False
     if i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
         return False
-    return all(operand.opcode in _RESHAPED_FREELY or _is_spread_scalar(operand) for operand in i.operands)
-
-
-def _is_spread_scalar(value: HloInstruction) -> bool:
-    return value.opcode == "broadcast" and not value.operands[0].shape.dims
+    return all(operand.opcode in _SOURCES for operand in i.operands)
 
 
 def _squeezed(shape: Shape) -> Shape:
@@ -70,10 +68,21 @@ def _squeezed(shape: Shape) -> Shape:
 
 def _without(editor: Editor, value: HloInstruction) -> HloInstruction:
     """Return a value without its dimensions of size 1."""
+    dims = value.shape.dims
+    left = [d for d, size in enumerate(dims) if size != 1]
     shape = _squeezed(value.shape)
-    if _is_spread_scalar(value):
-        return editor.broadcast(value.operands[0], shape.dims) if shape.dims else value.operands[0]
-    if value.opcode == "constant":
-        return editor.constant(value.constant_array.reshape(shape.dims), shape.element_type)
-    source = value.operands[0] if value.opcode == "reshape" else value
-    return source if source.shape.dims == shape.dims else editor.add("reshape", shape, [source])
+    match value.opcode:
+        case "broadcast":
+            source = value.operands[0]
+            source = editor.reshape(source, [size for size in source.shape.dims if size != 1])
+            places = [left.index(d) for d in value.dimensions if dims[d] != 1]
+            return editor.broadcast(source, shape.dims, places) if shape.dims != source.shape.dims else source
+        case "concatenate":
+            pieces = [editor.reshape(o, [o.shape.dims[d] for d in left]) for o in value.operands]
+            return editor.concatenate(pieces, left.index(value.dimensions[0]))
+        case "constant":
+            return editor.constant(value.constant_array.reshape(shape.dims), shape.element_type)
+        case "reshape":
+            return editor.reshape(value.operands[0], shape.dims)
+        case _:
+            return editor.reshape(value, shape.dims)
