@@ -516,6 +516,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow(
+                "dynamic-slice-copy-fusion-async-wrapper",
+                _pass("memory.dynamic_slice_copy_fusion_async_wrapper"),
+                for_opcodes=("fusion",),
+            ),
             *ESTIMATES,
             MESSAGE_ORDER,
             HloRow("schedule", _pass("memory.schedule"), required=True),
@@ -567,16 +572,6 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                         required=True,
                     ),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-                ),
-            ),
-            HloGroup(
-                "fusion-dispatch-pipeline",
-                (
-                    HloRow(
-                        "fusion-dynamic-memcpy-rewriter",
-                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
-                        for_opcodes=("fusion",),
-                    ),
                 ),
             ),
             HloGroup(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.edit import clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
@@ -67,7 +67,9 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", 
         body.add(HloInstruction(f"param_{number}", "parameter", operand.shape, (), {"parameter_number": number}))
         for number, operand in enumerate(old.operands)
     ]
-    body.add(copy_instruction(old, parameters), is_root=True)
+    inner = body.add(copy_instruction(old, parameters), is_root=True)
+    if old.opcode == "fusion":
+        clone_called(module, inner)
     module.add_computation(body)
     if module.schedule is not None:
         module.schedule[body] = list(body.instructions)
