@@ -35,4 +35,5 @@ class DynamicSliceCopyFusionAsyncWrapper(Struct, frozen=True):
             computation = fusion.parent
             if computation is None or computation.is_fusion or is_async_wrapper(computation) or copied_value(fusion) is None:
                 continue
-            replace_by_pair(module, fusion, wrapped_start(module, fusion, contexts=(_CONTEXT,)), "async-done")
+            start = wrapped_start(module, fusion, contexts=(_CONTEXT,))
+            replace_by_pair(module, fusion, start, "async-done", keeps_places=False)

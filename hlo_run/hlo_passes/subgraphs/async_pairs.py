@@ -24,10 +24,13 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
 }
 
 
-def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: Opcode) -> HloInstruction:
+def replace_by_pair(
+    module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: Opcode, keeps_places: bool = True
+) -> HloInstruction:
     """Add `start` and a done to the computation of `old`, and let its users use the done, which is returned.
 
-    What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place.
+    What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place, and so
+    has the list of what something must follow, or unless `keeps_places` the done is at its end.
     """
     computation = old.parent
     assert computation is not None, "the instruction is in a computation"
@@ -46,7 +49,8 @@ def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstructio
     old.control_predecessors = []
     for other in computation.instructions:
         if old in other.control_predecessors:
-            other.control_predecessors = [done if before is old else before for before in other.control_predecessors]
+            before = [done if first is old else first for first in other.control_predecessors]
+            other.control_predecessors = before if keeps_places else [*(first for first in before if first is not done), done]
     module.replace(old, done)
     computation.remove(old)
     return done
