@@ -42,6 +42,7 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("propagate-call-metadata", "control_flow.propagate_call_metadata"),
         _row("root-instruction-sinker", "memory.root_instruction_sinker"),
         _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
+        _row("scan-rewriter", "library.scan_rewriter"),
         _row("slice-hoister", "simplifiers.slice_hoister"),
         _row("unflatten-call-graph", "control_flow.unflatten_call_graph"),
         _row("while-loop-concat-code-motion", "control_flow.while_loop_concat_code_motion"),
