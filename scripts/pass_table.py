@@ -28,6 +28,7 @@ OPEN = "open"
 
 _HOST_MEMORY = "no work and no memory moves to the host"
 _TRITON = "hlo-run has no Triton"
+_DOMAINS = "collectives have no domains, as without `--xla_gpu_collective_domain_assignment`"
 # Pipelines that a pass of ours runs itself, without rows, and the file that does so.
 _WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/cleanup.py")}
 # Why a pass of XLA's needs no row of ours: a compilation without it has the same result.
@@ -36,6 +37,7 @@ NOT_NEEDED = {
     "collectives-schedule-linearizer": "acts only while XLA measures convolutions on a device, which hlo-run does not do",
     "deviceless-estimate-cub-sort-scratch-size": "`estimate-cub-sort-scratch-size` runs instead, as with a device",
     "hlo-verifier": "changes nothing; `--verify` says when the verifier runs",
+    "nullary-function-wrap-inliner": "`call-inliner` inlines all calls, those without parameters too",
 }
 # What is missing of the passes that are open.
 WHY_OPEN = {
@@ -48,7 +50,16 @@ WHY_OPEN = {
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
     "composite-rewriter": "composite calls stay calls",
-    "autotuner": "nothing is measured, and there are no configurations of Triton's kernels to choose from",
+    "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
+    "legalize-collective-domain": _DOMAINS,
+    "collective-domain-assigner": _DOMAINS,
+    "collective-fusion": _TRITON,
+    "group-collectives-by-key": "collectives with a key are not joined",
+    "dynamic-slice-fusion-rewriter-v2": "a library call reads a slice that a kernel copied",
+    "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
+    "constant-fill-copy-rewriter": "a copy of a filled array stays a copy",
+    "gpu-copy-async-wrapper": "copies on the device are synchronous, as with XLA's default",
+    "pdl-launch-annotation": _TRITON,
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,

@@ -5,7 +5,8 @@
 XLA compiles three small modules for an H100 with its defaults, Triton included, and logs its passes: one module of a single
 partition, one that Shardy divides in two, one that GSPMD divides in two. One line `pipeline<TAB>pass` per pass, from the begin of
 a compilation to its end; a nested pipeline appears where it runs. What only a later module runs comes before what it runs it in
-place of. The modules are so small that each pipeline that repeats runs once. Needs `hlo-run[xla-gpu]`.
+place of. The modules are so small that each pipeline that repeats runs once. Left out are the compilations of candidates within
+`config-assigner`, and the number of the call in `apply-xla-transforms-N`. Needs `hlo-run[xla-gpu]`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ _LOG = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "hlo_pass_pipeline=1"}
 _BEGINS = re.compile(r"Running HLO pass pipeline on module \S+: (.*)$")
 _PASS = re.compile(r"\]   HLO pass (.*)$")
 _ENDS = re.compile(r"HLO pass: (.*?) time: ")
+# It compiles candidates with pipelines of its own.
+_COMPILES = "config-assigner"
+_NUMBERED = re.compile(r"^(apply-xla-transforms)-\d+$")
 
 
 def main() -> None:
@@ -85,7 +89,7 @@ def _recorded(module: str) -> list[str]:
         done = subprocess.run(command, input=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"XLA refuses a module: {done.stderr[-2000:]}")
-    return [f"{pipeline}\t{name}" for pipeline, name in passes_of_log(done.stderr.splitlines())]
+    return [f"{pipeline}\t{_NUMBERED.sub(r'\1', name)}" for pipeline, name in passes_of_log(done.stderr.splitlines())]
 
 
 def passes_of_log(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -107,7 +111,8 @@ def passes_of_log(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
             pending = begun[1]
         elif ends := _ENDS.search(line):
             if pending:
-                yield running[-1], pending
+                if not any(running[place] == _COMPILES for place in passes):
+                    yield running[-1], pending
                 pending = ""
             elif ends[1] in running:
                 del running[len(running) - 1 - running[::-1].index(ends[1]) :]

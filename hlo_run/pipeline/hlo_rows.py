@@ -50,10 +50,10 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
         (
             # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow("scan-rewriter", _pass("library.scan_rewriter"), for_opcodes=("scan",)),
             HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
             HloRow("call-inliner", _pass("control_flow.call_inliner", early=True), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
+            HloRow("algsimp", _pass("simplifiers.algsimp")),
             HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
             HloRow(
                 "topk-decomposer",

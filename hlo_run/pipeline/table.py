@@ -124,7 +124,6 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("permutation_sort_simplifier", _pass("expanders.sorts.permutation_sort_simplifier"), for_opcodes=("sort",)),
             HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
             HloRow("comparison-expander", _pass("expanders.sorts.comparison_expander"), for_opcodes=("compare",)),
-            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow(
                 "select_and_scatter_expander",
                 _pass("expanders.indexed.select_and_scatter_expander"),
@@ -166,6 +165,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-window-rewriter", _pass("expanders.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
             HloRow("reduce-window-resizer", _pass("expanders.reduce_window_resizer"), for_opcodes=("reduce-window",)),
             HloRow("scan_expander", _pass("expanders.scan_expander"), for_opcodes=("scan",)),
+            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
             HloRow("dynamic_padder", _pass("expanders.dynamic.dynamic_padder")),
             HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
             HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",)),
@@ -182,6 +182,21 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                         "dot-strength-reduction",
                         _pass("dots.dot_strength_reduction"),
                         for_opcodes=("dot",),
+                        mixes_layouts=True,
+                    ),
+                    HloRow(
+                        "degenerate-dimension-rewriter",
+                        _pass("simplifiers.degenerate_dimension_rewriter"),
+                        for_opcodes=(
+                            "broadcast",
+                            "concatenate",
+                            "constant",
+                            "gather",
+                            "iota",
+                            "reduce",
+                            "reduce-window",
+                            "reshape",
+                        ),
                         mixes_layouts=True,
                     ),
                     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
@@ -209,6 +224,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 repeat=25,
             ),
             HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",), mixes_layouts=True),
+            HloRow(
+                "dot_dimension_normalizer",
+                _pass("dots.dot_dimension_normalizer", normalize_noncontracting_dimensions=True),
+                for_opcodes=("dot",),
+                mixes_layouts=True,
+            ),
             HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot", "convolution")),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
             HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
@@ -456,7 +477,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup(
-        "autotuner",
+        "fusion-wrapper",
         (
             # Ours, for a module that comes with a schedule.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
@@ -470,6 +491,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow("fusion-wrapper", _pass("fusion.fusion_wrapper"), required=True),
         ),
+    ),
+    HloGroup(
+        "config-assigner",
+        (HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call",)),),
     ),
     HloGroup(
         "pre-scheduling-copy-insertion",
@@ -491,6 +516,11 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow(
+                "dynamic-slice-copy-fusion-async-wrapper",
+                _pass("memory.dynamic_slice_copy_fusion_async_wrapper"),
+                for_opcodes=("fusion",),
+            ),
             *ESTIMATES,
             MESSAGE_ORDER,
             HloRow("schedule", _pass("memory.schedule"), required=True),
@@ -541,16 +571,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                         for_opcodes=("opt-barrier",),
                         required=True,
                     ),
-                ),
-            ),
-            HloGroup(
-                "fusion-dispatch-pipeline",
-                (
-                    HloRow(
-                        "fusion-dynamic-memcpy-rewriter",
-                        _pass("memory.fusion_dynamic_memcpy_rewriter"),
-                        for_opcodes=("fusion",),
-                    ),
+                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                 ),
             ),
             HloGroup(

@@ -27,7 +27,7 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
 # has a device; that XLA runs in place of another, `sharding-propagation`; for modules that XLA refuses.
 OURS = {
     "general-reduction-decomposer",
-    *("schedule", "scaled-dot-rewriter", "lu_expander"),
+    *("schedule", "lu_expander"),
     *("nested-fusion-inliner", "buffer-remover", "estimate-cub-sort-scratch-size", "shardy-xla"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from hlo_run.analysis.buffers.slice_copies import behind_bitcasts, copied_value
 from hlo_run.analysis.fusion_owner import is_slice_copy
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -83,21 +84,18 @@ class CopiedSlice(Struct, frozen=True):
 def copied_slice(fusion: HloInstruction) -> CopiedSlice | None:
     """Return the copy of a fusion that only copies a part of an operand at a dynamic offset, or into its result; else None.
 
-    `fusion-dynamic-memcpy-rewriter` marked these fusions and put the copy into their bodies; `dynamic-slice-annotator` wrote the
-    offsets. None for elements that are not whole bytes, and for a fusion outside of the loop that determines the offset.
+    `dynamic-slice-annotator` wrote the offsets. A fusion that `fusion-dynamic-memcpy-rewriter` marked has the copy in its body.
+    None for elements that are not whole bytes, and for a fusion outside of the loop that determines the offset.
     """
-    if not is_slice_copy(fusion):
+    copy = _marked_copy(fusion) if is_slice_copy(fusion) else copied_value(fusion)
+    if copy is None or copy.shape.dtype.bits % 8:
         return None
-    copies = [inner for inner in fusion.fused_computation.instructions if inner.opcode == "copy"]
-    if len(copies) != 1 or copies[0].shape.dtype.bits % 8:
-        return None
-    (copy,) = copies
     depth = _loops_around(fusion.parent)
-    source = _source_place(_behind(copy.operands[0]))
-    root = _behind(fusion.fused_computation.root)
-    if root is copy:
+    source = _source_place(behind_bitcasts(copy.operands[0] if is_slice_copy(fusion) else copy))
+    root = behind_bitcasts(fusion.fused_computation.root)
+    if root is behind_bitcasts(copy):
         target = None
-    elif root.opcode == "dynamic-update-slice" and _behind(root.operands[1]) is copy:
+    elif root.opcode == "dynamic-update-slice" and behind_bitcasts(root.operands[1]) is behind_bitcasts(copy):
         target = _dynamic_place(root)
         if target is None:
             return None
@@ -106,6 +104,11 @@ def copied_slice(fusion: HloInstruction) -> CopiedSlice | None:
     if source is None or any(place is not None and place.step_bytes and place.loop >= depth for place in (source, target)):
         return None
     return CopiedSlice(copy, copy.shape.size_bytes, source, target)
+
+
+def _marked_copy(fusion: HloInstruction) -> HloInstruction | None:
+    copies = [inner for inner in fusion.fused_computation.instructions if inner.opcode == "copy"]
+    return copies[0] if len(copies) == 1 else None
 
 
 def _loops_around(computation: HloComputation | None) -> int:
@@ -118,25 +121,20 @@ def _source_place(value: HloInstruction) -> SlicePlace | None:
     if value.opcode == "dynamic-slice":
         return _dynamic_place(value)
     if value.opcode == "slice":
-        whole, bits = _behind(value.operands[0]), _offset_bits(value)
+        whole, bits = behind_bitcasts(value.operands[0]), _offset_bits(value)
         return SlicePlace(whole.parameter_number, bits // 8) if whole.opcode == "parameter" and bits is not None else None
     return SlicePlace(value.parameter_number) if value.opcode == "parameter" else None
 
 
 def _dynamic_place(slice_: HloInstruction) -> SlicePlace | None:
     """Return the place that the record in a dynamic slice's config says; None without a record that can be read."""
-    whole = _behind(slice_.operands[0])
+    whole = behind_bitcasts(slice_.operands[0])
     if whole.opcode != "parameter":
         return None
     try:
         found = read_config(slice_.backend_config)["dynamic_slice_config"]
-        numbers = [int(found.get(name, 0)) for name in ("byte_offset", "byte_stride", "loop_index")]
+        linear = found.get("linear", found)  # jaxlib 0.10.2 has the two numbers in the record itself
+        numbers = [int(linear.get("byte_offset", 0)), int(linear.get("byte_stride", 0)), int(found.get("loop_index", 0))]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return SlicePlace(whole.parameter_number, *numbers) if numbers[2] >= 0 else None
-
-
-def _behind(value: HloInstruction) -> HloInstruction:
-    while value.opcode in ("bitcast", "reshape"):
-        value = value.operands[0]
-    return value

@@ -10,10 +10,33 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 
-from hlo_run.analysis.buffers.points_to import LASTING, Buffer, PointsTo, buffer_bytes
+from hlo_run.analysis.buffers.dataflow import Dataflow
+from hlo_run.analysis.buffers.dataflow_values import HloValue, shape_bytes
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.names import Opcode
 
 _FIRST, _LAST = 2**62, -(2**62)
+# The values of these exist before the computation runs, and remain.
+_LASTING: frozenset[Opcode] = frozenset(("parameter", "constant"))
+
+
+def _held(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
+    """Return the values of an instruction's result, without those of parameters and constants."""
+    values = dict.fromkeys(dataflow.trees[instruction].values)
+    return [value for value in values if value.instruction.opcode not in _LASTING]
+
+
+def _made(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
+    return [value for value in _held(dataflow, instruction) if value.instruction is instruction]
+
+
+def _used(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
+    """Return the values of all operands. A get-tuple-element uses the whole tuple, as in XLA."""
+    return list(dict.fromkeys(v for operand in dict.fromkeys(instruction.operands) for v in _held(dataflow, operand)))
+
+
+def _bytes(value: HloValue) -> int:
+    return shape_bytes(value.shape)
 
 
 def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstruction]]:
@@ -25,21 +48,20 @@ def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstr
     return found
 
 
-def list_order(computation: HloComputation) -> list[HloInstruction]:
+def list_order(computation: HloComputation, dataflow: Dataflow) -> list[HloInstruction]:
     """Return an order that always runs the ready instruction that frees most bytes; scalars as soon as they are ready."""
-    return _ListScheduler(computation).run()
+    return _ListScheduler(computation, dataflow).run()
 
 
 class _ListScheduler:
-    def __init__(self, computation: HloComputation) -> None:
+    def __init__(self, computation: HloComputation, dataflow: Dataflow) -> None:
         self._computation = computation
-        memory = PointsTo(computation)
-        self._used = {instruction: memory.used(instruction) for instruction in computation.instructions}
-        self._made_bytes = {i: sum(map(buffer_bytes, memory.made(i))) for i in computation.instructions}
+        self._used = {instruction: _used(dataflow, instruction) for instruction in computation.instructions}
+        self._made_bytes = {i: sum(map(_bytes, _made(dataflow, i))) for i in computation.instructions}
         # The caller uses the result after all instructions.
-        self._open_uses: Counter[Buffer] = Counter(memory.held(computation.root))
-        for buffers in self._used.values():
-            self._open_uses.update(buffers)
+        self._open_uses: Counter[HloValue] = Counter(_held(dataflow, computation.root))
+        for values in self._used.values():
+            self._open_uses.update(values)
         self._ready: dict[HloInstruction, tuple[int, int]] = {}
         # (negated priority, negated counter, instruction number): of equals the last that became ready is first.
         self._queue: list[tuple[int, int, int, int]] = []
@@ -74,7 +96,7 @@ class _ListScheduler:
     def _close_uses(self, instruction: HloInstruction) -> bool:
         """Count the uses of an instruction that runs; return True if a buffer has one use left."""
         self._open_uses.subtract(self._used[instruction])
-        return any(self._open_uses[buffer] == 1 for buffer in self._used[instruction])
+        return any(self._open_uses[value] == 1 for value in self._used[instruction])
 
     def _push_again(self, instruction: HloInstruction) -> None:
         """Push the ready instructions beside one that ran, whose priority is another now."""
@@ -97,14 +119,14 @@ class _ListScheduler:
             return _FIRST, _FIRST
         if instruction.opcode in ("infeed", "outfeed") and instruction.attrs.get(f"{instruction.opcode}_config"):
             return (_LAST if instruction.opcode == "infeed" else _FIRST), len(instruction.users)
-        freed = sum(buffer_bytes(buffer) for buffer in self._used[instruction] if self._open_uses[buffer] == 1)
+        freed = sum(_bytes(value) for value in self._used[instruction] if self._open_uses[value] == 1)
         return freed - self._made_bytes[instruction], len(instruction.users)
 
 
-def dfs_order(computation: HloComputation) -> list[HloInstruction]:
+def dfs_order(computation: HloComputation, dataflow: Dataflow) -> list[HloInstruction]:
     """Return a post-order that visits first the operand with most users above it."""
     post_order = computation.post_order()
-    ranks = _ranks(post_order, PointsTo(computation))
+    ranks = _ranks(post_order, dataflow)
     order: dict[HloInstruction, None] = {}
     for start in (*_unreachable_roots(computation), computation.root):
         waiting: list[tuple[HloInstruction, Iterator[HloInstruction]]] = [(start, _operands(start, ranks))]
@@ -134,16 +156,16 @@ def _unreachable_roots(computation: HloComputation) -> list[HloInstruction]:
     return [i for i in computation.instructions if not i.users and i is not computation.root and i not in before]
 
 
-def _ranks(post_order: list[HloInstruction], memory: PointsTo) -> dict[HloInstruction, _Rank]:
+def _ranks(post_order: list[HloInstruction], dataflow: Dataflow) -> dict[HloInstruction, _Rank]:
     """Return (users beyond the first, bytes) of each instruction and all above it, negated, then its name."""
     users: dict[HloInstruction, int] = {}
     sizes: dict[HloInstruction, int] = {}
     all_bytes = 0
     for instruction in post_order:
         users[instruction] = sizes[instruction] = 0
-        if instruction.opcode in LASTING:
+        if instruction.opcode in _LASTING:
             continue
-        own = sum(map(buffer_bytes, memory.made(instruction)))
+        own = sum(map(_bytes, _made(dataflow, instruction)))
         all_bytes += own
         above = list(dict.fromkeys(instruction.operands))
         # Paths that meet count twice. The bound keeps the numbers from growing exponentially.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from hlo_run.analysis.buffers.slice_copies import copied_value
+from hlo_run.analysis.fusion_owner import is_slice_copy
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
@@ -70,9 +72,16 @@ def is_on_collective_stream(instruction: HloInstruction) -> bool:
     )
 
 
+def copies_slice(instruction: HloInstruction) -> bool:
+    """Return True for the start or done of a fusion that only copies a slice."""
+    start = async_start(instruction) if instruction.opcode in ("async-start", "async-done") else None
+    inner = start.called_computations[0].root if start is not None else None
+    return inner is not None and inner.opcode == "fusion" and (copied_value(inner) is not None or is_slice_copy(inner))
+
+
 def overlaps_from(instruction: HloInstruction) -> bool:
     """Return True for a start whose work may overlap with what follows (XLA's `IsGpuAsyncStart`)."""
-    if instruction.opcode == "copy-start":
+    if instruction.opcode == "copy-start" or copies_slice(instruction):
         return True
     if is_collective_start(instruction) or instruction.opcode in TRANSFER:
         return not is_sync(instruction)
@@ -84,7 +93,7 @@ def overlaps_until(instruction: HloInstruction) -> bool:
     opcode = instruction.opcode
     if opcode not in ASYNC_DONE:
         return False
-    if opcode == "copy-done":
+    if opcode == "copy-done" or copies_slice(instruction):
         return True
     if is_collective_done(instruction) or opcode in ("send-done", "recv-done"):
         return not is_sync(instruction.operands[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
-from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.buffers.heap_simulator import peak_bytes
 from hlo_run.analysis.buffers.schedulers import dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
@@ -17,7 +17,14 @@ from hlo_run.analysis.latency.early_and_late import early_and_late
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 Orders = dict[HloComputation, list[HloInstruction]]
-_SCHEDULERS: tuple[Callable[[HloComputation], list[HloInstruction]], ...] = (list_order, dfs_order, HloComputation.post_order)
+
+
+def _post_order(computation: HloComputation, dataflow: Dataflow) -> list[HloInstruction]:
+    del dataflow
+    return computation.post_order()
+
+
+_SCHEDULERS: tuple[Callable[[HloComputation, Dataflow], list[HloInstruction]], ...] = (list_order, dfs_order, _post_order)
 
 
 def least_memory_orders(
@@ -33,6 +40,8 @@ def least_memory_orders(
     sharing = BufferSharing()
     tried: list[tuple[Orders, int]] = []
     for scheduler in _SCHEDULERS:
-        orders = {computation: early_and_late(computation, scheduler(computation)) for computation in computations}
+        orders = {
+            computation: early_and_late(computation, scheduler(computation, analysis.dataflow)) for computation in computations
+        }
         tried.append((orders, peak_bytes(analysis, {**given, **orders}, sharing)))
     return min(tried, key=lambda one: one[1])

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from hlo_run.analysis.latency.async_kinds import (
     AsyncKind,
     async_kind,
+    copies_slice,
     is_on_collective_stream,
     overlaps_from,
     overlaps_until,
@@ -18,8 +19,9 @@ from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
 
-Stream: TypeAlias = Literal["collectives", "computations", "p2p", "send-0", "send-1", "recv-0", "recv-1"]
+Stream: TypeAlias = Literal["collectives", "computations", "copies", "p2p", "send-0", "send-1", "recv-0", "recv-1"]
 _TRANSFERS_IN_FLIGHT = 4
+_COPIES_IN_FLIGHT = 2**31 - 1  # no limit
 _P2P_STREAM = "_xla_gpu_collective_stream"
 _PIPELINE = "_xla_send_recv_pipeline"
 
@@ -36,7 +38,7 @@ class Streams:
 
     def __init__(self, collectives: int = 1, computations: int = 2) -> None:
         p2p = ("p2p", "send-0", "send-1", "recv-0", "recv-1")
-        self.limits: dict[str, int] = {"collectives": collectives, "computations": computations}
+        self.limits: dict[str, int] = {"collectives": collectives, "computations": computations, "copies": _COPIES_IN_FLIGHT}
         self.limits |= dict.fromkeys(p2p, _TRANSFERS_IN_FLIGHT)
         self._inside: dict[HloComputation, dict[str, int]] = {}
 
@@ -103,6 +105,8 @@ def _stream(instruction: HloInstruction, kind: AsyncKind) -> str:
     start = instruction.operands[0] if kind.phase == "done" else instruction
     if frontend_attribute(start, _P2P_STREAM) == "p2p":
         return "p2p"
+    if copies_slice(start):
+        return "copies"
     if kind.inner in TRANSFER:
         return f"{kind.inner}-{1 if frontend_attribute(instruction, _PIPELINE) == '1' else 0}"
     return "collectives" if kind.inner in COLLECTIVE or is_on_collective_stream(instruction) else "computations"

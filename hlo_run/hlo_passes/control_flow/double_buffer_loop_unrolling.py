@@ -117,9 +117,10 @@ def _place_slices(values: Iterable[HloInstruction], iterations: _Iterations) -> 
         # A loop further out has its iterations as before.
         if place.get("loop_index") != "0":
             continue
-        step = int(place["byte_stride"])
-        place["byte_offset"] = str(int(place["byte_offset"]) + iterations.first * step)
-        place["byte_stride"] = str(step * iterations.step)
+        linear = place.get("linear", place)  # jaxlib 0.10.2 has the two numbers in the record itself
+        step = int(linear["byte_stride"])
+        linear["byte_offset"] = str(int(linear["byte_offset"]) + iterations.first * step)
+        linear["byte_stride"] = str(step * iterations.step)
         if not iterations.step:
             del place["loop_index"]
         value.attrs["backend_config"] = to_json(config)

@@ -1,7 +1,7 @@
 """Annotate contiguous slices at dynamic indices with their byte offset, if the counter of a loop determines it.
 
     s = f32[1,48] dynamic-slice(x, i, zero), ..
-        =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0","byte_offset":"0","byte_stride":"192"}}
+        =>   .., backend_config={..,"dynamic_slice_config":{"loop_index":"0",..,"linear":{"byte_offset":"0","byte_stride":"192"}}}
 
 The offset in iteration n is `byte_offset + n · byte_stride`. The pass computes it for every iteration, and annotates only if it
 grows by the same step each time. It begins with few iterations, as most offsets that are not regular show it there. The index may
@@ -184,7 +184,7 @@ def _iterations(index: HloInstruction, loop: _Loop, count: int) -> HloModule:
     return module
 
 
-def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | None:
+def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, Any] | None:
     """Return the record of a slice; None if its offset is not known."""
     limit = _FIRST
     while (found := _first_offsets(instruction, search, limit)) is not None:
@@ -195,7 +195,7 @@ def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, str] | N
     return None
 
 
-def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> tuple[_Loop | None, dict[str, str]] | None:
+def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> tuple[_Loop | None, dict[str, Any]] | None:
     """Return a slice's loop, if it has one, and the record that at most `limit` iterations give; None if they give none."""
     whole = instruction.operands[0].shape
     part = instruction.shape if instruction.opcode == "dynamic-slice" else instruction.operands[1].shape
@@ -225,12 +225,17 @@ def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> 
     if np.any(np.clip(fixed + (0 if moving is None else moving), 0, whole.size_bytes - part.size_bytes) != clamped):
         return None
     if moving is None:
-        return loop, {"byte_offset": str(fixed), "byte_stride": "0"}
+        return loop, _record({}, fixed, 0)
     steps = np.diff(moving)
     if np.any(steps != steps[:1]):
         return None
     stride_bytes = int(steps[0]) if steps.size else 0
-    return loop, {"loop_index": "0", "byte_offset": str(int(moving[0]) + fixed), "byte_stride": str(stride_bytes)}
+    return loop, _record({"loop_index": "0"}, int(moving[0]) + fixed, stride_bytes)
+
+
+def _record(loop: dict[str, str], offset: int, stride: int) -> dict[str, Any]:
+    linear = {"byte_offset": str(offset), "byte_stride": str(stride)}
+    return {"byte_offset": "0", **loop, "byte_stride": "0", "linear": linear}
 
 
 def _strides_bytes(shape: Shape) -> Sequence[int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_run.hlo.edit import InstructionMaker, copy_instruction
+from hlo_run.hlo.edit import InstructionMaker, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
@@ -24,10 +24,13 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
 }
 
 
-def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: Opcode) -> HloInstruction:
+def replace_by_pair(
+    module: HloModule, old: HloInstruction, start: HloInstruction, done_opcode: Opcode, keeps_places: bool = True
+) -> HloInstruction:
     """Add `start` and a done to the computation of `old`, and let its users use the done, which is returned.
 
-    What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place.
+    What ran before `old` runs before the start, what ran after it runs after the done. A schedule has both in its place, and so
+    has the list of what something must follow, or unless `keeps_places` the done is at its end.
     """
     computation = old.parent
     assert computation is not None, "the instruction is in a computation"
@@ -46,7 +49,8 @@ def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstructio
     old.control_predecessors = []
     for other in computation.instructions:
         if old in other.control_predecessors:
-            other.control_predecessors = [done if before is old else before for before in other.control_predecessors]
+            before = [done if first is old else first for first in other.control_predecessors]
+            other.control_predecessors = before if keeps_places else [*(first for first in before if first is not done), done]
     module.replace(old, done)
     computation.remove(old)
     return done
@@ -66,7 +70,9 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", 
     parameters = [
         InstructionMaker(body).parameter(number, operand.shape, f"param_{number}") for number, operand in enumerate(old.operands)
     ]
-    body.add(copy_instruction(old, parameters), is_root=True)
+    inner = body.add(copy_instruction(old, parameters), is_root=True)
+    if old.opcode == "fusion":
+        clone_called(module, inner)
     module.add_computation(body)
     if module.schedule is not None:
         module.schedule[body] = list(body.instructions)

@@ -11,7 +11,7 @@ from hlo_run.pass_support.observer import PIPELINE_END, PIPELINE_START, Step
 
 # XLA's passes that report a change whatever they did.
 _ALWAYS_CHANGE = frozenset(
-    "spmd-partitioning layout-assignment rename_fusions copy-insertion autotuner scheduling-instruction-annotator".split()
+    "spmd-partitioning layout-assignment rename_fusions copy-insertion config-assigner scheduling-instruction-annotator".split()
 )
 TELLING = frozenset(("async-collective-annotator", "latency-hiding-scheduler"))
 """XLA's passes that report a change also where the text stays the same."""
@@ -25,8 +25,8 @@ _DURING = {
         "adding_special-case_copies",
     )
 }
-# XLA runs these twice in a row; one row of ours does the work of both.
-_TWICE = frozenset(("cublas-gemm-rewriter",))
+# XLA runs these twice; the one row of ours is the second one, which changes most.
+_SECOND = frozenset(("cublas-gemm-rewriter",))
 # Rows of ours that do the work of an XLA pass whose row comes later.
 _PART_OF_OTHERS = frozenset(("schedule", "renew-copies"))
 
@@ -89,8 +89,6 @@ class XlaOrder:
         if place is not None:
             yield from self._skip_to(inside, name)
             inside.place = place + 1
-            if name in _TWICE and _next(inside) == name:
-                inside.place += 1
             yield from self._after(inside, name, bool(step.changed))
         elif step.changed and name not in _PART_OF_OTHERS:
             yield PassDump(step.pipeline, name, _next(inside) if self._is_inside(step) else PIPELINE_END, changed=True)
@@ -195,7 +193,8 @@ def _items(lines: list[str], place: int, depth: int) -> tuple[list[str | Pipelin
 
 def _find(inside: _Open, name: str, is_pipeline: bool = False) -> int | None:
     """Return the place of a pass in the rest of a pipeline; None if it is not there."""
-    for place in range(inside.place, len(inside.pipeline.items)):
+    places = range(inside.place, len(inside.pipeline.items))
+    for place in reversed(places) if name in _SECOND else places:
         item = inside.pipeline.items[place]
         found = item.name if is_pipeline and isinstance(item, Pipeline) else _name(item)
         if _same(found, name) and (not is_pipeline or isinstance(item, Pipeline)):

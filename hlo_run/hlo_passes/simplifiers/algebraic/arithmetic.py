@@ -35,14 +35,14 @@ def constant_to_the_right(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def add_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A + C1) + C2 => A + (C1 + C2)."""
+    """(A + C1) + C2 => A + (C1 + C2) for integers."""
     return _join_constants(rw, i, "add")
 
 
 def add_to_difference(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(C1 - A) + C2 => (C1 + C2) - A."""
+    """(C1 - A) + C2 => (C1 + C2) - A for integers."""
     difference, two = i.operands
-    if difference.opcode != "subtract" or is_constant(difference.operands[1]):
+    if not is_integer(i) or difference.opcode != "subtract" or is_constant(difference.operands[1]):
         return None
     joined = _joined(rw, i, "add", difference.operands[0], two)
     return rw.binary("subtract", joined, difference.operands[1]) if joined else None
@@ -150,7 +150,9 @@ def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * C1) * C2 => A * (C1 * C2); plain constants may be on either side, broadcast ones are on the right."""
+    """(A * C1) * C2 => A * (C1 * C2) for integers; plain constants may be on either side, broadcast ones are on the right."""
+    if not is_integer(i):
+        return None
     inner, two = i.operands
     if inner.opcode == "multiply" and inner.operands[0].opcode == "constant" and inner.operands[1].opcode == "broadcast":
         joined = _joined(rw, i, "multiply", inner.operands[1], two)
@@ -165,9 +167,9 @@ def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 
 def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) for constants that are not broadcasts."""
+    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) for integers and constants that are not broadcasts."""
     one, two = i.operands
-    if one.opcode != "multiply" or two.opcode != "multiply":
+    if not is_integer(i) or one.opcode != "multiply" or two.opcode != "multiply":
         return None
     found = either(one, "constant"), either(two, "constant")
     if found[0] is None or found[1] is None or "constant" in (found[0][1].opcode, found[1][1].opcode):
@@ -177,7 +179,9 @@ def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * c) * broadcast(B) => A * broadcast(B * c) for a scalar constant c."""
+    """(A * c) * broadcast(B) => A * broadcast(B * c) for integers and a scalar constant c."""
+    if not is_integer(i):
+        return None
     for scaled, wide in (i.operands, i.operands[::-1]):
         if scaled.opcode != "multiply" or wide.opcode != "broadcast" or wide.operands[0].opcode == "constant":
             continue
@@ -199,14 +203,6 @@ def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstructio
     return rw.select(found[0].operands[0], found[1], rw.zeros(i.shape))
 
 
-def multiply_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """exp(A) * exp(B) => exp(A + B)."""
-    one, two = i.operands
-    if one.opcode != "exponential" or two.opcode != "exponential":
-        return None
-    return rw.unary("exponential", rw.binary("add", one.operands[0], two.operands[0]))
-
-
 def divide_by_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A / 1 => A."""
     return i.operands[0] if is_all(i.operands[1], 1) else None
@@ -226,24 +222,10 @@ def divide_by_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     return rw.select(is_negative, rw.negate(quotient), quotient)
 
 
-def divide_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """exp(A) / exp(B) => exp(A - B)."""
-    one, two = i.operands
-    if one.opcode != "exponential" or two.opcode != "exponential":
-        return None
-    return rw.unary("exponential", rw.binary("subtract", one.operands[0], two.operands[0]))
-
-
-def divide_by_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / exp(B) => A * exp(-B)."""
-    one, two = i.operands
-    return rw.mul(one, rw.at(two).unary("exponential", rw.negate(two.operands[0]))) if two.opcode == "exponential" else None
-
-
 def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / pow(B, C) => A * pow(B, -C) for floats."""
+    """A / pow(B, C) => A * pow(B, -C) for floats and complex numbers."""
     one, two = i.operands
-    if two.opcode != "power" or not is_float(i):
+    if two.opcode != "power" or is_integer(i):
         return None
     other = rw.at(two)
     return rw.mul(one, other.binary("power", two.operands[0], other.negate(two.operands[1])))
@@ -333,7 +315,7 @@ def _joined(rw: Rewriter, i: HloInstruction, opcode: Opcode, one: HloInstruction
 
 def _join_constants(rw: Rewriter, i: HloInstruction, opcode: Opcode) -> HloInstruction | None:
     inner, two = i.operands
-    if inner.opcode != opcode or is_constant(inner.operands[0]):
+    if not is_integer(i) or inner.opcode != opcode or is_constant(inner.operands[0]):
         return None
     joined = _joined(rw, i, opcode, inner.operands[1], two)
     return rw.binary(opcode, inner.operands[0], joined) if joined else None
@@ -358,8 +340,6 @@ RULES: Rules = {
     "divide": (
         divide_by_one,
         divide_by_power_of_two,
-        divide_exponentials,
-        divide_by_exponential,
         divide_by_power,
         divide_by_root,
         divide_by_constant,
@@ -376,7 +356,6 @@ RULES: Rules = {
         multiply_by_converted_pred,
         multiply_scaled,
         multiply_by_scaled_broadcast,
-        multiply_exponentials,
     ),
     "negate": (negate_twice,),
     "real": (part_of_complex,),

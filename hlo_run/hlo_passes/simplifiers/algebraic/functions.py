@@ -13,7 +13,6 @@ from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
     Rules,
-    constant_of,
     is_all,
     is_constant,
     is_float,
@@ -39,21 +38,14 @@ def power_of_small_number(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     return None
 
 
-def power_of_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pow(exp(A), B) => exp(A * B)."""
-    value, exponent = i.operands
-    return rw.unary("exponential", rw.mul(value.operands[0], exponent)) if value.opcode == "exponential" else None
-
-
 def log_of_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """log(pow(A, B)) => select(B == 0, 0, B * log|A|) for floats."""
+    """log(pow(A, B)) => select(B == 0, 0, log|A| * B) for floats."""
     power = i.operands[0]
     if power.opcode != "power" or not is_float(i):
         return None
     base, exponent = power.operands
-    zero = rw.splat(0, i.shape)
-    product = rw.mul(exponent, rw.unary("log", rw.unary("abs", base)))
-    return rw.select(rw.compare(exponent, zero, "EQ"), zero, product)
+    product = rw.mul(rw.unary("log", rw.unary("abs", base)), exponent)
+    return rw.select(rw.compare(exponent, rw.splat(0, i.shape), "EQ"), rw.splat(0, i.shape), product)
 
 
 def log_of_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -70,16 +62,13 @@ def extremum_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def extremum_of_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(A, lowest) => A, min(A, highest) => A; for integers also max(A, highest) => highest, min(A, lowest) => lowest."""
+    """max(A, lowest) => A, min(A, highest) => A."""
+    if i.shape.dtype.is_complex or i.shape.element_type == "pred":
+        return None
     for limit, value in (i.operands, i.operands[::-1]):
         number = splat_value(limit)
-        if number is None or i.shape.dtype.is_complex:
-            continue
-        is_lowest, is_highest = _is_limit(number, i, -1), _is_limit(number, i, 1)
-        if is_lowest if i.opcode == "maximum" else is_highest:
+        if number is not None and _is_limit(number, i, -1 if i.opcode == "maximum" else 1):
             return value
-        if not is_float(i) and (is_highest if i.opcode == "maximum" else is_lowest):
-            return limit
     return None
 
 
@@ -92,22 +81,15 @@ def _is_limit(number: Any, i: HloInstruction, sign: int) -> bool:
     return int(number) == lowest_and_highest(i.shape.element_type)[sign > 0]
 
 
-def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(max(A, C1), C2) => max(A, max(C1, C2)); also for min."""
-    inner, two = i.operands
-    if inner.opcode != i.opcode or is_constant(inner.operands[0]):
-        return None
-    scalars = constant_of(inner.operands[1]), constant_of(two)
-    if scalars[0] is None or scalars[1] is None:
-        return None
-    return rw.like(i, [inner.operands[0], rw.spread(rw.binary(i.opcode, scalars[0], scalars[1]), i.shape)])
-
-
 def extremum_of_its_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); also for min."""
+    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); also for min.
+
+    max(B, max(A, B)) => max(B, A).
+    """
     for whole, part in (i.operands, i.operands[::-1]):
         if whole.opcode == i.opcode and part in whole.operands:
-            return whole
+            is_last = part is i.operands[0] and part is whole.operands[1]
+            return rw.with_operands(i, [part, whole.operands[0]]) if is_last else whole
         if whole.opcode == "clamp" and whole.operands[0 if i.opcode == "maximum" else 2] is part and part.shape == i.shape:
             return whole
     return None
@@ -171,7 +153,6 @@ _EXTREMA = (
     extremum_of_itself,
     extremum_of_limit,
     extremum_of_its_part,
-    extremum_of_two_constants,
     clamp_of_extrema,
     extremum_of_flat_functions,
 )
@@ -181,7 +162,7 @@ RULES: Rules = {
     "log": (log_of_power, log_of_root),
     "maximum": _EXTREMA,
     "minimum": _EXTREMA,
-    "power": (power_of_small_number, power_of_exponential),
+    "power": (power_of_small_number,),
 }
 # Only after all passes that read reduce-precision.
 LAST_RULES: Rules = {"reduce-precision": (reduce_to_own_precision,)}

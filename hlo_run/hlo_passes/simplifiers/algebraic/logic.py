@@ -18,9 +18,9 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
 
 
 def and_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A & ones => A, A & 0 => 0."""
+    """p & true => p, A & 0 => 0."""
     for one, two in (i.operands, i.operands[::-1]):
-        if _is_all_ones(one):
+        if _is_true(one):
             return two
         if is_all(one, 0):
             return one
@@ -28,22 +28,25 @@ def and_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def or_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A | 0 => A, A | ones => ones."""
+    """A | 0 => A, p | true => true."""
     for one, two in (i.operands, i.operands[::-1]):
         if is_all(one, 0):
             return two
-        if _is_all_ones(one):
+        if _is_true(one):
             return one
     return None
 
 
-def bits_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A & A => A, A | A => A."""
-    return i.operands[0] if i.operands[0] is i.operands[1] else None
+def xor_with_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A ^ 0 => A, A ^ A => 0."""
+    one, two = i.operands
+    if one is two:
+        return rw.splat(0, i.shape)
+    return one if is_all(two, 0) else two if is_all(one, 0) else None
 
 
 def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < C1 & A < C2 => A < min(C1, C2) for integers."""
+    """A < C1 & A < C2 => A < min(C1, C2) for integers and constants that are not broadcasts."""
     bounds = [_upper_bound(test) for test in i.operands]
     if bounds[0] is None or bounds[1] is None or bounds[0][0] is not bounds[1][0]:
         return None
@@ -57,7 +60,7 @@ def _upper_bound(test: HloInstruction) -> tuple[HloInstruction, int] | None:
     if direction not in ("LT", "GT"):
         return None
     value, limit = test.operands if direction == "LT" else test.operands[::-1]
-    number = splat_value(limit)
+    number = splat_value(limit) if limit.opcode == "constant" else None
     return None if number is None or not is_integer(value) else (value, int(number))
 
 
@@ -75,11 +78,11 @@ def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def compare_unsigned_with_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < 0 => false, A >= 0 => true for unsigned integers and pred, also with 0 on the left."""
+    """A < 0 => false, A >= 0 => true for unsigned integers, also with 0 on the left."""
     one, two = i.operands
     direction = i.comparison_direction
     zero = two if direction in ("LT", "GE") else one if direction in ("GT", "LE") else None
-    is_unsigned = one.shape.element_type == "pred" or (is_integer(one) and not one.shape.dtype.is_signed)
+    is_unsigned = is_integer(one) and one.shape.element_type != "pred" and not one.shape.dtype.is_signed
     return rw.splat(direction in ("GE", "LE"), i.shape) if zero is not None and is_unsigned and is_all(zero, 0) else None
 
 
@@ -217,20 +220,15 @@ def _highest_index(iota: HloInstruction) -> int:
     return min(max(iota.shape.dims[iota.iota_dimension] - 1, 0), lowest_and_highest(iota.shape.element_type)[1])
 
 
-def _is_all_ones(value: HloInstruction) -> bool:
-    number = splat_value(value)
-    if number is None:
-        return False
-    if value.shape.element_type == "pred":
-        return bool(number)
-    return int(number) == (-1 if value.shape.dtype.is_signed else lowest_and_highest(value.shape.element_type)[1])
+def _is_true(value: HloInstruction) -> bool:
+    return value.shape.element_type == "pred" and is_all(value, 1)
 
 
 RULES: Rules = {
-    "and": (and_with_constant, bits_of_itself, and_of_bounds),
+    "and": (and_with_constant, and_of_bounds),
     "compare": (compare_with_itself, compare_unsigned_with_zero, compare_pred, compare_chosen_one, compare_with_extremum),
     "not": (not_twice,),
-    "or": (or_with_constant, bits_of_itself),
+    "or": (or_with_constant,),
     "remainder": (remainder_twice, remainder_of_power_of_two, remainder_of_iota),
     "select": (
         select_of_one_value,
@@ -240,4 +238,5 @@ RULES: Rules = {
         select_by_comparison_of_preds,
         select_of_updated,
     ),
+    "xor": (xor_with_zero,),
 }

@@ -1,0 +1,57 @@
+"""Choose how a library computes each of its calls: without measurements, the default algorithm.
+
+    c = (f32[64,32], s8[33554432]) custom-call(a, b), custom_call_target="__cublas$lt$matmul", backend_config={..}
+      =>   c = (f32[64,32], s8[4194304]) custom-call(a, b), .., backend_config={.., "selected_algorithm":"0"}
+
+A product of cuBLASLt gets the first algorithm that needs at most 4 MiB of scratch memory; a convolution of cuDNN gets what the
+library chooses. Calls within fusions stay as they are. XLA's `ConfigAssigner` (formerly `Autotuner`) without a device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+from msgspec import Struct
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.backend_config import config_of
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.subgraphs.gemm_record import gemm_record, is_call, update_record
+from hlo_run.hlo_passes.subgraphs.library_calls import to_json
+from hlo_run.pass_support.hlo_pass import PassContext
+
+_WORKSPACE_BYTES = 4 << 20
+_CONVOLUTION = "cudnn_conv_backend_config"
+_LIBRARYS_CHOICE: dict[str, Any] = {"algo_id": "-1", "math_type": "DEFAULT_MATH", "tuning_knobs": {}, "is_cudnn_frontend": False}
+
+
+class ConfigAssigner(Struct, frozen=True):
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "config-assigner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for call in module.instructions_of("custom-call"):
+            if call.parent is not None and call.parent.is_fusion:
+                continue
+            if is_call(call) and "selected_algorithm" not in gemm_record(call) and gemm_record(call):
+                _choose_product(call)
+            elif _CONVOLUTION in (config := config_of(call.backend_config)):
+                _choose_convolution(call, config)
+
+
+def _choose_product(call: HloInstruction) -> None:
+    parts = call.shape.tuple_shapes
+    update_record(call, autotune_workspace_size=str(_WORKSPACE_BYTES), selected_algorithm="0")
+    if parts and parts[-1].element_type == "s8" and parts[-1].size_bytes > _WORKSPACE_BYTES:
+        call.shape = Shape.make_tuple((*parts[:-1], Shape.array("s8", (_WORKSPACE_BYTES,))))
+    call.touch()
+
+
+def _choose_convolution(call: HloInstruction, config: dict[str, Any]) -> None:
+    chosen = cast("dict[str, Any]", config[_CONVOLUTION])
+    if "algorithm" not in chosen:
+        call.attrs["backend_config"] = to_json(config | {_CONVOLUTION: chosen | {"algorithm": _LIBRARYS_CHOICE}})
+        call.touch()
