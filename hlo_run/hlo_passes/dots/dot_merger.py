@@ -23,7 +23,6 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Side, dot_side, size_of
 from hlo_run.hlo_passes.subgraphs.rearrangement import MOVES, NotOneTranspose, Rearrangement
 from hlo_run.pass_support.hlo_pass import PassContext
-from hlo_run.records import replace
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
 # A dot is not merged with one that is narrower by more than this factor.
