@@ -1,7 +1,8 @@
-"""Rows of the HLO table: the rows up to XLA's pipeline `optimization`, which divide a module, and the rows for narrow floats."""
+"""Rows of the HLO table: the rows that divide a module, up to XLA's pipeline `optimization`, for narrow floats and for unrolling."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hlo_run.analysis.float_support import WIDE_TYPES
@@ -122,4 +123,31 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
         ),
         for_partitions=False,
     ),
+)
+
+
+def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
+    return lambda c: c.options.loop_unrolling in strategies
+
+
+# Off unless a flag asks for it.
+_UNROLLED = _unrolls("double_buffer", "full")
+
+LOOP_UNROLLING = (
+    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
+    HloRow(
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
+        for_opcodes=("while",),
+        when=_unrolls("double_buffer"),
+    ),
+    HloRow(
+        "loop-double-buffer-transformer",
+        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="full"),
+        for_opcodes=("while",),
+        when=_unrolls("full"),
+    ),
+    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), when=_UNROLLED),
+    HloRow("dce", _pass("simplifiers.dce"), when=_UNROLLED),
+    HloRow("scalar-constant-sinker", _pass("fusion.scalar_constant_sinker"), for_opcodes=("fusion",), when=_UNROLLED),
 )

@@ -7,8 +7,6 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -20,7 +18,7 @@ from hlo_run.pipeline.collective_rows import (
     MESSAGE_ORDER,
     SUB_BYTE_COLLECTIVES,
 )
-from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, HloGroup, HloRow
+from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, LOOP_UNROLLING, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
@@ -53,14 +51,6 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
     )
 
 
-def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
-    return lambda c: c.options.loop_unrolling in strategies
-
-
-# Off unless a flag asks for it.
-_UNROLLED = _unrolls("double_buffer", "full")
-
-
 def _has_streams(c: PassContext) -> bool:
     return c.options.xla_gpu_multi_streamed_windowed_einsum
 
@@ -69,25 +59,6 @@ def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
     first = _pass("simplifiers.algsimp"), _pass("simplifiers.constant_folding")
     return tuple(one(c) for one in (*first, _pass("simplifiers.hlo_cse", sees_layouts=True, only_scalars=True)))
 
-
-_LOOP_UNROLLING = (
-    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
-    HloRow(
-        "loop-double-buffer-transformer",
-        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
-        for_opcodes=("while",),
-        when=_unrolls("double_buffer"),
-    ),
-    HloRow(
-        "loop-double-buffer-transformer",
-        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="full"),
-        for_opcodes=("while",),
-        when=_unrolls("full"),
-    ),
-    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), when=_UNROLLED),
-    HloRow("dce", _pass("simplifiers.dce"), when=_UNROLLED),
-    HloRow("scalar-constant-sinker", _pass("fusion.scalar_constant_sinker"), for_opcodes=("fusion",), when=_UNROLLED),
-)
 
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
@@ -419,7 +390,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dce", _pass("simplifiers.dce")),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             *COMBINERS,
-            *_LOOP_UNROLLING,
+            *LOOP_UNROLLING,
         ),
     ),
     HloGroup(

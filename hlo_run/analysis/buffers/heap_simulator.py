@@ -101,28 +101,36 @@ class _Simulation:
 class PeakHeap:
     """Counts the bytes in use, without fragmentation. XLA's `NoFragmentationStatsHeap`.
 
-    Like XLA's, it counts each of several values that are live in the same memory.
+    Values that share memory count once, until the last of them is free.
     """
 
     def __init__(self) -> None:
         self._used_bytes = 0
+        self._first: dict[HloValue, HloValue] = {}
+        self._live: dict[HloValue, int] = {}
         self.peak_bytes = 0
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
         """Count the bytes of `value`."""
-        del value
-        self._used_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        self._add(value, value, size_bytes)
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """Count the bytes of `value`, too."""
-        del with_value
-        self.allocate(value, size_bytes)
+        """Count the bytes of `value`, unless another value is live in its memory."""
+        self._add(value, self._first[with_value], size_bytes)
+
+    def _add(self, value: HloValue, first: HloValue, size_bytes: int) -> None:
+        self._first[value] = first
+        if not self._live.get(first):
+            self._used_bytes += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        self._live[first] = self._live.get(first, 0) + 1
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """Stop counting the bytes of `value`."""
-        del value
-        self._used_bytes -= size_bytes
+        """Stop counting the bytes of `value`, unless another value is live in its memory."""
+        first = self._first[value]
+        self._live[first] -= 1
+        if not self._live[first]:
+            self._used_bytes -= size_bytes
 
 
 def peak_bytes(analysis: AliasAnalysis, orders: Mapping[HloComputation, list[HloInstruction]], sharing: BufferSharing) -> int:

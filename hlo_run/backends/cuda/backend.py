@@ -56,7 +56,7 @@ class CudaBackend:
         self.outfeed: list[list[Literal]] = []
         stream = self._driver.Stream()
         memory = DeviceMemory(self._driver, stream, self._device.name)
-        libraries = Libraries(memory, int(stream.handle), self._device.compute_capability)
+        libraries = Libraries(memory, int(stream.handle))
         graphs = Graphs(int(stream.handle))
         self._state = DeviceState(self._driver, stream, memory, libraries, graphs, self._function)
         self._executable: Executable | None = None
@@ -121,7 +121,7 @@ class CudaBackend:
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run another executable on its own memory, perhaps in the middle of a run. Raises as `run` does."""
         memory = DeviceMemory(self._driver, self._state.stream, self._device.name)
-        libraries = Libraries(memory, int(self._state.stream.handle), self._device.compute_capability)
+        libraries = Libraries(memory, int(self._state.stream.handle))
         state = replace(self._state, memory=memory, libraries=libraries)
         try:
             memory.hold(executable)

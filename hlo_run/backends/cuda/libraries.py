@@ -40,7 +40,8 @@ from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.errors import DeviceError
 
 _T = TypeVar("_T")
-_WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
+# The most scratch memory of a product, which `config-assigner` writes into its call.
+_WORKSPACE_BYTES = 4 << 20
 
 
 def load_binding(name: str) -> Any:
@@ -56,9 +57,8 @@ def load_cudnn() -> Any:
 class Libraries:
     """All libraries of one device. `stream` is the handle of the stream for their work."""
 
-    def __init__(self, memory: DeviceMemory, stream: int, compute_capability: tuple[int, int]) -> None:
+    def __init__(self, memory: DeviceMemory, stream: int) -> None:
         self._memory, self._stream = memory, stream
-        self._workspace_bytes = _HOPPER_WORKSPACE_BYTES if compute_capability >= (9, 0) else _WORKSPACE_BYTES
         self._opened: dict[str, Any] = {}
         self._closing: list[Callable[[], None]] = []
         self._done: set[GemmThunk] = set()
@@ -142,7 +142,7 @@ class Libraries:
     def _matmul(self) -> CublasLt:
         def make() -> CublasLt:
             lt, cublas, types = self._binding("cublasLt"), self._binding("cublas"), self._binding("")
-            opened = CublasLt(lt, cublas.ComputeType, types.CudaDataType, self._memory.scratch, self._workspace_bytes)
+            opened = CublasLt(lt, cublas.ComputeType, types.CudaDataType, self._memory.scratch, _WORKSPACE_BYTES)
             self._closing.append(opened.close)
             return opened
 

@@ -350,7 +350,8 @@ def _result_moves(usage: _Usage, shared: Rearrangement, target: Side, other: Rea
 def _shorten(module: HloModule, part: HloInstruction, user: HloInstruction) -> None:
     """Replace the reshapes and transposes that begin with `user` by as few as possible."""
     chain: list[HloInstruction] = []
-    ordered = {p for i in part.parent.instructions for p in i.control_predecessors} if part.parent is not None else set()
+    assert part.parent is not None, "a slice is in a computation"
+    ordered = {first for i in part.parent.instructions for first in i.control_predecessors}
     while user.opcode in MOVES and not user.control_predecessors and user not in ordered:
         chain.append(user)
         if len(user.users) != 1:

@@ -59,7 +59,13 @@ def _fits(i: HloInstruction) -> bool:
         return False
     if i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
         return False
-    return all(operand.opcode in _SOURCES for operand in i.operands)
+    return all(map(_is_source, i.operands))
+
+
+def _is_source(value: HloInstruction) -> bool:
+    if value.opcode == "concatenate" and value.shape.dims[value.dimensions[0]] == 1:
+        return False
+    return value.opcode in _SOURCES
 
 
 def _squeezed(shape: Shape) -> Shape:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -196,8 +195,7 @@ def _shared(one: Part, two: Part) -> Part | None:
 
 def _uncombined(sizes: Sequence[int], present: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the sizes with the present dimensions kept apart where they fit, and the place of the last piece of each size."""
-    wanted = list(itertools.accumulate(sizes, operator.mul))
-    there = list(itertools.accumulate(present, operator.mul))
+    wanted, there = _products(sizes), _products(present)
     borders: list[int] = []
     last: list[int] = []
     for border in wanted:
@@ -210,3 +208,11 @@ def _uncombined(sizes: Sequence[int], present: Sequence[int]) -> tuple[list[int]
         last.append(len(borders))
         borders.append(border)
     return [border // before for before, border in zip([1, *borders], borders, strict=False)], last
+
+
+def _products(sizes: Sequence[int]) -> list[int]:
+    """Return the products of the first sizes: of one, of two, .."""
+    found: list[int] = []
+    for size in sizes:
+        found.append(size * (found[-1] if found else 1))
+    return found

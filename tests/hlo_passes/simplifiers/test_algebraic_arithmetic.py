@@ -11,6 +11,9 @@ D = "d = f32[] constant({}); e = f32[4] broadcast(d), dimensions={{}};"
 N = "c = s32[] constant({}); b = s32[4] broadcast(c), dimensions={{}};"
 ROOT = "ROOT r = f32[4] "
 
+_INTEGERS = (
+    "c = s32[] constant(3); b = s32[4] broadcast(c), dimensions={};d = s32[] constant(5); e = s32[4] broadcast(d), dimensions={};"
+)
 CASES = (
     Case("add zero", P, C.format(0) + ROOT + "add(p, b)", "p"),
     Case("zero added", P, C.format(0) + ROOT + "add(b, p)", "p"),
@@ -18,16 +21,46 @@ CASES = (
     Case("constant first", P, "c = f32[4] constant({1,2,3,5});" + ROOT + "add(c, p)", "add(p, {1,2,3,5})"),
     Case("broadcast constant first", P, C.format(0.5) + ROOT + "add(b, p)", "add(broadcast<4>({0.5}), p)"),
     Case(
+        "two integers",
+        "p=s32[4]",
+        _INTEGERS + "s = s32[4] add(p, b);ROOT r = s32[4] add(s, e)",
+        "add(p, broadcast<4>(add({3}, {5})))",
+    ),
+    Case(
+        "difference and integer",
+        "p=s32[4]",
+        _INTEGERS + "s = s32[4] subtract(b, p);ROOT r = s32[4] add(s, e)",
+        "subtract(broadcast<4>(add({3}, {5})), p)",
+    ),
+    Case(
+        "two integer factors",
+        "p=s32[4]",
+        _INTEGERS + "s = s32[4] multiply(p, b);ROOT r = s32[4] multiply(s, e)",
+        "multiply(p, broadcast<4>(multiply({3}, {5})))",
+    ),
+    Case(
+        "two scaled integers",
+        "p=s32[] q=s32[]",
+        _INTEGERS + "s = s32[] multiply(p, c); t = s32[] multiply(q, d);ROOT r = s32[] multiply(s, t)",
+        "multiply(multiply(p, q), multiply({3}, {5}))",
+    ),
+    Case(
+        "scaled integers and broadcast",
+        "p=s32[4] q=s32[]",
+        _INTEGERS + "a = s32[4] multiply(p, b); w = s32[4] broadcast(q), dimensions={};ROOT r = s32[4] multiply(a, w)",
+        "multiply(p, broadcast<4>(multiply(q, {3})))",
+    ),
+    Case(
         "two constants",
         P,
         C.format(0.5) + D.format(2) + "s = f32[4] add(p, b);" + ROOT + "add(s, e)",
-        "add(p, broadcast<4>(add({0.5}, {2})))",
+        "add(add(p, broadcast<4>({0.5})), broadcast<4>({2}))",
     ),
     Case(
         "difference and constant",
         P,
         C.format(0.5) + D.format(2) + "s = f32[4] subtract(b, p);" + ROOT + "add(s, e)",
-        "subtract(broadcast<4>(add({0.5}, {2})), p)",
+        "add(subtract(broadcast<4>({0.5}), p), broadcast<4>({2}))",
     ),
     Case("add the subtracted", IJ, "s = s32[4] subtract(j, i); ROOT r = s32[4] add(i, s)", "j"),
     Case("floats round", PQ, "s = f32[4] subtract(q, p);" + ROOT + "add(p, s)", "add(p, subtract(q, p))"),
@@ -71,14 +104,14 @@ CASES = (
         "two factors",
         P,
         C.format(3) + D.format(0.5) + "s = f32[4] multiply(p, b);" + ROOT + "multiply(s, e)",
-        "multiply(p, broadcast<4>(multiply({3}, {0.5})))",
+        "multiply(multiply(p, broadcast<4>({3})), broadcast<4>({0.5}))",
     ),
     Case(
         "two scaled",
         "p=f32[] q=f32[]",
         "c = f32[] constant(3); d = f32[] constant(0.5); s = f32[] multiply(p, c); t = f32[] multiply(q, d);"
         "ROOT r = f32[] multiply(s, t)",
-        "multiply(multiply(p, q), multiply({3}, {0.5}))",
+        "multiply(multiply(p, {3}), multiply(q, {0.5}))",
     ),
     Case(
         "times a converted pred",
@@ -90,7 +123,7 @@ CASES = (
         "exponentials multiplied",
         PQ,
         "x = f32[4] exponential(p); y = f32[4] exponential(q);" + ROOT + "multiply(x, y)",
-        "exponential(add(p, q))",
+        "multiply(exponential(p), exponential(q))",
     ),
     Case("over one", P, C.format(1) + ROOT + "divide(p, b)", "p"),
     Case(
@@ -112,9 +145,9 @@ CASES = (
         "exponentials divided",
         PQ,
         "x = f32[4] exponential(p); y = f32[4] exponential(q);" + ROOT + "divide(x, y)",
-        "exponential(subtract(p, q))",
+        "divide(exponential(p), exponential(q))",
     ),
-    Case("over exponential", PQ, "y = f32[4] exponential(q);" + ROOT + "divide(p, y)", "multiply(p, exponential(negate(q)))"),
+    Case("over exponential", PQ, "y = f32[4] exponential(q);" + ROOT + "divide(p, y)", "divide(p, exponential(q))"),
     Case("over root", PQ, "s = f32[4] abs(q); y = f32[4] sqrt(s);" + ROOT + "divide(p, y)", "multiply(p, rsqrt(abs(q)))"),
     Case("over rsqrt", PQ, "s = f32[4] abs(q); y = f32[4] rsqrt(s);" + ROOT + "divide(p, y)", "multiply(p, sqrt(abs(q)))"),
     Case(

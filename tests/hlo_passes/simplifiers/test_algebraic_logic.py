@@ -20,12 +20,12 @@ CASES = (
     Case("power 3", P, C.format(3) + ROOT + "power(p, b)", "multiply(p, multiply(p, p))"),
     Case("power -1", P, C.format(-1) + ROOT + "power(p, b)", "divide(broadcast<4>({1}), p)"),
     Case("power 4", P, C.format(4) + ROOT + "power(p, b)", "power(p, broadcast<4>({4}))"),
-    Case("power of exp", PQ, "x = f32[4] exponential(p);" + ROOT + "power(x, q)", "exponential(multiply(p, q))"),
+    Case("power of exp", PQ, "x = f32[4] exponential(p);" + ROOT + "power(x, q)", "power(exponential(p), q)"),
     Case(
         "log of power",
         PQ,
         "a = f32[4] abs(p); x = f32[4] power(a, q);" + ROOT + "log(x)",
-        "select(compare.EQ(q, broadcast<4>({0})), broadcast<4>({0}), multiply(q, log(abs(p))))",
+        "select(compare.EQ(q, broadcast<4>({0})), broadcast<4>({0}), multiply(log(abs(p)), q))",
     ),
     Case(
         "log of sqrt", P, "a = f32[4] abs(p); x = f32[4] sqrt(a);" + ROOT + "log(x)", "multiply(log(abs(p)), broadcast<4>({0.5}))"
@@ -33,12 +33,12 @@ CASES = (
     Case("max of itself", P, ROOT + "maximum(p, p)", "p"),
     Case("max with -inf", P, C.format("-inf") + ROOT + "maximum(p, b)", "p"),
     Case("max with inf: NaN", P, C.format("inf") + ROOT + "maximum(p, b)", "maximum(p, broadcast<4>({inf}))"),
-    Case("min with lowest", I, N.format(-2147483648) + IROOT + "minimum(i, b)", "broadcast<4>({-2.14748e+09})"),
+    Case("min with lowest", I, N.format(-2147483648) + IROOT + "minimum(i, b)", "minimum(i, broadcast<4>({-2.14748e+09}))"),
     Case(
         "max of max",
         P,
         C.format(1) + D.format(2) + "x = f32[4] maximum(p, b);" + ROOT + "maximum(x, e)",
-        "maximum(p, broadcast<4>(maximum({1}, {2})))",
+        "maximum(maximum(p, broadcast<4>({1})), broadcast<4>({2}))",
     ),
     Case(
         "clamp",
@@ -67,18 +67,38 @@ CASES = (
     Case("clamp twice", "l=f32[4] p=f32[4] h=f32[4]", "x = f32[4] clamp(l, p, h);" + ROOT + "clamp(l, x, h)", "clamp(l, p, h)"),
     Case("and true", "m=pred[4]", T.format("true") + MROOT + "and(tb, m)", "m"),
     Case("and false", "m=pred[4]", T.format("false") + MROOT + "and(m, tb)", "broadcast<4>({false})"),
-    Case("and ones", I, N.format(-1) + IROOT + "and(i, b)", "i"),
+    Case("and ones", I, N.format(-1) + IROOT + "and(i, b)", "and(i, broadcast<4>({-1}))"),
     Case("and one", I, N.format(1) + IROOT + "and(i, b)", "and(i, broadcast<4>({1}))"),
     Case("or zero", I, N.format(0) + IROOT + "or(i, b)", "i"),
     Case("or true", "m=pred[4]", T.format("true") + MROOT + "or(m, tb)", "broadcast<4>({true})"),
-    Case("or itself", I, IROOT + "or(i, i)", "i"),
-    Case("xor itself, which released XLA keeps", I, IROOT + "xor(i, i)", "xor(i, i)"),
+    Case("or itself", I, IROOT + "or(i, i)", "or(i, i)"),
+    Case(
+        "and false",
+        "p=pred[4]",
+        "c = pred[] constant(false); b = pred[4] broadcast(c), dimensions={};ROOT r = pred[4] and(p, b)",
+        "broadcast<4>({false})",
+    ),
+    Case(
+        "or true",
+        "p=pred[4]",
+        "c = pred[] constant(true); b = pred[4] broadcast(c), dimensions={};ROOT r = pred[4] or(p, b)",
+        "broadcast<4>({true})",
+    ),
+    Case("xor zero", "i=s32[4]", "c = s32[] constant(0); b = s32[4] broadcast(c), dimensions={};ROOT r = s32[4] xor(b, i)", "i"),
+    Case(
+        "two scalar bounds",
+        "i=s32[]",
+        "c = s32[] constant(3); d = s32[] constant(5);x = pred[] compare(i, c), direction=LT; "
+        "y = pred[] compare(i, d), direction=LT;ROOT r = pred[] and(x, y)",
+        "compare.LT(i, {3})",
+    ),
+    Case("xor itself", I, IROOT + "xor(i, i)", "broadcast<4>({0})"),
     Case(
         "two bounds",
         I,
         N.format(3) + "d = s32[] constant(5); e = s32[4] broadcast(d), dimensions={}; x = pred[4] compare(i, b), direction=LT;"
         "y = pred[4] compare(i, e), direction=LT;" + MROOT + "and(x, y)",
-        "compare.LT(i, broadcast<4>({3}))",
+        "and(compare.LT(i, broadcast<4>({3})), compare.LT(i, broadcast<4>({5})))",
     ),
     Case("not not", "m=pred[4]", "x = pred[4] not(m);" + MROOT + "not(x)", "m"),
     Case("not less", IJ, "x = pred[4] compare(i, j), direction=LT;" + MROOT + "not(x)", "not(compare.LT(i, j))"),
@@ -106,7 +126,12 @@ CASES = (
         "compare.NE(broadcast<4>({true}), m)",
     ),
     Case("pred is itself", "m=pred[4]", MROOT + "compare(m, m), direction=EQ", "compare.EQ(m, m)"),
-    Case("false above pred", "m=pred[4]", T.format("false") + MROOT + "compare(tb, m), direction=GT", "broadcast<4>({false})"),
+    Case(
+        "false above pred",
+        "m=pred[4]",
+        T.format("false") + MROOT + "compare(tb, m), direction=GT",
+        "compare.GT(broadcast<4>({false}), m)",
+    ),
     Case(
         "above the largest",
         "i=u8[4]",

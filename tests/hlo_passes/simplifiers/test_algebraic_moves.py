@@ -258,7 +258,7 @@ CASES = (
         "a = f32[4] tanh(p); b = f32[4] tanh(q); ROOT r = f32[4] maximum(a, b)",
         "tanh(maximum(p, q))",
     ),
-    Case("max of max", "p=f32[4] q=f32[4]", "a = f32[4] maximum(p, q); ROOT r = f32[4] maximum(q, a)", "maximum(p, q)"),
+    Case("max of max", "p=f32[4] q=f32[4]", "a = f32[4] maximum(p, q); ROOT r = f32[4] maximum(q, a)", "maximum(q, p)"),
     Case(
         "exp of zero", P, Z + "b = f32[4,6] broadcast(z), dimensions={}; ROOT r = f32[4,6] exponential(b)", "broadcast<4,6>({1})"
     ),
@@ -303,7 +303,7 @@ CASES = (
         "scaled and broadcast",
         "p=f32[4,6] q=f32[4]",
         SPLAT + "a = f32[4,6] multiply(p, b); d = f32[4,6] broadcast(q), dimensions={0}; ROOT r = f32[4,6] multiply(a, d)",
-        "multiply(p, broadcast<4,6>(multiply(q, broadcast<4>({3}))))",
+        "multiply(multiply(p, broadcast<4,6>({3})), broadcast<4,6>(q))",
     ),
     Case(
         "counting is computed before it is broadcast",
