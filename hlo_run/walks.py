@@ -28,15 +28,21 @@ def post_order(start: Node, successors: Callable[[Node], Iterable[Node]]) -> lis
     return order
 
 
-def reaches(start: Node, goals: Container[Node], successors: Callable[[Node], Iterable[Node]]) -> bool:
-    """Return True if `start` is a goal, or if a path leads from it to one."""
+def walk(starts: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
+    """Yield the starts and all that they reach, each node once, before its successors; the last start and successor first.
+
+    `successors` is asked about a node after the node was yielded.
+    """
     seen: set[Node] = set()
-    waiting = [start]
+    waiting = list(starts)
     while waiting:
         node = waiting.pop()
-        if node in goals:
-            return True
         if node not in seen:
             seen.add(node)
+            yield node
             waiting += successors(node)
-    return False
+
+
+def reaches(start: Node, goals: Container[Node], successors: Callable[[Node], Iterable[Node]]) -> bool:
+    """Return True if `start` is a goal, or if a path leads from it to one."""
+    return any(node in goals for node in walk([start], successors))

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
+from hlo_run.hlo.views.convolutions import Convolution
 
 
 class Forward(Struct, frozen=True):
@@ -41,9 +42,9 @@ def as_backward_filter(convolution: HloInstruction) -> Forward | None:
     XLA's `MatchBackwardFilter` guesses: an operand is the gradient of a result, not a filter, if it is larger than the
     convolution's result along all window dimensions, or along one if it is dilated (the forward convolution had a stride).
     """
-    labels = convolution.dim_labels
-    window = convolution.window
-    if convolution.feature_group_count > 1:
+    view = Convolution.of(convolution)
+    labels, window = view.labels, view.window
+    if view.feature_groups > 1:
         return None
     if any(dim.stride != 1 or dim.base_dilation != 1 or dim.pad_low < 0 or dim.reversal for dim in window.dims):
         return None
@@ -79,9 +80,9 @@ def as_backward_input(convolution: HloInstruction) -> Forward | None:
     It does if the filter is reversed, or if the input is dilated and the filter has one element or is constant.
     XLA's `MatchBackwardInput`.
     """
-    labels = convolution.dim_labels
-    window = convolution.window
-    if convolution.feature_group_count > 1 or convolution.batch_group_count > 1:
+    view = Convolution.of(convolution)
+    labels, window = view.labels, view.window
+    if view.has_groups:
         return None
     if any(dim.stride != 1 or dim.window_dilation != 1 or dim.reversal for dim in window.dims):
         return None

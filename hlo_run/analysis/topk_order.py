@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.walks import walk
 
 
 def picks_largest(call: HloInstruction) -> bool | None:
@@ -25,9 +26,4 @@ def picks_largest(call: HloInstruction) -> bool | None:
 
 def _parameters(value: HloInstruction) -> set[int]:
     """Return the numbers of the parameters that a value depends on."""
-    seen, waiting = {value}, [value]
-    while waiting:
-        operands = set(waiting.pop().operands) - seen
-        seen |= operands
-        waiting += operands
-    return {i.parameter_number for i in seen if i.opcode == "parameter"}
+    return {i.parameter_number for i in walk([value], lambda i: i.operands) if i.opcode == "parameter"}

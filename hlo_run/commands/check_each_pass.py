@@ -18,6 +18,7 @@ from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported
 from hlo_run.execution.arguments import MODULE_SEED, Arguments
 from hlo_run.execution.error_bounds import error_spec, has_fixed_bounds
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.values.literal import Literal
@@ -327,7 +328,7 @@ def _values(module: HloModule, instructions: Sequence[HloInstruction], arguments
     """Return the values of instructions of the entry. Changes the module's root for the evaluation, and restores it."""
     entry, root = module.entry, module.entry.root
     shape = Shape.make_tuple(tuple(instruction.shape for instruction in instructions))
-    everything = entry.add(HloInstruction("everything", "tuple", shape, instructions), is_root=True)
+    everything = entry.root = InstructionMaker(entry).add("tuple", shape, instructions, name="everything")
     try:
         result = evaluate(module, arguments)
     finally:

@@ -14,6 +14,7 @@ from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments
 from hlo_run.execution.output_files import write_artefact
+from hlo_run.hlo.edit import DETACHED, InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation, isolate_instruction
 from hlo_run.hlo.names import kernel_name
@@ -89,17 +90,17 @@ def _return_operands(module: HloModule, computation: HloComputation, fusion: Hlo
         module.add_computation(copy, is_entry=is_entry)
         operands = [copies[instruction] for instruction in wanted]
         shape = Shape.make_tuple(tuple(operand.shape for operand in operands))
-        copy.add(HloInstruction("operands", "tuple", shape, operands), is_root=True)
+        copy.root = InstructionMaker(copy).add("tuple", shape, operands, name="operands")
         if is_entry:
             return
         caller = computation.callers[0]
         assert caller.parent is not None
         arguments = _operands_of(caller, computation)
         computation = caller.parent
-        call = HloInstruction("leads_to", "call", shape, arguments, called={"to_apply": (copy,)})
+        call = DETACHED.add("call", shape, arguments, {"to_apply": (copy,)}, name="leads_to")
         computation.add(call)
         wanted = [
-            computation.add(HloInstruction("element", "get-tuple-element", part, [call], {"index": number}))
+            InstructionMaker(computation).add("get-tuple-element", part, [call], name="element", index=number)
             for number, part in enumerate(shape.tuple_shapes)
         ]
 

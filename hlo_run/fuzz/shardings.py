@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.fuzz.mutations.places import is_plain, open_computations
-from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.edit import InstructionMaker, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START
@@ -250,7 +250,7 @@ def _call(value: HloInstruction, target: str, text: str) -> HloInstruction:
     attrs: dict[str, str | bool | FrontendAttributes] = {"custom_call_target": target, "frontend_attributes": attributes}
     if target != "Sharding":
         attrs["custom_call_has_side_effect"] = True
-    return HloInstruction("result", "custom-call", value.shape, [value], attrs)
+    return InstructionMaker(attributes=attrs).add("custom-call", value.shape, [value], name="result")
 
 
 def _annotate_results(module: HloModule, mesh: DeviceMesh, rng: random.Random) -> None:

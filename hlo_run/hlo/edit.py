@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from hlo_run.errors import Where
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
@@ -16,72 +16,48 @@ from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.records import replace
+from hlo_run.walks import walk
 
 # Without an effect unless they are on a channel; a start always has one.
 _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - opcode_set("ragged-all-to-all")
 
-
-class InstructionMaker(ABC):
-    """Makes instructions whose shapes follow from their operands. A subclass says in `add` where they go."""
-
-    @abstractmethod
-    def add(
-        self,
-        opcode: Opcode,
-        shape: Shape,
-        operands: Sequence[HloInstruction] = (),
-        called: Mapping[str, Sequence[HloComputation]] | None = None,
-        name: str = "",
-        **attributes: AttributeValue,
-    ) -> HloInstruction:
-        """Add an instruction at the end of a computation; its default name is the opcode."""
-
-    def constant(self, value: Any, element_type: str) -> HloInstruction:
-        """Add a constant; `value` is a number or an array."""
-        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
-        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
-
-    def binary(self, opcode: Opcode, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add an elementwise instruction of two operands of one shape, which is the result's."""
-        return self.add(opcode, one.shape, [one, two])
-
-    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
-        """Add a compare, with a pred of the operands' shape as result; `direction` is EQ, NE, GE, GT, LE or LT."""
-        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
-
-    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
-        """Add a select: `one` where the pred `chosen` is true, otherwise `two`."""
-        return self.add("select", one.shape, [chosen, one, two])
-
-    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
-        """Add a tuple of the values."""
-        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
+# (low, high, interior) per dimension, in elements.
+Edges: TypeAlias = "Sequence[tuple[int, int, int]]"
 
 
-# Their dimensions are others than those of what they derive from.
-_WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
+class InstructionMaker:
+    """Makes instructions. A method makes one opcode and infers the shape from the operands.
 
-
-class Editor(InstructionMaker):
-    """Adds instructions to the computation of `origin`, with its metadata and source location, and its sharding if the
-    rank fits (bitcasts, reshapes and transposes get none, as in XLA).
-
-    A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
-    operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
-
-    With `derives`, new instructions get the metadata of `origin`, and unless `keeps_sharding` is false its sharding.
+    The layout is the default one, or that of the operand if the op keeps elements in place (elementwise, slice, pad,
+    concatenate). New instructions come last in `computation` (None: they are in no computation), at the place `where`, and
+    have `attributes` besides their own. A subclass overrides `_inherit` and `_put`, and nothing else makes instructions.
     """
 
-    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
-        self.origin = origin
-        self.derives = derives
-        self.keeps_sharding = keeps_sharding
+    def __init__(
+        self,
+        computation: HloComputation | None = None,
+        where: Where | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        self._computation = computation
+        self._where = where
+        self._attributes = attributes
 
     @property
     def computation(self) -> HloComputation:
-        """The computation of `origin`, which must not have been removed."""
-        assert self.origin.parent is not None, f"{self.origin.name} was removed"
-        return self.origin.parent
+        """The computation that gets the instructions."""
+        assert self._computation is not None, "the maker adds to a computation"
+        return self._computation
+
+    def _inherit(self, opcode: Opcode, shape: Shape, attributes: dict[str, AttributeValue]) -> None:
+        """Add the attributes of every new instruction to its own `attributes`."""
+        if self._attributes is not None:
+            attributes.update(self._attributes)
+
+    def _put(self, made: HloInstruction) -> HloInstruction:
+        """Put a new instruction into its computation, and return it."""
+        made.where = self._where
+        return made if self._computation is None else self._computation.add(made)
 
     def add(
         self,
@@ -92,26 +68,48 @@ class Editor(InstructionMaker):
         name: str = "",
         **attributes: AttributeValue,
     ) -> HloInstruction:
-        """Add an instruction at the end of the computation; its default name is the opcode."""
-        if self.derives and "metadata" in self.origin.attrs:
-            attributes["metadata"] = self.origin.attrs["metadata"]
-        if (
-            self.derives
-            and self.keeps_sharding
-            and opcode not in _WITHOUT_SHARDING
-            and "sharding" in self.origin.attrs
-            and shape.is_array
-            and self.origin.shape.is_array
-            and shape.rank == self.origin.shape.rank
-        ):
-            attributes.setdefault("sharding", self.origin.attrs["sharding"])
-        groups = {key: tuple(group) for key, group in (called or {}).items()}
-        made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
-        return self.computation.add(made)
+        """Make an instruction of any opcode; its default name is the opcode."""
+        self._inherit(opcode, shape, attributes)
+        groups = {key: tuple(group) for key, group in called.items()} if called else None
+        return self._put(HloInstruction(name or opcode, opcode, shape, operands, attributes, groups))
+
+    def parameter(self, number: int, shape: Shape, name: str = "") -> HloInstruction:
+        """Make parameter `number`."""
+        return self.add("parameter", shape, name=name, parameter_number=number)
+
+    def constant(self, value: Any, element_type: str) -> HloInstruction:
+        """Make a constant; `value` is a number or an array."""
+        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
+        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
+
+    def filled(self, scalar: HloInstruction, like: Shape) -> HloInstruction:
+        """Broadcast a scalar to the dimensions and layout of `like`."""
+        return self.add("broadcast", like.with_element_type(scalar.shape.element_type), [scalar], dimensions=())
+
+    def zeros(self, shape: Shape) -> HloInstruction:
+        """Make zeros: a constant for a scalar, else a broadcast of it."""
+        zero = self.constant(0, shape.element_type)
+        return self.filled(zero, shape) if shape.dims else zero
+
+    def iota(self, element_type: str, dims: Sequence[int], dimension: int = 0) -> HloInstruction:
+        """Make an iota of shape `dims` that counts along `dimension`."""
+        return self.add("iota", Shape.array(element_type, tuple(dims)), iota_dimension=dimension)
 
     def unary(self, opcode: Opcode, value: HloInstruction) -> HloInstruction:
-        """Add an elementwise instruction of one operand, whose shape is the result's."""
+        """Make an elementwise instruction of one operand, whose shape is the result's."""
         return self.add(opcode, value.shape, [value])
+
+    def binary(self, opcode: Opcode, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Make an elementwise instruction of two operands of one shape, which is the result's."""
+        return self.add(opcode, one.shape, [one, two])
+
+    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
+        """Compare, with a pred of the operands' shape as result; `direction` is EQ, NE, GE, GT, LE or LT."""
+        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
+
+    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Take `one` where the pred `chosen` is true, otherwise `two`."""
+        return self.add("select", one.shape, [chosen, one, two])
 
     def convert(self, value: HloInstruction, element_type: str) -> HloInstruction:
         """Convert to `element_type`; return the value itself if it has that type."""
@@ -151,17 +149,20 @@ class Editor(InstructionMaker):
         shape = Shape.array(value.shape.element_type, tuple(dims))
         return self.add("broadcast", shape, [value], dimensions=tuple(dimensions))
 
-    def iota(self, element_type: str, dims: Sequence[int], dimension: int = 0) -> HloInstruction:
-        """Add an iota of shape `dims` that counts along `dimension`."""
-        return self.add("iota", Shape.array(element_type, tuple(dims)), iota_dimension=dimension)
-
-    def slice(self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int]) -> HloInstruction:
-        """Take the elements from `starts` up to `limits`, exclusive, with stride 1."""
-        dims = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
-        ranges = tuple((start, limit, 1) for start, limit in zip(starts, limits, strict=True))
+    def slice(
+        self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int] = ()
+    ) -> HloInstruction:
+        """Take the elements from `starts` up to `limits`, exclusive, by default with stride 1."""
+        ranges = tuple(zip(starts, limits, strides or [1] * len(starts), strict=True))
+        dims = tuple(-(-(limit - start) // stride) for start, limit, stride in ranges)
         return self.add("slice", replace(value.shape, dims=dims), [value], slice=ranges)
 
-    def pad(self, value: HloInstruction, fill: HloInstruction, edges: Sequence[tuple[int, int, int]]) -> HloInstruction:
+    def dynamic_slice(self, value: HloInstruction, starts: Sequence[HloInstruction], dims: Sequence[int]) -> HloInstruction:
+        """Take `dims` elements from `starts`, which are scalars."""
+        shape = replace(value.shape, dims=tuple(dims))
+        return self.add("dynamic-slice", shape, [value, *starts], dynamic_slice_sizes=tuple(dims))
+
+    def pad(self, value: HloInstruction, fill: HloInstruction, edges: Edges) -> HloInstruction:
         """Pad; `edges` has (low, high, interior) per dimension."""
         dims = tuple(
             low + high + size + interior * max(size - 1, 0)
@@ -176,6 +177,68 @@ class Editor(InstructionMaker):
         dims = list(values[0].shape.dims)
         dims[dimension] = sum(value.shape.dims[dimension] for value in values)
         return self.add("concatenate", replace(values[0].shape, dims=tuple(dims)), values, dimensions=(dimension,))
+
+    def copy(self, value: HloInstruction) -> HloInstruction:
+        """Copy a value."""
+        return self.add("copy", value.shape, [value])
+
+    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
+        """Make a tuple of the values."""
+        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
+
+    def element(self, value: HloInstruction, index: int) -> HloInstruction:
+        """Return an element of a tuple: the operand of a `tuple` instruction, or a new get-tuple-element."""
+        return value.operands[index] if value.opcode == "tuple" else self.get_tuple_element(value, index)
+
+    def get_tuple_element(self, value: HloInstruction, index: int, name: str = "") -> HloInstruction:
+        """Make a get-tuple-element, even of a `tuple`."""
+        return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], name=name, index=index)
+
+
+DETACHED = InstructionMaker()
+"""The maker of instructions outside of any computation."""
+# Their dimensions are others than those of what they derive from.
+_WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
+
+
+class Editor(InstructionMaker):
+    """Makes instructions in the computation of `origin`, with its source location.
+
+    With `derives`, they get the metadata of `origin`, and unless `keeps_sharding` is false its sharding if the rank fits
+    (bitcasts, reshapes and transposes get none, as in XLA).
+    """
+
+    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+        super().__init__()
+        self.origin = origin
+        self.derives = derives
+        self.keeps_sharding = keeps_sharding
+
+    @property
+    def computation(self) -> HloComputation:
+        """The computation of `origin`, which must not have been removed."""
+        assert self.origin.parent is not None, f"{self.origin.name} was removed"
+        return self.origin.parent
+
+    def _inherit(self, opcode: Opcode, shape: Shape, attributes: dict[str, AttributeValue]) -> None:
+        origin = self.origin
+        if not self.derives:
+            return
+        if "metadata" in origin.attrs:
+            attributes["metadata"] = origin.attrs["metadata"]
+        if (
+            self.keeps_sharding
+            and opcode not in _WITHOUT_SHARDING
+            and "sharding" in origin.attrs
+            and shape.is_array
+            and origin.shape.is_array
+            and shape.rank == origin.shape.rank
+        ):
+            attributes.setdefault("sharding", origin.attrs["sharding"])
+
+    def _put(self, made: HloInstruction) -> HloInstruction:
+        made.where = self.origin.where
+        return self.computation.add(made)
 
     def reduce_again(
         self, reduce: HloInstruction, inputs: Sequence[HloInstruction], dimensions: Sequence[int], shapes: Sequence[Shape] = ()
@@ -208,20 +271,20 @@ class Editor(InstructionMaker):
                 self.computation.remove(value)
         return whole
 
-    def element(self, value: HloInstruction, index: int) -> HloInstruction:
-        """Return an element of a tuple: the operand of a `tuple` instruction, or a new get-tuple-element."""
-        if value.opcode == "tuple":
-            return value.operands[index]
-        return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], index=index)
-
 
 def copy_instruction(
-    old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape | None = None, name: str = ""
+    old: HloInstruction,
+    operands: Sequence[HloInstruction],
+    shape: Shape | None = None,
+    name: str = "",
+    called: dict[str, tuple[HloComputation, ...]] | None = None,
 ) -> HloInstruction:
-    """Return a copy with other operands (and shape), outside any computation; attributes and called computations are shared."""
-    return HloInstruction(
-        name or old.name, old.opcode, shape or old.shape, operands, dict(old.attrs), dict(old.called), old.where
-    )
+    """Return a copy with other operands (and shape), outside any computation.
+
+    It calls the same computations, unless `called` names others.
+    """
+    groups = dict(old.called) if called is None else called
+    return HloInstruction(name or old.name, old.opcode, shape or old.shape, operands, dict(old.attrs), groups, old.where)
 
 
 def has_side_effect(instruction: HloInstruction) -> bool:
@@ -242,15 +305,20 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 
+def scalar_reducer(
+    name: str, opcode: Opcode, shape: Shape, parameters: tuple[str, str] = ("x", "y"), where: Where | None = None
+) -> HloComputation:
+    """Return a computation that combines two values of a shape by an elementwise opcode; it is in no module yet."""
+    made = InstructionMaker(HloComputation(name, where))
+    one, two = (made.parameter(number, shape, parameter) for number, parameter in enumerate(parameters))
+    made.computation.root = made.binary(opcode, one, two)
+    return made.computation
+
+
 def scalar_adder(element_type: str) -> HloComputation:
     """Return a computation that adds two scalars, with XLA's names; it is in no module yet."""
-    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
-    sides = [
-        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
-        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
-    ]
-    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
-    return made
+    shape = Shape.array(element_type, ())
+    return scalar_reducer("scalar_add_computation", "add", shape, ("scalar_lhs", "scalar_rhs"))
 
 
 def next_channel_id(module: HloModule) -> int:
@@ -409,7 +477,7 @@ def _drop_results(module: HloModule, fusion: HloInstruction) -> None:
     else:
         fusion.shape = Shape.make_tuple(tuple(olds[n].shape for n in kept))
         # A new root, as in XLA: it has no metadata of the schedule.
-        new = body.add(HloInstruction(root.name, "tuple", fusion.shape, [olds[n] for n in kept], where=root.where))
+        new = InstructionMaker(body, root.where).add("tuple", fusion.shape, [olds[n] for n in kept], name=root.name)
         module.replace(root, new)
         root.operands = ()
         body.remove(root)
@@ -447,13 +515,7 @@ def _drop_parameters(fusion: HloInstruction, body: HloComputation) -> None:
 
 def remove_uncalled(module: HloModule) -> None:
     """Remove computations that the entry does not call, directly or indirectly."""
-    reached: dict[HloComputation, None] = {module.entry: None}
-    waiting = [module.entry]
-    while waiting:
-        for instruction in waiting.pop().instructions:
-            new = [c for c in instruction.called_computations if c not in reached]
-            reached.update(dict.fromkeys(new))
-            waiting += new
+    reached = set(walk([module.entry], lambda c: [called for i in c.instructions for called in i.called_computations]))
     dead = [computation for computation in module.computations if computation not in reached]
     for computation in dead:
         for instruction in computation.instructions:

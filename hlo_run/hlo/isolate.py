@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from hlo_run.hlo.attributes.table import AttributeValue
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.walks import post_order
@@ -28,13 +28,10 @@ def isolate_instruction(instruction: HloInstruction) -> HloModule:
     parameters: dict[HloInstruction, HloInstruction] = {}
     for operand in instruction.operands:
         if operand not in parameters:
-            attributes: dict[str, AttributeValue] = {"parameter_number": len(parameters)}
-            parameter = HloInstruction(operand.name, "parameter", operand.shape, attrs=attributes, where=operand.where)
-            parameters[operand] = entry.add(parameter)
+            maker = InstructionMaker(entry, operand.where)
+            parameters[operand] = maker.parameter(len(parameters), operand.shape, operand.name)
     operands = [parameters[operand] for operand in instruction.operands]
-    attrs = dict(instruction.attrs)
-    root = HloInstruction(instruction.name, instruction.opcode, instruction.shape, operands, attrs, called, instruction.where)
-    entry.add(root, is_root=True)
+    entry.add(copy_instruction(instruction, operands, called=called), is_root=True)
     for computation in copies.values():
         module.add_computation(computation)
     module.add_computation(entry, is_entry=True)
@@ -59,7 +56,7 @@ def copy_computation(
     for old in computation.post_order():
         called = {key: tuple(map(callee, group)) for key, group in old.called.items()}
         operands = [instructions[operand] for operand in old.operands]
-        new = HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), called, old.where)
+        new = copy_instruction(old, operands, called=called)
         new.control_predecessors = [instructions[predecessor] for predecessor in old.control_predecessors]
         instructions[old] = copy.add(new, is_root=old is computation.root)
     return copy, instructions
@@ -87,29 +84,26 @@ def isolate_values(
     entry = HloComputation("main", sides[0][0][0].where)
     parameters: list[HloInstruction] = []
     for number, value in enumerate(inputs):
-        attributes: dict[str, AttributeValue] = {"parameter_number": number}
-        made = HloInstruction(value.name, "parameter", value.shape, attrs=attributes, where=value.where)
-        parameters.append(entry.add(made))
+        parameters.append(InstructionMaker(entry, value.where).parameter(number, value.shape, value.name))
     results: list[HloInstruction] = []
     called: dict[HloComputation, HloComputation] = {}
     for values, numbers in sides:
         copies: dict[HloInstruction, HloInstruction] = {}
         for value, number in numbers.items():
-            same = value.shape == parameters[number].shape
-            made = HloInstruction(value.name, "copy", value.shape, [] if same else [parameters[number]], where=value.where)
-            copies[value] = parameters[number] if same else entry.add(made)
+            copies[value] = parameter = parameters[number]
+            if value.shape != parameter.shape:
+                copies[value] = InstructionMaker(entry, value.where).add("copy", value.shape, [parameter], name=value.name)
         for value in values:
             for old in needed_for(value, copies):
                 groups = {key: tuple(_copy(computation, called) for computation in group) for key, group in old.called.items()}
                 operands = [copies[operand] for operand in old.operands]
-                made = HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), groups, old.where)
-                copies[old] = entry.add(made)
+                copies[old] = entry.add(copy_instruction(old, operands, called=groups))
             results.append(copies[value])
     if len(results) == 1:
         entry.root = results[0]
     else:
         shape = Shape.make_tuple(tuple(value.shape for value in results))
-        entry.add(HloInstruction("values", "tuple", shape, results), is_root=True)
+        entry.root = InstructionMaker(entry).add("tuple", shape, results, name="values")
     for computation in called.values():
         module.add_computation(computation)
     module.add_computation(entry, is_entry=True)

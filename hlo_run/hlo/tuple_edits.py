@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from msgspec import Struct, field
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 _Index = tuple[int, ...]
@@ -31,12 +32,12 @@ def deep_copy(computation: HloComputation, value: HloInstruction, leaves: Contai
             parts: list[HloInstruction] = []
             for number, inner in enumerate(shape.tuple_shapes):
                 name = "get-tuple-element"
-                element = HloInstruction(name, name, inner, [part], {"index": number}, where=part.where)
+                element = InstructionMaker(where=part.where).add(name, inner, [part], index=number)
                 parts.append(rebuild(computation.add(element), (*index, number)))
-            return computation.add(HloInstruction("tuple", "tuple", shape, parts, where=part.where))
+            return InstructionMaker(computation, part.where).add("tuple", shape, parts)
         if not shape.is_array or (leaves is not None and index not in leaves):
             return part
-        copies[index] = computation.add(HloInstruction("copy", "copy", shape, [part], where=part.where))
+        copies[index] = InstructionMaker(computation, part.where).add("copy", shape, [part])
         return copies[index]
 
     return DeepCopy(rebuild(value, ()), copies)

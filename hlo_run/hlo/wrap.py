@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.attributes.table import AttributeValue
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
@@ -21,7 +21,7 @@ def wrap_bare_module(module: HloModule) -> HloModule:
     if any(shape.is_tuple for shape in fusion.shape.tuple_shapes):
         leaves = _leaves(entry, fusion, "gte")
         flat = Shape.make_tuple(tuple(leaf.shape for leaf in leaves))
-        entry.add(HloInstruction("tuple.generated", "tuple", flat, leaves, where=body.where), is_root=True)
+        entry.root = InstructionMaker(entry, body.where).add("tuple", flat, leaves, name="tuple.generated")
     module.has_entry = True
     return module
 
@@ -32,11 +32,10 @@ def fusion_of_entry(module: HloModule, name: str, kind: str) -> HloInstruction:
     entry = HloComputation("generated_main", body.where)
     parameters: list[HloInstruction] = []
     for parameter in body.parameters:
-        attributes: dict[str, AttributeValue] = {"parameter_number": parameter.parameter_number}
-        clone = HloInstruction(parameter.name, "parameter", parameter.shape, attrs=attributes, where=parameter.where)
-        parameters.append(entry.add(clone))
-    fusion = HloInstruction(name, "fusion", body.root.shape, parameters, {"kind": kind}, {"calls": (body,)}, body.where)
-    entry.add(fusion, is_root=True)
+        maker = InstructionMaker(entry, parameter.where)
+        parameters.append(maker.parameter(parameter.parameter_number, parameter.shape, parameter.name))
+    called = {"calls": (body,)}
+    fusion = entry.root = InstructionMaker(entry, body.where).add("fusion", body.root.shape, parameters, called, name, kind=kind)
     module.add_computation(entry, is_entry=True)
     return fusion
 
@@ -46,8 +45,7 @@ def _leaves(entry: HloComputation, source: HloInstruction, name: str) -> list[Hl
     if not source.shape.is_tuple:
         return [source]
     leaves: list[HloInstruction] = []
-    for index, shape in enumerate(source.shape.tuple_shapes):
-        attributes: dict[str, AttributeValue] = {"index": index}
-        element = HloInstruction(f"{name}.{index}", "get-tuple-element", shape, [source], attributes, where=source.where)
-        leaves += _leaves(entry, entry.add(element), f"{name}.{index}")
+    maker = InstructionMaker(entry, source.where)
+    for index in range(len(source.shape.tuple_shapes)):
+        leaves += _leaves(entry, maker.get_tuple_element(source, index, f"{name}.{index}"), f"{name}.{index}")
     return leaves

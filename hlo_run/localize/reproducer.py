@@ -13,6 +13,7 @@ from msgspec import Struct
 from hlo_run.artifact import Executable
 from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import write_artefact
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.names import kernel_name
@@ -103,13 +104,13 @@ def _keep_results(alone: HloModule, leaves: Sequence[tuple[int, ...]]) -> None:
         part = entry.root
         for number in path:
             shape = part.shape.tuple_shapes[number]
-            part = entry.add(HloInstruction(f"part.{len(parts)}", "get-tuple-element", shape, [part], {"index": number}))
+            part = InstructionMaker(entry).add("get-tuple-element", shape, [part], name=f"part.{len(parts)}", index=number)
         parts.append(part)
     if len(parts) == 1:
         entry.root = parts[0]
         return
     shape = Shape.make_tuple(tuple(part.shape for part in parts))
-    entry.add(HloInstruction("results", "tuple", shape, parts), is_root=True)
+    entry.root = InstructionMaker(entry).add("tuple", shape, parts, name="results")
 
 
 def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.module_edits.values import drop_unneeded, is_data, ones
@@ -44,7 +44,7 @@ def take_branch(instruction: HloInstruction, number: int) -> bool:
 def _call(old: HloInstruction, computation: HloComputation, operand: HloInstruction) -> bool:
     assert old.parent is not None
     assert old.parent.module is not None
-    call = HloInstruction("call", "call", old.shape, [operand], {}, {"to_apply": (computation,)}, old.where)
+    call = InstructionMaker(where=old.where).add("call", old.shape, [operand], {"to_apply": (computation,)})
     old.parent.module.replace(old, old.parent.add(call))
     return True
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.walks import walk
 
 LEAVES: frozenset[Opcode] = frozenset(("parameter", "constant"))
 
@@ -33,14 +34,7 @@ def set_root(computation: HloComputation, values: Sequence[HloInstruction]) -> b
 
 def drop_unneeded(computation: HloComputation) -> None:
     """Remove everything that the root does not need, instructions with effects too. Parameters stay."""
-    needed: set[HloInstruction] = {computation.root}
-    waiting = [computation.root]
-    while waiting:
-        instruction = waiting.pop()
-        for other in (*instruction.operands, *instruction.control_predecessors):
-            if other not in needed:
-                needed.add(other)
-                waiting.append(other)
+    needed = set(walk([computation.root], lambda i: (*i.operands, *i.control_predecessors)))
     gone = {i for i in computation.instructions if i not in needed and i.opcode != "parameter"}
     computation.remove_all(gone)
 
@@ -73,8 +67,7 @@ def by_parameters(module: HloModule, group: Iterable[HloInstruction]) -> bool:
             continue
         outside = [user for user in old.users if user not in inside]
         if outside:
-            attributes = {"parameter_number": len(entry.parameters)}
-            new = entry.add(HloInstruction(f"p_{old.name}", "parameter", old.shape, attrs=attributes, where=old.where))
+            new = InstructionMaker(entry, old.where).parameter(len(entry.parameters), old.shape, f"p_{old.name}")
             for user in outside:
                 user.replace_operand(old, new)
             changed = True

@@ -20,6 +20,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
 from hlo_run.region_checks.effects import reason_against_all
 from hlo_run.region_checks.numbering import Numbering, Numbers, shape_key
+from hlo_run.walks import walk
 
 # They hold values and compute none: what reads their elements makes the claims.
 _HOLDERS: frozenset[Opcode] = frozenset(("tuple", "get-tuple-element"))
@@ -400,11 +401,5 @@ def _depends(same: Collection[HloInstruction], wanted: Collection[int], numbers:
 
 def needed(computation: HloComputation) -> set[HloInstruction]:
     """Return the instructions that the root or an effect needs."""
-    found: set[HloInstruction] = set()
-    waiting = [computation.root, *(i for i in computation.instructions if has_side_effect(i))]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction not in found:
-            found.add(instruction)
-            waiting += instruction.operands
-    return found
+    starts = [computation.root, *(i for i in computation.instructions if has_side_effect(i))]
+    return set(walk(starts, lambda i: i.operands))

@@ -6,6 +6,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, DEVICE_ID, DYNAMIC_SIZE, TRANSFER
+from hlo_run.walks import walk
 
 # Of a static array, the size of a dimension is a constant.
 _SETS_SIZES = DYNAMIC_SIZE - opcode_set("get-dimension-size")
@@ -35,13 +36,8 @@ def reason_against(instruction: HloInstruction) -> str:
 
 def reason_against_all(instruction: HloInstruction) -> str:
     """Return why an instruction or one that it calls cannot be evaluated alone, or nothing."""
-    waiting, seen = [instruction], set[HloInstruction]()
-    while waiting:
-        one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if reason := reason_against(one):
-            return reason
-        waiting += [inner for computation in one.called_computations for inner in computation.instructions]
-    return ""
+
+    def inside(caller: HloInstruction) -> list[HloInstruction]:
+        return [inner for computation in caller.called_computations for inner in computation.instructions]
+
+    return next((reason for each in walk([instruction], inside) if (reason := reason_against(each))), "")

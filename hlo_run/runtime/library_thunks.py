@@ -27,6 +27,7 @@ from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
+from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
@@ -185,8 +186,8 @@ def _convolution_thunk(
     result: ArraySpec,
     **extras: Any,
 ) -> ConvolutionThunk:
-    labels = call.dim_labels
-    window = call.window
+    view = Convolution.of(call)
+    labels = view.labels
     return ConvolutionThunk(
         call.name,
         direction,
@@ -195,13 +196,13 @@ def _convolution_thunk(
         result,
         tuple(
             WindowSpec(d.size, d.stride, d.pad_low, d.pad_high, d.base_dilation, d.window_dilation, d.reversal)
-            for d in window.dims
+            for d in view.window.dims
         ),
         ConvolutionNumbers(
             *((part.first_dim, part.second_dim, *part.spatial_dims) for part in (labels.input, labels.kernel, labels.output))
         ),
-        feature_groups=call.feature_group_count,
-        batch_groups=call.batch_group_count,
+        feature_groups=view.feature_groups,
+        batch_groups=view.batch_groups,
         **extras,
     )
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import hlo_run
 from hlo_run import parse
-from hlo_run.hlo.edit import Editor, Leftovers, clone_computation, remove_uncalled, remove_unused, replace_each
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.edit import (
+    DETACHED,
+    Editor,
+    InstructionMaker,
+    Leftovers,
+    clone_computation,
+    copy_instruction,
+    remove_uncalled,
+    remove_unused,
+    replace_each,
+    scalar_reducer,
+)
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
 
 TEXT = """HloModule m
 f {
@@ -142,3 +157,55 @@ def test_what_has_other_dimensions_gets_no_sharding() -> None:
     editor = Editor(x)
     made = (editor.slice(x, (0, 0), (2, 4)), editor.transpose(x, (1, 0)), editor.reshape(x, (2, 8)))
     assert [instruction.sharding is not None for instruction in made] == [True, False, False]
+
+
+def test_a_maker_adds_to_its_computation_with_its_place_and_attributes() -> None:
+    module = parse(TEXT)
+    where = _named(module, "a").where
+    maker = InstructionMaker(HloComputation("made"), where, {"frontend_attributes": "f"})
+    start = maker.parameter(0, Shape.array("f32", (7,)), "start")
+    part = maker.slice(start, [1], [6], [2])
+    cut = maker.dynamic_slice(start, [maker.constant(0, "s32")], [2])
+    maker.computation.root = maker.tuple(
+        [maker.copy(part), maker.filled(maker.constant(1.0, "f32"), cut.shape), maker.zeros(cut.shape)]
+    )
+    assert [i.opcode for i in maker.computation.instructions] == (
+        "parameter slice constant dynamic-slice copy constant broadcast constant broadcast tuple".split()
+    )
+    assert (part.shape.dims, cut.shape.dims, part.slice_ranges) == ((3,), (2,), ((1, 6, 2),))
+    assert all(i.where == where and i.attrs["frontend_attributes"] == "f" for i in maker.computation.instructions)
+
+
+def test_a_detached_instruction_is_in_no_computation() -> None:
+    whole = DETACHED.tuple([DETACHED.parameter(0, Shape.array("f32", ()))])
+    assert DETACHED.element(whole, 0) is whole.operands[0]
+    element = DETACHED.get_tuple_element(whole, 0, "e")
+    assert (element.name, element.operands, element.parent, element.where) == ("e", (whole,), None, None)
+
+
+def test_a_scalar_reducer_has_the_given_names() -> None:
+    made = scalar_reducer("r", "maximum", Shape.array("f32", ()), ("lhs", "rhs"))
+    assert [i.name for i in made.instructions] == ["lhs", "rhs", "maximum"]
+    assert made.root.operands == tuple(made.parameters)
+
+
+def test_a_copy_calls_the_computations_that_are_named() -> None:
+    call = _named(parse(TEXT), "c")
+    assert copy_instruction(call, call.operands).called == call.called
+    other = HloComputation("other")
+    assert copy_instruction(call, call.operands, called={"to_apply": (other,)}).called_computations == (other,)
+
+
+def test_only_the_core_the_parser_and_the_builder_construct_instructions() -> None:
+    """Everything else uses a maker, so that shapes, names and attributes of new instructions come from one place."""
+    package = Path(hlo_run.__file__).parent
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if " HloInstruction(" in (text := path.read_text(encoding="utf-8").replace("class HloInstruction(", ""))
+        or "(HloInstruction(" in text
+    }
+    assert found == {
+        *("hlo/graph.py", "hlo/edit.py", "hlo/fusion_graph.py", "builder/core.py"),
+        *("hlo/text/instruction_parser.py", "hlo/text/async_parser.py"),
+    }

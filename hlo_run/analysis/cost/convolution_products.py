@@ -7,6 +7,7 @@ import math
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.convolutions import Convolution
 
 
 def convolution_products(convolution: HloInstruction, shape: Shape) -> int:
@@ -15,14 +16,12 @@ def convolution_products(convolution: HloInstruction, shape: Shape) -> int:
     Only products inside the input count: padding and holes of dilated inputs are free.
     """
     source, kernel = (operand.shape.dims for operand in convolution.operands[:2])
-    result, labels = shape.dims, convolution.dim_labels
-    batch, features = source[labels.input.first_dim], source[labels.input.second_dim]
-    products = features // convolution.feature_group_count * result[labels.output.second_dim]
-    products *= batch // convolution.batch_group_count
-    places = (labels.input.spatial_dims, labels.kernel.spatial_dims, labels.output.spatial_dims)
-    spatial = zip(convolution.window.dims, *places, strict=True)
-    for window, input_dim, kernel_dim, output_dim in spatial:
-        products *= _products_inside(window, source[input_dim], kernel[kernel_dim], result[output_dim])
+    result, view = shape.dims, Convolution.of(convolution)
+    batch, features = source[view.labels.input.first_dim], source[view.labels.input.second_dim]
+    products = features // view.feature_groups * result[view.labels.output.second_dim]
+    products *= batch // view.batch_groups
+    for dim in view.spatial:
+        products *= _products_inside(dim.window, source[dim.input], kernel[dim.kernel], result[dim.output])
     return products
 
 

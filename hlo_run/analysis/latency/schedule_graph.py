@@ -17,7 +17,7 @@ from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.walks import reaches
+from hlo_run.walks import reaches, walk
 
 _AT_ONCE: frozenset[Opcode] = frozenset(("get-tuple-element", "bitcast", "constant", "parameter", "broadcast", "iota"))
 _HINT = "scheduler_hint"
@@ -158,13 +158,7 @@ def _connect(first: ScheduleNode, then: ScheduleNode, latency: float) -> None:
 def _keep_out_writers(done: ScheduleNode, nodes: dict[HloInstruction, ScheduleNode], aliases: AliasAnalysis) -> None:
     """Let the other uses of the buffer that a done returns run before its start: meanwhile the buffer changes."""
     start = nodes[done.instruction.operands[0]]
-    after: set[ScheduleNode] = set()
-    waiting = [done]
-    while waiting:
-        node = waiting.pop()
-        if node not in after:
-            after.add(node)
-            waiting += [edge.node for edge in node.later]
+    after = set(walk([done], lambda node: [edge.node for edge in node.later]))
     for value in aliases.buffer_of[aliases.dataflow.value(done.instruction)].values:
         if value.instruction is done.instruction:
             continue

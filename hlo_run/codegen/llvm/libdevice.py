@@ -20,6 +20,7 @@ from hlo_run.cache import digest, open_cache
 from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE, Module, llvmlite_version
 from hlo_run.codegen.llvm.toolkit import LIBDEVICE, find_in_toolkit
 from hlo_run.errors import DeviceError, InternalError
+from hlo_run.walks import walk
 
 PREFIX = "__nv_"
 _FOR_F32_AND_F64 = (
@@ -78,14 +79,8 @@ def read_libdevice(cuda_data_dir: str = "") -> None:
 
 def _closure(library: _Library, names: list[str]) -> str:
     """Return LLVM IR with the functions and everything they refer to, sorted by name."""
-    reached: dict[str, str] = {}
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name in reached:
-            continue
-        reached[name] = library.symbols[name]
-        pending += _SYMBOL.findall(reached[name])
+    symbols = library.symbols
+    reached = {name: symbols[name] for name in walk(names, lambda name: _SYMBOL.findall(symbols[name]))}
     header = f'target datalayout = "{DATA_LAYOUT}"\ntarget triple = "{TRIPLE}"\n'
     return header + library.types + "".join(reached[name] for name in sorted(reached)) + library.numbered
 

@@ -9,6 +9,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
+from hlo_run.walks import walk
 
 # Computations whose form matters: reducers, comparators, conditions of loops, bodies of async operations.
 _FIXED = frozenset(("to_apply", "condition", "select", "scatter", "async_wrapped_calls", "called_computations"))
@@ -55,13 +56,7 @@ def pick_inner(rng: random.Random, module: HloModule) -> HloInstruction | None:
 
 def ancestors(value: HloInstruction) -> set[HloInstruction]:
     """Return the instructions that a value depends on, with itself."""
-    found, waiting = {value}, [value]
-    while waiting:
-        for operand in waiting.pop().operands:
-            if operand not in found:
-                found.add(operand)
-                waiting.append(operand)
-    return found
+    return set(walk([value], lambda i: i.operands))
 
 
 def not_after(value: HloInstruction) -> list[HloInstruction]:

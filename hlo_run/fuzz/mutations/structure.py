@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from hlo_run.fuzz.mutations.places import change_users, fit, is_plain, not_after, open_computations, pick_inner, plain_values
-from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -49,7 +49,7 @@ def _outline(
     computation = HloComputation(name)
     made: dict[HloInstruction, HloInstruction] = {}
     for number, value in enumerate(operands):
-        made[value] = computation.add(HloInstruction(f"p{number}", "parameter", value.shape, (), {"parameter_number": number}))
+        made[value] = InstructionMaker(computation).parameter(number, value.shape, f"p{number}")
     for old in order:
         made[old] = computation.add(copy_instruction(old, [made[o] for o in old.operands]), is_root=old is root)
     return module.add_computation(computation), operands
@@ -100,7 +100,7 @@ def conditional(rng: random.Random, module: HloModule) -> bool:
         part, operands = _outline(module, value, group, name)
         branch = HloComputation(f"{name}_of_tuple")
         shape = Shape.make_tuple(tuple(o.shape for o in operands))
-        argument = branch.add(HloInstruction("state", "parameter", shape, (), {"parameter_number": 0}))
+        argument = InstructionMaker(branch).parameter(0, shape, "state")
         inner = Editor(argument)
         elements = [inner.element(argument, number) for number in range(len(operands))]
         result = inner.add("call", value.shape, elements, {"to_apply": (part,)})
@@ -133,7 +133,7 @@ def loop(rng: random.Random, module: HloModule) -> bool:
     shapes = (Shape.array("s32", ()), value.shape, *(o.shape for o in operands))
     state_shape = Shape.make_tuple(shapes)
     body, condition = HloComputation("loop_body"), HloComputation("loop_condition")
-    state = body.add(HloInstruction("state", "parameter", state_shape, (), {"parameter_number": 0}))
+    state = InstructionMaker(body).parameter(0, state_shape, "state")
     inner = Editor(state)
     elements = [inner.element(state, number) for number in range(len(shapes))]
     following = inner.binary("add", elements[0], inner.constant(1, "s32"))
@@ -141,7 +141,7 @@ def loop(rng: random.Random, module: HloModule) -> bool:
     if rng.random() < 0.5:
         result = inner.binary("add" if value.shape.element_type != "pred" else "xor", result, elements[1])
     body.root = inner.tuple([following, result, *elements[2:]])
-    state = condition.add(HloInstruction("state", "parameter", state_shape, (), {"parameter_number": 0}))
+    state = InstructionMaker(condition).parameter(0, state_shape, "state")
     inner = Editor(state)
     condition.root = inner.compare(inner.element(state, 0), inner.constant(rng.choice((0, 1, 2, 3)), "s32"), "LT")
     for computation in (body, condition):

@@ -25,6 +25,7 @@ from hlo_run.hlo.values.block_scaling import (
     used_scales,
 )
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.records import replace
 
 Dims: TypeAlias = tuple[int, ...]
@@ -243,23 +244,22 @@ def _convolution(roles: tuple[int, int, int], is_graph: bool = False) -> _Rule:
 
 def _convolves(call: HloInstruction, source: Shape, kernel: Shape, output: Shape) -> bool:
     """True if the output has the dimensions of the convolution of source and kernel."""
-    labels, window = call.dim_labels, call.window
-    rank = len(window.dims) + 2
+    view = Convolution.of(call)
+    labels = view.labels
+    rank = len(view.window.dims) + 2
     parts = ((labels.input, source), (labels.kernel, kernel), (labels.output, output))
     for part, shape in parts:
         named = (part.first_dim, part.second_dim, *part.spatial_dims)
         if len(shape.dims) != rank or sorted(named) != list(range(rank)):
             return False
-    groups, batch_groups = call.feature_group_count, call.batch_group_count
+    groups, batch_groups = view.feature_groups, view.batch_groups
     batch, features = source.dims[labels.input.first_dim], source.dims[labels.input.second_dim]
     ins, outs = kernel.dims[labels.kernel.first_dim], kernel.dims[labels.kernel.second_dim]
     if groups < 1 or batch_groups < 1 or features != ins * groups or outs % groups or batch % batch_groups or outs % batch_groups:
         return False
     if (output.dims[labels.output.first_dim], output.dims[labels.output.second_dim]) != (batch // batch_groups, outs):
         return False
-    for dim, read, size, written in zip(
-        window.dims, labels.input.spatial_dims, labels.kernel.spatial_dims, labels.output.spatial_dims, strict=True
-    ):
+    for dim, read, size, written in view.spatial:
         if dim.size != kernel.dims[size]:
             return False
         length = max(0, (source.dims[read] - 1) * dim.base_dilation + 1 if source.dims[read] else 0)

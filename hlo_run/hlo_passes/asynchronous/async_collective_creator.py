@@ -14,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, DONE_OF
@@ -48,7 +49,7 @@ class AsyncCollectiveCreator(Struct, frozen=True):
 def _start(collective: HloInstruction, opcode: Opcode) -> HloInstruction:
     attributes = {name: value for name, value in collective.attrs.items() if name not in _NOT_COPIED}
     called = dict(collective.called)
-    return HloInstruction(opcode, opcode, _shape(collective), collective.operands, attributes, called, collective.where)
+    return InstructionMaker(where=collective.where).add(opcode, _shape(collective), collective.operands, called, **attributes)
 
 
 def _shape(collective: HloInstruction) -> Shape:

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import clone_with_fusions
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.edit import InstructionMaker, clone_with_fusions
+from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import allow_late, replace_by_pair
@@ -44,5 +44,5 @@ class ExplicitCollectivesGroupAsyncWrapper(Struct, frozen=True):
             operands = Shape.make_tuple(tuple(operand.shape for operand in call.operands))
             shape = Shape.make_tuple((operands, call.shape))
             name = f"{body.root.opcode}-start"
-            start = HloInstruction(name, "async-start", shape, call.operands, {}, {"calls": (body,)}, call.where)
+            start = InstructionMaker(where=call.where).add("async-start", shape, call.operands, {"calls": (body,)}, name=name)
             allow_late(replace_by_pair(module, call, start, "async-done"))

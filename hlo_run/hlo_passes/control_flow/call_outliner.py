@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from msgspec import Struct, field
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -78,7 +78,7 @@ def _outline(module: HloModule, computation: HloComputation, block: _Block, afte
     if attributes:
         rest["frontend_attributes"] = as_attributes(attributes)
     called = {"to_apply": (made.computation,)}
-    call = computation.add(HloInstruction(name, "call", root.shape, made.operands, rest, called, after.where))
+    call = InstructionMaker(computation, after.where).add("call", root.shape, made.operands, called, name=name, **rest)
     call.control_predecessors = block.before.control_predecessors
     _replace(module, computation, after, call)
     inside = [value for value in reversed(block.body) if value.parent is computation]
@@ -125,7 +125,7 @@ class _Outlined:
 
     def _parameter(self, name: str, value: HloInstruction) -> HloInstruction:
         number = len(self.computation.parameters)
-        return self.computation.add(HloInstruction(name, "parameter", value.shape, (), {"parameter_number": number}))
+        return InstructionMaker(self.computation).parameter(number, value.shape, name)
 
     def add(self, value: HloInstruction) -> None:
         """Copy an instruction of the block."""

@@ -21,6 +21,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcodes_in
 from hlo_run.hlo_passes.subgraphs.partial_copies import call_instead, copy_part, is_ordered
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _Next = Callable[[HloInstruction], Iterable[HloInstruction]]
 
@@ -85,13 +86,7 @@ class CallSplitter(Struct, frozen=True):
 
 def _reached(starts: Iterable[HloInstruction], following: _Next) -> set[HloInstruction]:
     """Return the starts and what follows them, directly or indirectly."""
-    reached = set(starts)
-    waiting = list(reached)
-    while waiting:
-        new = [value for value in following(waiting.pop()) if value not in reached]
-        reached.update(new)
-        waiting += new
-    return reached
+    return set(walk(starts, following))
 
 
 def _call_both(module: HloModule, call: HloInstruction, first: HloComputation, second: HloComputation) -> None:

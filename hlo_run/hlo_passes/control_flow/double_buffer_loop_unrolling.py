@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, ELEMENTWISE
 from hlo_run.hlo.values.backend_config import config_of
@@ -129,7 +130,7 @@ def _snapshot(body: HloComputation) -> HloComputation:
     """Return a copy of the body outside of the module, to copy from while the body grows."""
     clone = HloComputation(body.name, body.where)
     (parameter,) = body.parameters
-    start = clone.add(HloInstruction(parameter.name, "parameter", parameter.shape, (), {"parameter_number": 0}))
+    start = InstructionMaker(clone).parameter(0, parameter.shape, parameter.name)
     clone.root = copy_body(body, clone, start)[body.root]
     return clone
 

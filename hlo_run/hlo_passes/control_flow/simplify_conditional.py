@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.value_keys import ValueKeys
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_unused
+from hlo_run.hlo.edit import Editor, InstructionMaker, has_side_effect, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
@@ -85,9 +85,9 @@ def _call_taken(module: HloModule, conditional: HloInstruction) -> None:
     if number is None or computation is None:
         return
     operands, called = [conditional.operands[1 + number]], {"to_apply": (branches(conditional)[number],)}
-    attributes = {"frontend_attributes": conditional.frontend_attributes}
-    call = HloInstruction("call", "call", conditional.shape, operands, attributes, called, conditional.where)
-    module.replace(conditional, computation.add(call))
+    maker = InstructionMaker(computation, conditional.where)
+    call = maker.add("call", conditional.shape, operands, called, frontend_attributes=conditional.frontend_attributes)
+    module.replace(conditional, call)
     computation.remove_all({conditional})
 
 

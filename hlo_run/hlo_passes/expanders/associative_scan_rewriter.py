@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
@@ -82,7 +82,7 @@ def _start(scan: HloInstruction) -> HloInstruction | None:
     if not first.size or not (value.constant_array == first).all():
         return None
     shape = Shape.array(value.shape.element_type, ())
-    return HloInstruction("start", "constant", shape, (), {"literal": first.reshape(())}, None, value.where)
+    return InstructionMaker(where=value.where).add("constant", shape, name="start", literal=first.reshape(()))
 
 
 def _scalar_reducer(body: HloComputation) -> HloComputation | None:
@@ -95,7 +95,7 @@ def _scalar_reducer(body: HloComputation) -> HloComputation | None:
     for name, number in (("carry", 1), ("input", 0)):
         parameter = body.parameters[number]
         shape = Shape.array(parameter.shape.element_type, ())
-        new = HloInstruction(name, "parameter", shape, (), {"parameter_number": 1 - number}, None, parameter.where)
+        new = InstructionMaker(where=parameter.where).parameter(1 - number, shape, name)
         made[parameter] = reducer.add(new)
     for old in body.post_order():
         if old in made or old is root:

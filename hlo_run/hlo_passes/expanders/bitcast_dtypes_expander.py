@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, Leftovers
+from hlo_run.hlo.edit import Editor, Leftovers, scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -83,10 +83,4 @@ def _places(editor: Editor, shape: Shape, element_type: str, bits: int) -> HloIn
 
 
 def _union(module: HloModule, element_type: str) -> HloComputation:
-    union = HloComputation(module.unique_computation_name("or"))
-    shape = Shape.array(element_type, ())
-    sides = [
-        union.add(HloInstruction(name, "parameter", shape, attrs={"parameter_number": n})) for n, name in enumerate(("x", "y"))
-    ]
-    union.add(HloInstruction("or", "or", shape, sides), is_root=True)
-    return module.add_computation(union)
+    return module.add_computation(scalar_reducer(module.unique_computation_name("or"), "or", Shape.array(element_type, ())))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
-from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -131,7 +131,7 @@ def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> 
             value = body.add(copy_instruction(step, [value]))
         outputs.append(value)
     shape = Shape.make_tuple(tuple(output.shape for output in outputs))
-    body.root = body.add(HloInstruction("tuple", "tuple", shape, outputs, where=fusion.where))
+    body.root = InstructionMaker(body, fusion.where).add("tuple", shape, outputs)
     if fusion.shape.is_tuple:
         body.remove(root)
     return shape
@@ -149,7 +149,7 @@ def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies:
 
 def _element(fusion: HloInstruction, shape: Shape, index: int) -> HloInstruction:
     assert fusion.parent is not None, "the fusion is in the entry"
-    made = HloInstruction("get-tuple-element", "get-tuple-element", shape, [fusion], {"index": index}, where=fusion.where)
+    made = InstructionMaker(where=fusion.where).add("get-tuple-element", shape, [fusion], index=index)
     return fusion.parent.add(made)
 
 

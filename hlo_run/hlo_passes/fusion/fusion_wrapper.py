@@ -20,9 +20,9 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion.fusion_rules import LOOP_FUSIBLE
 from hlo_run.analysis.tiling.node_facts import is_contiguous_reduction
 from hlo_run.analysis.tiling.transpose_description import describe_transpose
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -87,28 +87,16 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     wrapped = f"wrapped_{instruction.opcode}"
     fusion_name = module.unique_instruction_name(wrapped)
     body = HloComputation(module.unique_computation_name(f"{wrapped}_computation"), instruction.where)
-    inner = body.add(
-        HloInstruction(
-            names[instruction],
-            instruction.opcode,
-            instruction.shape,
-            (),
-            dict(instruction.attrs),
-            dict(instruction.called),
-            instruction.where,
-        ),
-        is_root=True,
-    )
+    inner = body.add(copy_instruction(instruction, (), name=names[instruction]), is_root=True)
     parameters: dict[HloInstruction, HloInstruction] = {}
     for number, source in enumerate(names.parameters):
-        attributes: dict[str, AttributeValue] = {"parameter_number": number}
-        parameters[source] = body.add(HloInstruction(names[source], "parameter", source.shape, attrs=attributes))
+        parameters[source] = InstructionMaker(body).parameter(number, source.shape, names[source])
     inner.operands = tuple([parameters[operand] for operand in instruction.operands])
     module.add_named_computation(body)
     kept = {name: instruction.attrs[name] for name in ("metadata", "frontend_attributes") if name in instruction.attrs}
     kept["kind"] = "kInput" if _is_input_fusible(instruction) else "kLoop"
-    fusion = HloInstruction(
-        fusion_name, "fusion", instruction.shape, names.parameters, kept, {"calls": (body,)}, instruction.where
+    fusion = InstructionMaker(where=instruction.where).add(
+        "fusion", instruction.shape, names.parameters, {"calls": (body,)}, name=fusion_name, **kept
     )
     module.replace_uses(instruction, fusion)  # the fusion gets no sharding, as in XLA
     # Here, so that the fusion takes the instruction's place among the users of its operands.

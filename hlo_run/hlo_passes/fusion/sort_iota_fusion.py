@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.tiling.sort_steps import sorts_in_place
-from hlo_run.hlo.edit import Leftovers, copy_instruction
+from hlo_run.hlo.edit import InstructionMaker, Leftovers, copy_instruction
 from hlo_run.hlo.fused_names import FusedNames
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.pass_support.hlo_pass import PassContext
 
 
@@ -56,15 +55,14 @@ def _fuse(module: HloModule, sort: HloInstruction) -> HloInstruction:
         names.append(iota, iota.name, (), parameter=iota)
     inner: dict[HloInstruction, HloInstruction] = {}
     for number, source in enumerate(names.parameters):
-        attributes: dict[str, AttributeValue] = {"parameter_number": number}
-        inner[source] = body.add(HloInstruction(names[source], "parameter", source.shape, attrs=attributes))
+        inner[source] = InstructionMaker(body).parameter(number, source.shape, names[source])
     for iota in iotas:
         inner[iota] = body.add(copy_instruction(iota, (), name=names[iota]))
     body.add(copy_instruction(sort, [inner[operand] for operand in sort.operands], name=names[sort]), is_root=True)
     module.add_named_computation(body)
     kept = {attribute: sort.attrs[attribute] for attribute in ("metadata", "frontend_attributes") if attribute in sort.attrs}
-    fusion = HloInstruction(
-        name, "fusion", sort.shape, names.parameters, {"kind": "kCustom", **kept}, {"calls": (body,)}, sort.where
+    fusion = InstructionMaker(where=sort.where).add(
+        "fusion", sort.shape, names.parameters, {"calls": (body,)}, name=name, kind="kCustom", **kept
     )
     fusion.control_predecessors = list(sort.control_predecessors)
     return fusion

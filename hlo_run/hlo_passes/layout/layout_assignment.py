@@ -12,7 +12,7 @@ XLA's `GpuLayoutAssignment`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
@@ -24,7 +24,7 @@ from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, lik
 from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, Use, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -45,7 +45,7 @@ from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
 from hlo_run.target import TargetSpec
-from hlo_run.walks import post_order
+from hlo_run.walks import post_order, walk
 
 # The host gives and takes data in the layout that the text names.
 _FEEDS: frozenset[Opcode] = frozenset(("infeed", "outfeed"))
@@ -144,12 +144,8 @@ def _propagate(
 
 def _drop_element_sizes(module: HloModule, computations: list[HloComputation]) -> None:
     """Leave element sizes of packed types to `sub-byte-size-setter`, but for parameters and results of the entry, as in XLA."""
-    kept = set(module.entry.parameters)
-    waiting = [module.entry.root]
-    while waiting:
-        result = waiting.pop()
-        kept.add(result)
-        waiting += result.operands if result.opcode == "tuple" else ()
+    results = walk([module.entry.root], lambda result: result.operands if result.opcode == "tuple" else ())
+    kept = {*module.entry.parameters, *results}
     known: dict[Shape, Shape] = {}
     for instruction in (i for c in computations for i in c.instructions if i not in kept):
         shape = instruction.shape
@@ -335,16 +331,12 @@ def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
 
 def _is_packed(value: HloInstruction) -> bool:
     """True if a value is computed from elements below a byte by instructions of one operand and elementwise ones of two."""
-    waiting, seen = [value], {value}
-    while waiting:
-        instruction = waiting.pop()
-        if instruction.shape.is_array and instruction.shape.dtype.bits < _BYTE_BITS:
-            return True
+
+    def sources(instruction: HloInstruction) -> Sequence[HloInstruction]:
         is_binary = len(instruction.operands) == 2 and instruction.opcode in ELEMENTWISE
-        fresh = set(instruction.operands) - seen if len(instruction.operands) == 1 or is_binary else set[HloInstruction]()
-        seen |= fresh
-        waiting += fresh
-    return False
+        return instruction.operands if len(instruction.operands) == 1 or is_binary else ()
+
+    return any(i.shape.is_array and i.shape.dtype.bits < _BYTE_BITS for i in walk([value], sources))
 
 
 def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
@@ -495,9 +487,7 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         attributes: dict[str, AttributeValue] = {"index": number}
         if not stays and "metadata" in value.attrs:
             attributes["metadata"] = value.attrs["metadata"]
-        part = editor.computation.add(
-            HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], attributes, where=value.where)
-        )
+        part = InstructionMaker(editor.computation, value.where).add("get-tuple-element", shape, [value], **attributes)
         parts.append(part if stays else _relaid(part, place, wanted))
     return editor.tuple(parts)
 

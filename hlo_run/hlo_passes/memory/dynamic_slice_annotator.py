@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.edit import InstructionMaker, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -177,16 +177,9 @@ def _iterations(index: HloInstruction, loop: _Loop, count: int) -> HloModule:
     """Return a module that maps `count` values of the counter to values of an index."""
     module = isolate_between(index, [loop.variable], "offsets")
     one, entry = module.entry, HloComputation("all")
-    counter = entry.add(
-        HloInstruction(
-            "counter",
-            "parameter",
-            Shape.array(loop.variable.shape.element_type, (count,)),
-            attrs={"parameter_number": 0},
-        )
-    )
+    counter = InstructionMaker(entry).parameter(0, Shape.array(loop.variable.shape.element_type, (count,)), "counter")
     shape = Shape.array(index.shape.element_type, (count,))
-    entry.add(HloInstruction("map", "map", shape, [counter], {"dimensions": (0,)}, {"to_apply": (one,)}), is_root=True)
+    entry.root = InstructionMaker(entry).add("map", shape, [counter], {"to_apply": (one,)}, dimensions=(0,))
     module.add_computation(entry, is_entry=True)
     return module
 

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, remove_unused, scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
@@ -159,12 +159,7 @@ def _window_over(
     module = editor.computation.module
     assert module is not None, "the instruction is in a module"
     scalar = Shape.array(value.shape.element_type, ())
-    reducer = HloComputation(_REDUCER, value.where)
-    sides = [
-        reducer.add(HloInstruction(n, "parameter", scalar, (), {"parameter_number": i})) for i, n in enumerate(("lhs", "rhs"))
-    ]
-    reducer.add(HloInstruction(opcode, opcode, scalar, sides), is_root=True)
-    module.add_computation(reducer)
+    reducer = module.add_computation(scalar_reducer(_REDUCER, opcode, scalar, ("lhs", "rhs"), value.where))
     dims = tuple(along if d == dim else WindowDim() for d in range(value.shape.rank))
     return editor.add("reduce-window", value.shape, [base, start], {"to_apply": [reducer]}, window=Window(dims))
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_unused, replace_each
+from hlo_run.hlo.edit import InstructionMaker, remove_unused, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.subgraphs.gather_scatter import simple_scatter
@@ -45,7 +45,7 @@ def _combine(module: HloModule, scatter: HloInstruction) -> None:
     count, computation = len(scatter.operands) // 2, scatter.parent
     assert computation is not None, "the instruction is in a computation"
     operands = [*scatter.operands[:count], *scatter.operands[count + 1 :]]
-    call = HloInstruction("call", "call", scatter.shape, operands, {}, {"to_apply": (scatter.to_apply,)}, scatter.where)
+    call = InstructionMaker(where=scatter.where).add("call", scatter.shape, operands, {"to_apply": (scatter.to_apply,)})
     module.replace(scatter, computation.add(call))
     inline_call(module, call)
     remove_unused([call])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
@@ -34,7 +34,7 @@ def replace_by_pair(module: HloModule, old: HloInstruction, start: HloInstructio
     order = module.schedule.get(computation) if module.schedule is not None else None
     place = order.index(old) if order is not None else 0
     computation.add(start)
-    done = computation.add(HloInstruction(_done_name(start, done_opcode), done_opcode, old.shape, [start], {}, {}, old.where))
+    done = InstructionMaker(computation, old.where).add(done_opcode, old.shape, [start], name=_done_name(start, done_opcode))
     for made in (start, done):
         made.attrs.update({name: old.attrs[name] for name in _SHARED if name in old.attrs})
     if old.sharding is not None:
@@ -64,8 +64,7 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", 
     body = HloComputation("async_computation", old.where)
     body.execution_thread = thread
     parameters = [
-        body.add(HloInstruction(f"param_{number}", "parameter", operand.shape, (), {"parameter_number": number}))
-        for number, operand in enumerate(old.operands)
+        InstructionMaker(body).parameter(number, operand.shape, f"param_{number}") for number, operand in enumerate(old.operands)
     ]
     body.add(copy_instruction(old, parameters), is_root=True)
     module.add_computation(body)
@@ -74,7 +73,9 @@ def wrapped_start(module: HloModule, old: HloInstruction, thread: str = "main", 
     operands = Shape.make_tuple(tuple(operand.shape for operand in old.operands))
     shape = Shape.make_tuple((operands, old.shape, *contexts))
     attributes = {} if thread == "main" else {"async_execution_thread": thread}
-    return HloInstruction(f"{old.opcode}-start", "async-start", shape, old.operands, attributes, {"calls": (body,)}, old.where)
+    return InstructionMaker(where=old.where).add(
+        "async-start", shape, old.operands, {"calls": (body,)}, name=f"{old.opcode}-start", **attributes
+    )
 
 
 def queue_of(instruction: HloInstruction) -> str:

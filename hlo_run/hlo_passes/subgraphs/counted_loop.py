@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
@@ -53,7 +53,7 @@ def _body(shape: Shape, step: Step) -> HloComputation:
 def _with_signature(name: str, shape: Shape, result: Shape) -> Editor:
     """Return the editor of a new computation with a parameter, its origin, and a root of zeros that another one replaces."""
     computation = HloComputation(name)
-    editor = Editor(computation.add(HloInstruction("param.0", "parameter", shape, attrs={"parameter_number": 0})))
+    editor = Editor(InstructionMaker(computation).parameter(0, shape, "param.0"))
     computation.root = _zeros(editor, result)
     return editor
 

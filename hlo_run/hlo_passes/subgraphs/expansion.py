@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue, callees_first
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
@@ -98,7 +99,7 @@ def _insert(
 
 
 def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
-    return _place(old, HloInstruction("call", "call", old.shape, old.operands, None, {"to_apply": (body,)}, old.where))
+    return _place(old, InstructionMaker(where=old.where).add("call", old.shape, old.operands, {"to_apply": (body,)}))
 
 
 def _kind(old: HloInstruction, name: str) -> tuple[object, ...]:

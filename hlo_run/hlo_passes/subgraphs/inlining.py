@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import Editor, clone_called, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import callees_in_order
@@ -118,10 +118,7 @@ def one_result(module: HloModule, reducer: HloComputation, number: int) -> HloCo
     if not reducer.root.shape.is_tuple:
         return reducer
     made = HloComputation(f"{reducer.name}.dup.{number}")
-    parameters = [
-        made.add(HloInstruction(p.name, "parameter", p.shape, attrs={"parameter_number": place}))
-        for place, p in enumerate(reducer.parameters)
-    ]
+    parameters = [InstructionMaker(made).parameter(place, p.shape, p.name) for place, p in enumerate(reducer.parameters)]
     made.root = parameters[0]
     module.add_computation(made)
     editor = Editor(parameters[0])

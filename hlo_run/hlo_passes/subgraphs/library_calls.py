@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
@@ -102,14 +103,14 @@ def library_call(
 ) -> HloInstruction:
     """Return a custom call of shape (the shape of `old`, workspace), in no computation yet; it keeps the metadata."""
     shape = Shape.make_tuple((old.shape, workspace))
-    return HloInstruction(name, "custom-call", shape, operands, {**attrs, **kept_attributes(old)}, None, old.where)
+    return InstructionMaker(None, old.where, {**attrs, **kept_attributes(old)}).add("custom-call", shape, operands, name=name)
 
 
 def result_of(call: HloInstruction) -> HloInstruction:
     """Return the get-tuple-element of a library call's result, in no computation yet."""
     kept = {key: call.attrs[key] for key in ("metadata",) if key in call.attrs}
     shape = call.shape.tuple_shapes[0]
-    return HloInstruction("get-tuple-element", "get-tuple-element", shape, [call], {"index": 0, **kept}, None, call.where)
+    return InstructionMaker(where=call.where).add("get-tuple-element", shape, [call], index=0, **kept)
 
 
 def kept_attributes(old: HloInstruction) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
@@ -31,7 +31,7 @@ def copy_part(
         if old in parameters:
             number = parameters[old]
             name = f"{parameter_name}_{number}" if parameter_name else old.name
-            made[old] = copy.add(HloInstruction(name, "parameter", old.shape, (), {"parameter_number": number}, None, old.where))
+            made[old] = InstructionMaker(copy, old.where).parameter(number, old.shape, name)
         elif old in kept:
             made[old] = copy.add(copy_instruction(old, ()))
     for old, new in made.items():
@@ -43,7 +43,7 @@ def copy_part(
     else:
         results = [made[output] for output in outputs]
         shape = Shape.make_tuple(tuple(result.shape for result in results))
-        copy.add(HloInstruction("tuple", "tuple", shape, results, where=source.root.where), is_root=True)
+        copy.root = InstructionMaker(copy, source.root.where).add("tuple", shape, results)
     return module.add_computation(copy)
 
 

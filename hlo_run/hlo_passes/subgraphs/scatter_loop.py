@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from hlo_run.hlo.edit import Editor
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.edit import Editor, scalar_reducer
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.indexed import Indexed
@@ -134,15 +134,6 @@ def _is_valid(module: HloModule, editor: Editor, start: HloInstruction, limits: 
     last = editor.constant([min(limit, largest) for limit in limits], element_type)
     both = editor.binary("and", low, editor.compare(last, start, "GE"))
     init = editor.constant(np.True_, "pred")
-    called = {"to_apply": [module.add_computation(_all(both.name))]}
+    conjunction = scalar_reducer(f"{both.name}.reduce_sub_computation", "and", Shape.array("pred", ()), ("lhs", "rhs"))
+    called = {"to_apply": [module.add_computation(conjunction)]}
     return editor.add("reduce", Shape.array("pred", ()), [both, init], called, dimensions=(0,))
-
-
-def _all(name: str) -> HloComputation:
-    computation, flag = HloComputation(f"{name}.reduce_sub_computation"), Shape.array("pred", ())
-    values = [
-        computation.add(HloInstruction(part, "parameter", flag, attrs={"parameter_number": number}))
-        for number, part in enumerate(("lhs", "rhs"))
-    ]
-    computation.add(HloInstruction("and", "and", flag, values), is_root=True)
-    return computation

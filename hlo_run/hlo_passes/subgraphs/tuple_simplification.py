@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.walks import reaches
 
 
 def simplify_tuples(module: HloModule) -> None:
@@ -53,15 +54,7 @@ def _hands_order_on(get: HloInstruction, element: HloInstruction) -> bool:
 
 
 def _needs(instruction: HloInstruction, source: HloInstruction) -> bool:
-    seen, waiting = {instruction}, [instruction]
-    while waiting:
-        before = waiting.pop()
-        if before is source:
-            return True
-        new = [one for one in (*before.operands, *before.control_predecessors) if one not in seen]
-        seen.update(new)
-        waiting += new
-    return False
+    return reaches(instruction, (source,), lambda i: (*i.operands, *i.control_predecessors))
 
 
 def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:

@@ -26,6 +26,7 @@ from hlo_run.pass_support.observer import (
 from hlo_run.pipeline.observers.line_diff import ChangeInContext, changed_blocks, in_context
 from hlo_run.records import replace
 from hlo_run.target import TargetSpec
+from hlo_run.walks import walk
 
 # The pipeline that makes fusions: the graph "before" is that at its start.
 _FUSION = "fusion"
@@ -205,12 +206,6 @@ def _label(instruction: HloInstruction) -> str:
 
 def _source_text(instruction: HloInstruction) -> str:
     """Return an instruction with the computations that it calls, directly or not."""
-    called: dict[HloComputation, None] = {}
-    waiting = list(instruction.called_computations)
-    while waiting:
-        computation = waiting.pop()
-        if computation not in called:
-            called[computation] = None
-            waiting += [c for i in computation.instructions for c in i.called_computations]
+    called = walk(instruction.called_computations, lambda c: [inner for i in c.instructions for inner in i.called_computations])
     texts = [instruction_to_string(instruction, _PRINT), *(computation_to_string(c, _PRINT) for c in called)]
     return "\n\n".join(texts)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hlo_run.elementary import functions
 from hlo_run.hlo.attributes.table import WindowDim
+from hlo_run.hlo.edit import DETACHED
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.backend_config import read_config
@@ -275,10 +276,8 @@ def _backward_filter(instruction: HloInstruction, operands: Sequence[Value], _ca
 def _triangular_solve(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     config = _config(instruction)
     options: dict[str, Any] = dict(config.get("triangular_solve_options", config))
-    sources = [
-        HloInstruction(o.name, "parameter", o.shape, attrs={"parameter_number": n}) for n, o in enumerate(instruction.operands)
-    ]
-    solve = HloInstruction(instruction.name, "triangular-solve", _part(instruction, 0), sources, options)
+    sources = [DETACHED.parameter(n, o.shape, o.name) for n, o in enumerate(instruction.operands)]
+    solve = DETACHED.add("triangular-solve", _part(instruction, 0), sources, name=instruction.name, **options)
     return _with_workspace(instruction, as_array(triangular.EVALUATE["triangular-solve"](solve, operands, calls)))
 
 

@@ -15,6 +15,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Plan, ProgramEvaluator, Step
 from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
+from hlo_run.walks import walk
 
 # What can be made of constants alone without taking memory.
 _VIEWS_OF_CONSTANTS: frozenset[Opcode] = frozenset(("constant", "broadcast", "iota"))
@@ -95,15 +96,10 @@ def _refuse(instruction: HloInstruction, _operands: Sequence[Value], _calls: obj
 
 
 def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool]) -> list[HloInstruction]:
-    needed: set[HloInstruction] = set()
     stack = [computation.root]
     if effects[computation]:
         stack += [i for i in computation.instructions if has_effect(i, effects)]
-    while stack:
-        instruction = stack.pop()
-        if instruction not in needed:
-            needed.add(instruction)
-            stack.extend(instruction.operands)
+    needed = set(walk(stack, lambda i: i.operands))
     return [instruction for instruction in computation.post_order() if instruction in needed]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE
@@ -132,11 +133,10 @@ def _alike(instruction: HloInstruction, arrays: list[Array]) -> list[Array]:
 def _view(instruction: HloInstruction, arrays: Sequence[Array]) -> HloInstruction:
     """Return a copy of the instruction for arrays of these dimensions, outside any computation."""
     operands = [
-        HloInstruction(operand.name, "parameter", _static(operand.shape, array.shape), (), {}, None, operand.where)
+        InstructionMaker(where=operand.where).add("parameter", _static(operand.shape, array.shape), name=operand.name)
         for operand, array in zip(instruction.operands, arrays, strict=True)
     ]
-    attrs, called = dict(instruction.attrs), dict(instruction.called)
-    return HloInstruction(instruction.name, instruction.opcode, instruction.shape, operands, attrs, called, instruction.where)
+    return copy_instruction(instruction, operands)
 
 
 def _static(shape: Shape, dims: Sizes) -> Shape:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
@@ -117,9 +118,9 @@ def _convert(computation: HloComputation, source: HloInstruction, shape: Shape, 
     if shape == target:
         return source
     if not shape.is_tuple:
-        return computation.add(HloInstruction("convert", "convert", target, [source], where=source.where))
+        return InstructionMaker(computation, source.where).add("convert", target, [source])
     parts: list[HloInstruction] = []
     for number, (element, wanted) in enumerate(zip(shape.tuple_shapes, target.tuple_shapes, strict=True)):
-        part = HloInstruction("part", "get-tuple-element", element, [source], {"index": number}, where=source.where)
+        part = InstructionMaker(where=source.where).add("get-tuple-element", element, [source], name="part", index=number)
         parts.append(_convert(computation, computation.add(part), element, wanted))
-    return computation.add(HloInstruction("parts", "tuple", target, parts, where=source.where))
+    return InstructionMaker(computation, source.where).add("tuple", target, parts, name="parts")

@@ -23,6 +23,7 @@ from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNSUPPORTED, UNUSED, reason
 from hlo_run.reference.sensitivity.recorded_run import RecordedRun, Trace
 from hlo_run.reference.sensitivity.work import work_of_comparison
+from hlo_run.walks import reaches
 
 # Nanoseconds that the measure may take: some, more per kernel, whose compilation takes more than ten times as long, and in any
 # case as long as a few evaluations of the whole module, unless these are very long.
@@ -220,13 +221,7 @@ def _why_not(error: HloRunError) -> str:
 def _is_needed(instruction: HloInstruction) -> bool:
     """True if the result of its computation depends on an instruction."""
     assert instruction.parent is not None, "a kernel is in a computation"
-    waiting = [instruction.parent.root]
-    found = set(waiting)
-    while waiting:
-        fresh = [operand for operand in dict.fromkeys(waiting.pop().operands) if operand not in found]
-        found.update(fresh)
-        waiting += fresh
-    return instruction in found
+    return reaches(instruction.parent.root, (instruction,), lambda i: i.operands)
 
 
 def _near_exits(run: RecordedRun) -> list[list[tuple[float, int]]]:

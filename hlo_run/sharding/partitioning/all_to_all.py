@@ -116,7 +116,7 @@ def _all_at_once(part: Part, target: SingleSharding, pairs: list[tuple[int, int]
         else:
             split.append(size)
     perm = [*outer, *(place for place in range(len(split)) if place not in outer)]
-    separate = b.transpose(b.reshape(part.hlo, split), perm)
+    separate = b.transpose_view(b.reshape(part.hlo, split), perm)
     count = len(chosen)
     joined = b.reshape(separate, [math.prod(separate.shape.dims[:count]), *separate.shape.dims[count:]])
     between = _swapped(source, chosen)
@@ -125,7 +125,7 @@ def _all_at_once(part: Part, target: SingleSharding, pairs: list[tuple[int, int]
     order = list(range(count, count + part.base.rank))
     for number, (dim, _) in enumerate(chosen):
         order.insert(order.index(dim + count), number)
-    turned = b.transpose(apart, order)
+    turned = b.transpose_view(apart, order)
     dims: list[int] = []
     pending = 1
     for place, size in zip(order, turned.shape.dims, strict=True):
@@ -159,7 +159,7 @@ def _one_pair(part: Part, source_dim: int, target_dim: int) -> Part:
         if dim == place:
             perm.append(target_dim)
         perm.append(dim)
-    turned = b.transpose(sent, perm)
+    turned = b.transpose_view(sent, perm)
     joined = list(padded.shape.dims)
     joined[target_dim] //= size
     joined[source_dim] *= size

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.pass_support.equal_values import EqualValues
 from hlo_run.pass_support.observer import PIPELINE_START
+from hlo_run.walks import walk
 
 _UNIQUE = CONTROL_FLOW | SIDE_EFFECT | opcode_set("parameter after-all add-dependency opt-barrier")
 
@@ -70,14 +71,9 @@ def _merge_equal(module: HloModule, computation: HloComputation) -> None:
 
 def _remove_unreached(computation: HloComputation) -> None:
     """Remove what neither the root nor an instruction with an effect needs."""
-    reached: dict[HloInstruction, None] = {}
     waiting = [computation.root, *computation.parameters]
     waiting += [i for i in computation.instructions if i.opcode in SIDE_EFFECT]
     may_have = {"custom-call", *CONTROL_FLOW}
     waiting += [i for i in computation.instructions if i.opcode in may_have and has_side_effect(i)]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction not in reached:
-            reached[instruction] = None
-            waiting += [*instruction.operands, *instruction.control_predecessors]
+    reached = set(walk(waiting, lambda i: (*i.operands, *i.control_predecessors)))
     computation.remove_all({i for i in computation.instructions if i not in reached})

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hlo_run.hlo.edit import copy_instruction, scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
@@ -243,12 +245,8 @@ def _tiles_by_place(shardings: Sequence[SingleSharding], count: int) -> list[tup
 
 def sum_of(module: HloModule, element_type: str) -> HloComputation:
     """Add a computation that adds two scalars, or joins two preds by `or`."""
-    computation = HloComputation("add")
-    shape = Shape.array(element_type, ())
-    x, y = (computation.add(HloInstruction(name, "parameter", shape, (), {"parameter_number": n})) for n, name in enumerate("xy"))
-    opcode = "or" if element_type == "pred" else "add"
-    computation.add(HloInstruction(opcode, opcode, shape, [x, y]), is_root=True)
-    return module.add_computation(computation)
+    opcode: Opcode = "or" if element_type == "pred" else "add"
+    return module.add_computation(scalar_reducer("add", opcode, Shape.array(element_type, ())))
 
 
 def _clone(module: HloModule, reduction: HloComputation) -> HloComputation:
@@ -256,7 +254,7 @@ def _clone(module: HloModule, reduction: HloComputation) -> HloComputation:
     made: dict[HloInstruction, HloInstruction] = {}
     for old in reduction.post_order():
         operands = [made[operand] for operand in old.operands]
-        attributes = {name: value for name, value in old.attrs.items() if name != "sharding"}
-        new = HloInstruction(old.name, old.opcode, old.shape, operands, attributes, dict(old.called), old.where)
+        new = copy_instruction(old, operands)
+        new.attrs.pop("sharding", None)
         made[old] = clone.add(new, is_root=old is reduction.root)
     return module.add_computation(clone)

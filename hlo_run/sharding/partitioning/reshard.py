@@ -84,7 +84,7 @@ def _tuple(part: Part, target: Sharding) -> Part:
     elements: list[HloInstruction] = []
     for number in range(len(shape.tuple_shapes)):
         source = part_of(part.sharding, part.base, number)
-        element = Part(b.element(part.hlo, number), part.base.tuple_shapes[number], source, part.state)
+        element = Part(b.get_tuple_element(part.hlo, number), part.base.tuple_shapes[number], source, part.state)
         elements.append(reshard(element, part_of(target, part.base, number)).hlo)
     return part.with_value(b.tuple(elements), target)
 

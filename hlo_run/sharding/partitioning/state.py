@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.hlo.edit import InstructionMaker
+from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
@@ -28,34 +28,30 @@ class Builder(InstructionMaker):
     `unreduced` has the instructions whose results on the devices stay addends of the value.
     """
 
-    def __init__(self, name: str, unreduced: frozenset[HloInstruction] = frozenset()) -> None:
-        self.computation = HloComputation(name)
-        self.origin: HloInstruction | None = None
+    def __init__(
+        self,
+        computation: HloComputation,
+        unreduced: frozenset[HloInstruction] = frozenset(),
+        origin: HloInstruction | None = None,
+    ) -> None:
+        super().__init__(computation)
+        self.origin = origin
         self._unreduced = unreduced
         self._broadcast: dict[HloInstruction, frozenset[int]] = {}
 
-    def add(
-        self,
-        opcode: Opcode,
-        shape: Shape,
-        operands: Sequence[HloInstruction] = (),
-        called: Mapping[str, Sequence[HloComputation]] | None = None,
-        name: str = "",
-        **attributes: AttributeValue,
-    ) -> HloInstruction:
-        """Add an instruction; its default name is the opcode."""
-        groups = {key: tuple(group) for key, group in (called or {}).items()}
-        where = self.origin.where if self.origin is not None else None
-        if self.origin is not None and "metadata" in self.origin.attrs and "metadata" not in attributes:
-            attributes["metadata"] = self.origin.attrs["metadata"]
-        made = self.computation.add(HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, where))
-        self._note_broadcast(made)
+    def _inherit(self, opcode: Opcode, shape: Shape, attributes: dict[str, AttributeValue]) -> None:
+        if self.origin is not None and "metadata" in self.origin.attrs:
+            attributes.setdefault("metadata", self.origin.attrs["metadata"])
+
+    def _put(self, made: HloInstruction) -> HloInstruction:
+        made.where = self.origin.where if self.origin is not None else None
+        self._note_broadcast(self.computation.add(made))
         return made
 
     def clone(self, old: HloInstruction, shape: Shape, operands: Sequence[HloInstruction], name: str = "") -> HloInstruction:
         """Add a copy of an instruction with another shape, other operands and perhaps another name, without its sharding."""
-        attributes = {name: value for name, value in old.attrs.items() if name != "sharding"}
-        made = HloInstruction(name or old.name, old.opcode, shape, operands, attributes, dict(old.called), old.where)
+        made = copy_instruction(old, operands, shape, name)
+        made.attrs.pop("sharding", None)
         self._note_broadcast(self.computation.add(made))
         return made
 
@@ -63,61 +59,6 @@ class Builder(InstructionMaker):
         """True if the value is what `origin` computes on a device, and stays an addend."""
         origin = self.origin
         return origin is not None and origin in self._unreduced and value.opcode == origin.opcode
-
-    def copy(self, value: HloInstruction) -> HloInstruction:
-        """Add a copy of a value."""
-        return self.add("copy", value.shape, [value])
-
-    def filled(self, scalar: HloInstruction, like: Shape) -> HloInstruction:
-        """Add a broadcast of a scalar to the dimensions and layout of `like`."""
-        return self.add("broadcast", like.with_element_type(scalar.shape.element_type), [scalar], dimensions=())
-
-    def zeros(self, shape: Shape) -> HloInstruction:
-        """Add zeros: a constant for a scalar, else a broadcast of it."""
-        zero = self.constant(0, shape.element_type)
-        return self.filled(zero, shape) if shape.dims else zero
-
-    def reshape(self, value: HloInstruction, dims: Sequence[int]) -> HloInstruction:
-        """Add a reshape to `dims`, in the default layout."""
-        return self.add("reshape", Shape.array(value.shape.element_type, tuple(dims)), [value])
-
-    def transpose(self, value: HloInstruction, perm: Sequence[int]) -> HloInstruction:
-        """Add a transpose: dimension i of the result is `perm[i]` of the operand."""
-        dims = tuple(value.shape.dims[dim] for dim in perm)
-        order = tuple(perm.index(dim) for dim in value.shape.minor_to_major)
-        return self.add("transpose", Shape.array(value.shape.element_type, dims, order), [value], dimensions=tuple(perm))
-
-    def slice(
-        self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int] = ()
-    ) -> HloInstruction:
-        """Add a slice from `starts` up to `limits`."""
-        steps = list(strides) or [1] * len(starts)
-        ranges = tuple(zip(starts, limits, steps, strict=True))
-        dims = tuple(-(-(limit - start) // step) for start, limit, step in ranges)
-        return self.add("slice", replace(value.shape, dims=dims), [value], slice=ranges)
-
-    def pad(self, value: HloInstruction, fill: HloInstruction, edges: Sequence[tuple[int, int, int]]) -> HloInstruction:
-        """Add a pad; `edges` has (low, high, interior) per dimension."""
-        pairs = zip(value.shape.dims, edges, strict=True)
-        dims = tuple(low + high + size + inner * max(size - 1, 0) for size, (low, high, inner) in pairs)
-        return self.add("pad", replace(value.shape, dims=dims), [value, fill], padding=tuple(edges))
-
-    def concatenate(self, values: Sequence[HloInstruction], dim: int) -> HloInstruction:
-        """Add a concatenation along `dim`, or return the only value."""
-        if len(values) == 1:
-            return values[0]
-        dims = list(values[0].shape.dims)
-        dims[dim] = sum(value.shape.dims[dim] for value in values)
-        return self.add("concatenate", replace(values[0].shape, dims=tuple(dims)), values, dimensions=(dim,))
-
-    def dynamic_slice(self, value: HloInstruction, starts: Sequence[HloInstruction], dims: Sequence[int]) -> HloInstruction:
-        """Add a dynamic slice of size `dims`."""
-        shape = replace(value.shape, dims=tuple(dims))
-        return self.add("dynamic-slice", shape, [value, *starts], dynamic_slice_sizes=tuple(dims))
-
-    def element(self, value: HloInstruction, index: int) -> HloInstruction:
-        """Add the element `index` of a tuple."""
-        return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], index=index)
 
     def broadcast_dims(self, value: HloInstruction) -> frozenset[int]:
         """Return the dimensions along which all elements of a value are known to be equal."""

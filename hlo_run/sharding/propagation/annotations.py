@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import NamedSharding, Sharding, SingleSharding, TupleSharding, tiled, without_metadata
 from hlo_run.records import replace
@@ -60,7 +61,7 @@ def _take_annotation(run: Propagation, module: HloModule, call: HloInstruction) 
     sharding = call.sharding
     assert sharding is not None
     dims = open_dims(call)
-    copy = HloInstruction("copy", "copy", call.shape, [operand], {"sharding": sharding}, where=call.where)
+    copy = InstructionMaker(where=call.where).add("copy", call.shape, [operand], sharding=sharding)
     computation.add(copy)
     module.replace(call, copy)
     for other in computation.instructions:

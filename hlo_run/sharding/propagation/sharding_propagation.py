@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -100,7 +101,7 @@ def _find_provided(run: Propagation, module: HloModule) -> None:
     root = entry.root
     if not run.spreads_to_output and not _is_unknown(root):
         if root.opcode == "while":
-            copy = HloInstruction("copy", "copy", root.shape, [root], where=root.where)
+            copy = InstructionMaker(where=root.where).add("copy", root.shape, [root])
             if root.sharding is not None:
                 copy.attrs["sharding"] = root.sharding
             root = entry.add(copy, is_root=True)

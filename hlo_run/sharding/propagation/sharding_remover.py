@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import bypass
+from hlo_run.hlo.edit import InstructionMaker, bypass
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -48,4 +48,4 @@ def _remove(module: HloModule, computation: HloComputation, call: HloInstruction
     (source,), kept = call.operands, {name: call.attrs[name] for name in _OF_COPY if name in call.attrs}
     bypass(module, call, inherits=False)
     if call.custom_call_target in _LEAVES_COPY:
-        computation.add(HloInstruction("copy", "copy", call.shape, (source,), kept))
+        InstructionMaker(computation).add("copy", call.shape, (source,), **kept)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import InstructionMaker, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import TupleSharding
@@ -64,10 +64,10 @@ def _read_elements(module: HloModule, branch: HloComputation, parameter: HloInst
     if parameter.shape.is_tuple and (whole_users or parameter.is_root):
         shapes = parameter.shape.tuple_shapes
         reads = [
-            branch.add(HloInstruction("get-tuple-element", "get-tuple-element", shape, [parameter], {"index": number}))
+            InstructionMaker(branch).add("get-tuple-element", shape, [parameter], index=number)
             for number, shape in enumerate(shapes)
         ]
-        whole = branch.add(HloInstruction("tuple", "tuple", parameter.shape, reads))
+        whole = InstructionMaker(branch).add("tuple", parameter.shape, reads)
         if parameter.sharding is not None:
             whole.attrs["sharding"] = parameter.sharding
         for user in whole_users:
@@ -105,14 +105,12 @@ def _elements(argument: HloInstruction, kept: Sequence[int]) -> HloInstruction:
             values.append(argument.operands[index])
             continue
         shape = argument.shape.tuple_shapes[index]
-        values.append(
-            computation.add(HloInstruction("get-tuple-element", "get-tuple-element", shape, [argument], {"index": index}))
-        )
+        values.append(InstructionMaker(computation).add("get-tuple-element", shape, [argument], index=index))
         if leaves:
             values[-1].attrs["sharding"] = leaves[index]
     if len(values) == 1:
         return values[0]
-    made = computation.add(HloInstruction("tuple", "tuple", Shape.make_tuple(tuple(value.shape for value in values)), values))
+    made = InstructionMaker(computation).add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
     if "metadata" in argument.attrs:
         made.attrs["metadata"] = argument.attrs["metadata"]
     if leaves and kept:
@@ -139,7 +137,7 @@ def _return_array(module: HloModule, conditional: HloInstruction) -> None:
         module.replace_uses(reader, conditional)
         computation.remove(reader)
     if whole_users or was_root:
-        made = computation.add(HloInstruction("tuple", "tuple", tuple_shape, [conditional]))
+        made = InstructionMaker(computation).add("tuple", tuple_shape, [conditional])
         if sharding is not None:
             made.attrs["sharding"] = sharding
         for user in whole_users:

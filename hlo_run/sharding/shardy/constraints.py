@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
@@ -39,7 +40,7 @@ def open_in_loops(given: Given, arguments: Given, changing: dict[HloInstruction,
                 free = replace(all_dims(sharding.mesh, value.shape.rank, is_closed=False), unreduced=sharding.unreduced)
                 operands[number] = add_constraint(start.parent, value, free, given)
         if any(new is not old for new, old in zip(operands, start.operands, strict=True)):
-            own = start.parent.add(HloInstruction(start.name, "tuple", start.shape, operands, dict(start.attrs.items())))
+            own = InstructionMaker(start.parent, attributes=start.attrs).add("tuple", start.shape, operands, name=start.name)
             loop.operands = (own,)
             if not start.users and not start.is_root:
                 start.parent.remove(start)
@@ -73,7 +74,7 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
     attributes = {"custom_call_target": CONSTRAINT, "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),))}
     if "metadata" in value.attrs:
         attributes["metadata"] = value.attrs["metadata"]
-    made = HloInstruction(value.name, "custom-call", value.shape, [value], attributes, where=value.where)
+    made = InstructionMaker(None, value.where, attributes).add("custom-call", value.shape, [value], name=value.name)
     given[made] = (sharding,)
     return computation.add(made)
 

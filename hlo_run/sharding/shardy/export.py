@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import bypass, remove_replaced
+from hlo_run.hlo.edit import DETACHED, InstructionMaker, bypass, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
@@ -198,18 +198,14 @@ class Export:
         assert parent is not None, "the instruction is in a computation"
         operands = list(instruction.operands)
         for number, sharding in found.operands.items():
-            attributes = {"sharding": hlo_sharding(closed(sharding), operands[number].shape, names, mesh)}
-            operands[number] = parent.add(
-                HloInstruction(
-                    "copy", "copy", operands[number].shape, [operands[number]], {**attributes, **metadata_of(operands[number])}
-                )
-            )
+            operand = operands[number]
+            maker = InstructionMaker(parent, attributes=metadata_of(operand))
+            made = hlo_sharding(closed(sharding), operand.shape, names, mesh)
+            operands[number] = maker.add("copy", operand.shape, [operand], sharding=made)
         instruction.operands = tuple(operands)
         if found.result is None:
             return
-        copy = HloInstruction(
-            "copy", "copy", instruction.shape, [], {"sharding": instruction.sharding, **metadata_of(instruction)}
-        )
+        copy = DETACHED.add("copy", instruction.shape, sharding=instruction.sharding, **metadata_of(instruction))
         parent.add(copy)
         self._module.replace_uses(instruction, copy)
         copy.operands = (instruction,)
@@ -217,7 +213,9 @@ class Export:
 
     def _as_copy(self, constraint: HloInstruction) -> HloInstruction:
         attributes = {name: value for name, value in constraint.attrs.items() if name in ("sharding", "metadata")}
-        copy = HloInstruction(constraint.name, "copy", constraint.shape, constraint.operands, attributes, where=constraint.where)
+        copy = InstructionMaker(where=constraint.where).add(
+            "copy", constraint.shape, constraint.operands, name=constraint.name, **attributes
+        )
         assert constraint.parent is not None
         constraint.parent.add(copy)
         self._module.replace_uses(constraint, copy)
@@ -248,10 +246,9 @@ class Export:
         if root.shape.is_tuple:
             self._divide_elements(root, old, made)
             return
-        holder = entry.add(HloInstruction("tuple", "tuple", Shape.make_tuple((root.shape,)), [root]))
+        holder = InstructionMaker(entry).add("tuple", Shape.make_tuple((root.shape,)), [root])
         holder.attrs["sharding"] = TupleSharding(tuple(old))
-        attributes = {"index": 0, "sharding": made[0]}
-        entry.add(HloInstruction("get-tuple-element", "get-tuple-element", root.shape, [holder], attributes), is_root=True)
+        entry.root = InstructionMaker(entry).add("get-tuple-element", root.shape, [holder], index=0, sharding=made[0])
 
     def _divide_elements(self, root: HloInstruction, old: Sequence[SingleSharding], made: Sequence[SingleSharding]) -> None:
         """Return a tuple of the elements of the root, whose result is divided otherwise."""
@@ -259,12 +256,10 @@ class Export:
             root.attrs["sharding"] = TupleSharding(tuple(made))
             return
         elements: list[HloInstruction] = []
+        maker = InstructionMaker(self._module.entry)
         for number, shape in enumerate(root.shape.tuple_shapes):
-            of_element: dict[str, AttributeValue] = {"index": number, "sharding": old[number]}
-            made_element = HloInstruction("get-tuple-element", "get-tuple-element", shape, [root], of_element)
-            elements.append(self._module.entry.add(made_element))
-        attributes: dict[str, AttributeValue] = {"sharding": TupleSharding(tuple(made))}
-        self._module.entry.add(HloInstruction("tuple", "tuple", root.shape, elements, attributes), is_root=True)
+            elements.append(maker.add("get-tuple-element", shape, [root], index=number, sharding=old[number]))
+        maker.computation.root = maker.add("tuple", root.shape, elements, sharding=TupleSharding(tuple(made)))
 
     def _drop_outer_tuple(self, root: HloInstruction) -> None:
         """Let the entry return a tuple itself where its root puts all its elements together again."""
@@ -350,13 +345,11 @@ class Export:
         names: tuple[str, ...],
     ) -> HloInstruction:
         assert like.parent is not None
-        attributes = {"sharding": hlo_sharding(closed(sharding), shape, names, sharding.mesh)}
-        if "metadata" in like.attrs:
-            attributes["metadata"] = like.attrs["metadata"]
+        made = hlo_sharding(closed(sharding), shape, names, sharding.mesh)
         if target == "copy":
-            return like.parent.add(HloInstruction("copy", "copy", shape, [operand], attributes, where=like.where))
-        made = HloInstruction("custom-call", "custom-call", shape, [operand], {"custom_call_target": target, **attributes})
-        return like.parent.add(made)
+            return InstructionMaker(like.parent, like.where, metadata_of(like)).add("copy", shape, [operand], sharding=made)
+        maker = InstructionMaker(like.parent, attributes=metadata_of(like))
+        return maker.add("custom-call", shape, [operand], custom_call_target=target, sharding=made)
 
     def _replace(self, call: HloInstruction, parts: Sequence[HloInstruction]) -> None:
         computation = call.parent
@@ -368,7 +361,7 @@ class Export:
                 self._module.replace_uses(user, parts[user.tuple_index])
                 computation.remove(user)
             if call.users or call.is_root:
-                made = computation.add(HloInstruction("tuple", "tuple", call.shape, parts))
+                made = InstructionMaker(computation).add("tuple", call.shape, parts)
                 made.attrs["sharding"] = TupleSharding(tuple(elements_of(part.sharding)[0] for part in parts if part.sharding))
                 self._module.replace_uses(call, made)
         call.control_predecessors = []

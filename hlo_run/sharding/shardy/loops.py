@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.sharding.shardy.constants import values_split_for_good
@@ -116,7 +117,7 @@ def _rewrite(module: HloModule, loop: HloInstruction, order: list[int], place: d
 
 
 def _like(old: HloInstruction, shape: Shape, operands: list[HloInstruction], index: int | None = None) -> HloInstruction:
-    made = HloInstruction(old.name, old.opcode, shape, operands, dict(old.attrs.items()), where=old.where)
+    made = copy_instruction(old, operands, shape, called={})
     if index is not None:
         made.attrs["index"] = index
     return made

@@ -7,7 +7,7 @@ instruction has reducers of its own.
 
 from __future__ import annotations
 
-from hlo_run.hlo.edit import clone_with_fusions, descending
+from hlo_run.hlo.edit import InstructionMaker, clone_with_fusions, descending
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -54,7 +54,7 @@ def _descend_results(entry: HloComputation) -> None:
         if shape == value.shape or not shape.is_array:
             continue
         attributes: dict[str, AttributeValue] = {"sharding": leaves[number]} if len(leaves) == len(operands) else {}
-        operands[number] = entry.add(HloInstruction("reshape", "reshape", shape, [value], attributes, where=value.where))
+        operands[number] = InstructionMaker(entry, value.where).add("reshape", shape, [value], **attributes)
     root.operands = tuple(operands)
 
 

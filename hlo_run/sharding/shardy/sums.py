@@ -40,7 +40,7 @@ class Sums:
         groups = ReplicaGroups(MeshGroups(source.mesh, axes).groups())
         channel, self._channel = self._channel, self._channel + 1
 
-        def all_reduce(body: _Body, part: HloInstruction) -> HloInstruction:
+        def all_reduce(body: InstructionMaker, part: HloInstruction) -> HloInstruction:
             reducer = {"to_apply": [sum_of(self._module, part.shape.element_type)]}
             attributes: dict[str, AttributeValue] = {
                 "channel_id": channel,
@@ -55,8 +55,8 @@ class Sums:
         """Let the devices that are first along all of `axes` keep their copies, and all others have zeros."""
         _check_whole_axes(value, axes)
 
-        def chosen(body: _Body, part: HloInstruction) -> HloInstruction:
-            places = body.places(source.mesh, value)
+        def chosen(body: InstructionMaker, part: HloInstruction) -> HloInstruction:
+            places = _places(body, source.mesh, value)
             zero = body.constant(0, "s32")
             is_first = reduce(
                 lambda one, other: body.binary("and", one, other),
@@ -74,8 +74,8 @@ class Sums:
         for of_dim in axes:
             _check_whole_axes(value, of_dim)
 
-        def placed(body: _Body, part: HloInstruction) -> HloInstruction:
-            places = body.places(source.mesh, value)
+        def placed(body: InstructionMaker, part: HloInstruction) -> HloInstruction:
+            places = _places(body, source.mesh, value)
             starts: list[HloInstruction] = []
             for of_dim, size in zip(axes, part.shape.dims, strict=True):
                 start = body.constant(0, "s32")
@@ -98,11 +98,13 @@ class Sums:
         value: HloInstruction,
         source: NamedSharding,
         result: NamedSharding,
-        compute: Callable[[_Body, HloInstruction], HloInstruction],
+        compute: Callable[[InstructionMaker, HloInstruction], HloInstruction],
     ) -> HloInstruction:
         local = _local_shape(value, source)
-        body = _Body(self._module.unique_computation_name(_BODY), metadata_of(value))
-        root = compute(body, body.add("parameter", local, parameter_number=0))
+        # Instructions of the body of a manual computation are manual.
+        inherited = {"sharding": MANUAL, **metadata_of(value)}
+        body = InstructionMaker(HloComputation(self._module.unique_computation_name(_BODY)), attributes=inherited)
+        root = compute(body, body.parameter(0, local))
         body.computation.root = root
         self._module.add_computation(body.computation)
         inside = self._call(value, "SPMDFullToShardShape", local, self.copied(value, source), MANUAL)
@@ -127,46 +129,19 @@ class Sums:
         sharding: AttributeValue,
         called: Mapping[str, Sequence[HloComputation]] | None = None,
     ) -> HloInstruction:
-        assert like.parent is not None, "the value is in a computation"
-        groups = {key: tuple(group) for key, group in (called or {}).items()}
-        attributes = {"sharding": sharding, **metadata_of(like)}
-        return like.parent.add(HloInstruction(opcode, opcode, shape, operands, attributes, groups, like.where))
+        return InstructionMaker(like.parent, like.where, metadata_of(like)).add(
+            opcode, shape, operands, called, sharding=sharding
+        )
 
 
-class _Body(InstructionMaker):
-    """The body of a manual computation; its instructions are manual and have `metadata`."""
-
-    def __init__(self, name: str, metadata: dict[str, AttributeValue]) -> None:
-        self.computation = HloComputation(name)
-        self._metadata = metadata
-
-    def add(
-        self,
-        opcode: Opcode,
-        shape: Shape,
-        operands: Sequence[HloInstruction] = (),
-        called: Mapping[str, Sequence[HloComputation]] | None = None,
-        name: str = "",
-        **attributes: AttributeValue,
-    ) -> HloInstruction:
-        """Add an instruction; its default name is the opcode."""
-        groups = {key: tuple(group) for key, group in (called or {}).items()}
-        everything = {**attributes, "sharding": MANUAL, **self._metadata}
-        return self.computation.add(HloInstruction(name or opcode, opcode, shape, operands, everything, groups))
-
-    def zeros(self, shape: Shape) -> HloInstruction:
-        """Add an array of zeros."""
-        zero = self.constant(0, shape.element_type)
-        return self.add("broadcast", shape, [zero], dimensions=())
-
-    def places(self, mesh: Mesh, value: HloInstruction) -> list[HloInstruction]:
-        """Add the device's places along all axes of the mesh. Raises Unsupported for devices in another order than 0, 1, 2, .."""
-        if mesh.devices() != tuple(range(mesh.size)):
-            raise Unsupported("an array becomes a sum on a mesh whose devices are in another order", value.where)
-        number = self.add("convert", Shape.array("s32", ()), [self.add("partition-id", Shape.array("u32", ()))])
-        sizes = [self.constant(size, "s32") for _, size in mesh.axes]
-        minors = list(accumulate(reversed(sizes[1:]), lambda left, size: self.binary("divide", left, size), initial=number))
-        return [self.binary("remainder", left, size) for left, size in zip(reversed(minors), sizes, strict=True)]
+def _places(maker: InstructionMaker, mesh: Mesh, value: HloInstruction) -> list[HloInstruction]:
+    """Make the device's places along all axes of the mesh. Raises Unsupported for devices in another order than 0, 1, 2, .."""
+    if mesh.devices() != tuple(range(mesh.size)):
+        raise Unsupported("an array becomes a sum on a mesh whose devices are in another order", value.where)
+    number = maker.add("convert", Shape.array("s32", ()), [maker.add("partition-id", Shape.array("u32", ()))])
+    sizes = [maker.constant(size, "s32") for _, size in mesh.axes]
+    minors = list(accumulate(reversed(sizes[1:]), lambda left, size: maker.binary("divide", left, size), initial=number))
+    return [maker.binary("remainder", left, size) for left, size in zip(reversed(minors), sizes, strict=True)]
 
 
 def _local_shape(value: HloInstruction, sharding: NamedSharding) -> Shape:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import remove_replaced
+from hlo_run.hlo.edit import InstructionMaker, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.mesh import Mesh
@@ -261,7 +261,7 @@ class _Completion:
         elements = list(value.operands) if value.opcode == "tuple" else self._elements(computation, value)
         for number in needed:
             elements[number] = self._edge(elements[number], targets[number])
-        made = computation.add(HloInstruction(value.name, "tuple", value.shape, elements))
+        made = InstructionMaker(computation).add("tuple", value.shape, elements, name=value.name)
         self._graph.values[made] = [
             Value(element.shape.dims if element.shape.is_array else (), ShardingSlot(self._sharding(element)))
             for element in elements
@@ -272,7 +272,7 @@ class _Completion:
         """Return the elements of a tuple that another instruction makes."""
         found: list[HloInstruction] = []
         for number, shape in enumerate(value.shape.tuple_shapes):
-            made = computation.add(HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": number}))
+            made = InstructionMaker(computation).add("get-tuple-element", shape, [value], index=number)
             self._graph.values[made] = [self._graph.values[value][number]]
             found.append(made)
         return found

@@ -34,6 +34,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Vector,
 )
 from hlo_run.records import replace
+from hlo_run.walks import walk
 
 _MOST_PATHS = 16
 _MOST_BLOCKS = 1 << 16
@@ -49,15 +50,14 @@ class UniformPaths(Struct, frozen=True):
 
     def phase(self, whole: Phase, plan: Plan, path: int) -> Phase:
         """Return the phase reduced to the basic blocks of one path."""
-        members, seen, pending = set(whole.blocks), {whole.entry}, [whole.entry]
-        while pending:
-            index = pending.pop()
+        members, blocks = set(whole.blocks), plan.graph.blocks
+
+        def successors(index: int) -> list[int]:
             chosen = self.taken[path].get(index)
-            for target in plan.graph.blocks[index].successors() if chosen is None else (chosen,):
-                if target in members and target not in seen and plan.graph.blocks[target].cut is None:
-                    seen.add(target)
-                    pending.append(target)
-        return replace(whole, blocks=tuple(sorted(seen)))
+            targets = blocks[index].successors() if chosen is None else (chosen,)
+            return [target for target in targets if target in members and blocks[target].cut is None]
+
+        return replace(whole, blocks=tuple(sorted(walk([whole.entry], successors))))
 
 
 def find_uniform_paths(plan: Plan, phase: Phase) -> UniformPaths | None:

@@ -10,6 +10,7 @@ from hlo_run.backends.host.ptx.control_flow import Block, Invoke, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.specs import Store, Trap, Update
 from hlo_run.backends.host.ptx.syntax import Operand, Symbol
+from hlo_run.walks import walk
 
 _ORDERED = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
@@ -26,12 +27,7 @@ def pure_functions(graph: KernelGraph) -> frozenset[str]:
                 impure.add(name)
             if isinstance(block.terminator, Invoke):
                 callers[block.terminator.function].add(name)
-    pending = list(impure)
-    while pending:
-        for caller in callers[pending.pop()] - impure:
-            impure.add(caller)
-            pending.append(caller)
-    return frozenset(graph.functions.keys() - impure)
+    return frozenset(graph.functions.keys() - set(walk(impure, callers.__getitem__)))
 
 
 def changes_memory(operation: Operation) -> bool:

@@ -32,6 +32,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Vector,
 )
 from hlo_run.records import replace
+from hlo_run.walks import walk
 
 _MOST_TURNS = 64
 _MOST_OPERATIONS = 1500
@@ -110,15 +111,11 @@ def _avoids(graph: KernelGraph, block: int, loop: Block) -> bool:
     """True if a path from a function's start or from the loop itself leads to the loop without passing `block`."""
     entries = (function.entry for function in graph.functions.values())
     starts = {0, *entries, *loop.successors()} - {loop.index, block}
-    seen, pending = set(starts), list(starts)
-    while pending:
-        for target in graph.blocks[pending.pop()].successors():
-            if target == loop.index:
-                return True
-            if target != block and target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return False
+
+    def successors(index: int) -> list[int]:
+        return [target for target in graph.blocks[index].successors() if target != block]
+
+    return loop.index in walk(starts, successors)
 
 
 def _step(operation: Operation, known: dict[str, int], registers: Mapping[str, str]) -> None:

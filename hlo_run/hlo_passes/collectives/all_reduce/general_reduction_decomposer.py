@@ -243,9 +243,8 @@ def _kernel(
     reducers = [one_result(module, reducer, number) for number in range(len(gathered))]
     ids = [editor.add(opcode, _ID) for opcode in members.ids(is_scattered)]
     operands = [*gathered, *ids]
-    b = Builder("fused_map")
-    b.origin = editor.origin
-    parameters = [b.add("parameter", o.shape, name=f"param_{n}", parameter_number=n) for n, o in enumerate(operands)]
+    b = Builder(HloComputation("fused_map"), origin=editor.origin)
+    parameters = [b.parameter(n, o.shape, f"param_{n}") for n, o in enumerate(operands)]
     steps = _Steps(b, members, parameters[len(gathered) :], is_scattered)
     totals = steps.reduced(parameters[: len(gathered)], reducers)
     b.computation.root = totals[0] if len(totals) == 1 else b.tuple(totals)

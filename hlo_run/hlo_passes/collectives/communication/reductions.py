@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from hlo_run.hlo.edit import scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
@@ -67,8 +68,5 @@ def reducer_of_type(computation: HloComputation, element_type: str, name: str) -
     """Add a computation of the same operation on scalars of another type; `name` is appended to its name."""
     assert computation.module is not None, "the computation is in a module"
     root = computation.root
-    shape = root.shape.with_element_type(element_type)
-    made = HloComputation(f"{computation.name}{name}")
-    x, y = (made.add(HloInstruction(letter, "parameter", shape, (), {"parameter_number": n})) for n, letter in enumerate("xy"))
-    made.add(HloInstruction(root.opcode, root.opcode, shape, [x, y]), is_root=True)
+    made = scalar_reducer(f"{computation.name}{name}", root.opcode, root.shape.with_element_type(element_type))
     return computation.module.add_computation(made)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.edit import InstructionMaker, has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
@@ -94,7 +94,7 @@ def pipeline_backward(loop: CountedLoop, moved: Sequence[Chain], copier: Copier)
         copier.module.add_computation(computation)
     state = outer.add(made("tuple", shape, [*init.operands, *begun, next_index]))
     keep_order(loop.body.root, state, first)
-    new = outer.add(HloInstruction("while", "while", shape, [state], {}, {"condition": (condition,), "body": (body,)}, old.where))
+    new = InstructionMaker(outer, old.where).add("while", shape, [state], {"condition": (condition,), "body": (body,)})
     _peel_last(loop, moved, new, copier, left_out)
     return new
 
@@ -128,7 +128,7 @@ def _new_body(
 ) -> HloComputation:
     """Return the body that uses the collectives of the iteration before, and begins the collectives of the next one."""
     body = HloComputation(loop.body.name, loop.body.where)
-    state = body.add(HloInstruction("param", "parameter", shape, (), {"parameter_number": 0}))
+    state = InstructionMaker(body).parameter(0, shape, "param")
     index = element(body, state, len(shape.tuple_shapes) - 1)
     old_root = loop.body.root
     width = len(old_root.operands)
@@ -161,7 +161,7 @@ def _new_body(
 
 def _new_condition(loop: CountedLoop, shape: Shape) -> HloComputation:
     condition = HloComputation(loop.loop.while_condition.name, loop.loop.while_condition.where)
-    state = condition.add(HloInstruction("cond_param", "parameter", shape, (), {"parameter_number": 0}))
+    state = InstructionMaker(condition).parameter(0, shape, "cond_param")
     limit = condition.add(_constant(loop.last, shape.tuple_shapes[loop.counter.index]))
     counter = element(condition, state, loop.counter.index)
     test = loop.loop.while_condition.root.shape

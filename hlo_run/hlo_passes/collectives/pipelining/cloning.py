@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction
+from hlo_run.hlo.edit import DETACHED, clone_called, clone_with_fusions, copy_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_attributes import AttributeValue
@@ -23,7 +23,7 @@ _TRANSFER_DONES: tuple[Opcode, ...] = ("recv-done", "send-done")
 
 def made(opcode: Opcode, shape: Shape, operands: Sequence[HloInstruction] = (), **attributes: AttributeValue) -> HloInstruction:
     """Return a new instruction, named after its opcode, in no computation yet."""
-    return HloInstruction(opcode, opcode, shape, operands, attributes)
+    return DETACHED.add(opcode, shape, operands, **attributes)
 
 
 def element(computation: HloComputation, whole: HloInstruction, index: int) -> HloInstruction:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.edit import DETACHED, InstructionMaker, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.pipelining.cloning import (
@@ -140,13 +140,13 @@ def _new_loop(loop: CountedLoop, state: _State, copier: Copier) -> tuple[HloInst
     old, outer = loop.loop, loop.loop.parent
     assert outer is not None, "the loop is in a computation"
     shape = Shape.make_tuple(tuple(value.shape for value in state.results))
-    parameter, tested = (HloInstruction(name, "parameter", shape, (), {"parameter_number": 0}) for name in _PARAMETERS)
+    parameter, tested = (DETACHED.parameter(0, shape, name) for name in _PARAMETERS)
     root = made("tuple", shape, state.results)
     condition, _ = clone_with(copier.module, old.while_condition, {old.while_condition.parameters[0]: tested})
     body, copies = clone_with(copier.module, loop.body, {loop.parameter: parameter, loop.body.root: root})
     root.operands = ()
     init = outer.add(made("tuple", shape, state.inits))
-    new = outer.add(HloInstruction("while", "while", shape, [init], {}, {"condition": (condition,), "body": (body,)}, old.where))
+    new = InstructionMaker(outer, old.where).add("while", shape, [init], {"condition": (condition,), "body": (body,)})
     for user in list(old.users):
         user.replace_operand(old, new)
     outer.remove(old)

@@ -19,6 +19,7 @@ from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
 from hlo_run.hlo_passes.collectives.pipelining.counted_loops import CountedLoop, index_range
+from hlo_run.walks import walk
 
 # XLA's list of what may stand between a collective and the update, besides elementwise instructions.
 _FORMATTING = opcode_set("""slice dynamic-slice pad collective-permute convert reshape all-reduce transpose broadcast all-gather
@@ -198,16 +199,8 @@ def _formatting(collective: HloInstruction, updates: Sequence[HloInstruction]) -
 
 def _offsets(part: HloInstruction) -> list[HloInstruction] | None:
     """Return the offsets of a dynamic-slice and all that they need; None if they depend on the state or have an effect."""
-    found: dict[HloInstruction, None] = {}
-    waiting = list(part.operands[1:])
-    while waiting:
-        value = waiting.pop()
-        if value.opcode == "parameter" or has_side_effect(value):
-            return None
-        if value not in found:
-            found[value] = None
-            waiting += value.operands
-    return list(found)
+    found = list(walk(part.operands[1:], lambda value: value.operands))
+    return None if any(value.opcode == "parameter" or has_side_effect(value) for value in found) else found
 
 
 def _broadcasts(value: HloInstruction) -> list[HloInstruction]:

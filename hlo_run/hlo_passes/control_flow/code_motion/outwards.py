@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.control_flow.code_motion.boundary import Boundary
 
@@ -28,9 +28,7 @@ def move_out(module: HloModule, conditional: HloInstruction, moved: Sequence[Bou
     olds = list(conditional.users)
     outside: dict[Boundary, HloInstruction] = {}
     for number, stop in enumerate(stops):
-        get = HloInstruction(
-            "get-tuple-element", "get-tuple-element", stop.first.shape, [conditional], {"index": number}, None, stop.first.where
-        )
+        get = InstructionMaker(where=stop.first.where).add("get-tuple-element", stop.first.shape, [conditional], index=number)
         outside[stop] = parent.add(get)
     for boundary in reversed(moved):
         operands = [outside[boundary.next(number)] for number in range(boundary.next_count)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.edit import Editor, clone_called, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.control_flow.code_motion.boundary import Boundary
@@ -90,9 +90,7 @@ class _Move:
             root.shape = Shape.make_tuple(tuple(operand.shape for operand in root.operands))
         parent = self._conditional.parent
         assert parent is not None, "the conditional is in a computation"
-        get = HloInstruction(
-            "get-tuple-element", "get-tuple-element", value.shape, [self._conditional], {"index": index}, None, value.where
-        )
+        get = InstructionMaker(where=value.where).add("get-tuple-element", value.shape, [self._conditional], index=index)
         self._module.replace_uses(value, parent.add(get))
 
     def _operand(self, operand: HloInstruction, place: int, branch: HloComputation) -> HloInstruction:

@@ -20,7 +20,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.hlo.edit import Editor, next_channel_id, remove_uncalled, remove_unused
+from hlo_run.hlo.edit import Editor, next_channel_id, remove_uncalled, remove_unused, scalar_reducer
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -122,11 +122,7 @@ def _add_after_loop(module: HloModule, loop: HloInstruction, products: Sequence[
 
 
 def _sum(module: HloModule, element_type: str) -> HloComputation:
-    computation = HloComputation("add")
-    shape = Shape.array(element_type, ())
-    x, y = (computation.add(HloInstruction(name, "parameter", shape, (), {"parameter_number": n})) for n, name in enumerate("xy"))
-    computation.add(HloInstruction("add", "add", shape, [x, y]), is_root=True)
-    return module.add_computation(computation)
+    return module.add_computation(scalar_reducer("add", "add", Shape.array(element_type, ())))
 
 
 def _append(loop: HloInstruction, initial: HloInstruction, final: HloInstruction | None = None) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.values.attribute_values import OperandLabels
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.expanders.dynamic.sizes import Sizes, mask, window_sizes
 from hlo_run.hlo_passes.expanders.dynamic.values import SizedValues
@@ -30,35 +29,35 @@ def refused(instruction: HloInstruction, what: str) -> Unsupported:
 def convolution(values: SizedValues, instruction: HloInstruction) -> None:
     """Mask elements beyond the sizes with zeros, which act as padding. Raises Unsupported for a window of dynamic size."""
     editor = Editor(instruction)
-    labels = instruction.dim_labels
+    view = Convolution.of(instruction)
+    labels = view.labels
     source, weights = instruction.operands[:2]
     given = values.sizes_by_dim(source)
     kernel = values.sizes_by_dim(weights)
-    _check_convolution(instruction, labels, given, kernel)
+    _check_convolution(instruction, view, given, kernel)
     summed = (labels.input.second_dim, *labels.input.spatial_dims)
     zeros = [editor.constant(0, operand.shape.element_type) for operand in (source, weights)]
     instruction.operands = (
         values.masked(editor, source, zeros[0], summed),
         values.masked(editor, weights, zeros[1], (labels.kernel.first_dim,)),
     )
-    window = instruction.window
     found: list[HloInstruction | None] = [None] * instruction.shape.rank
     found[labels.output.first_dim] = given[labels.input.first_dim]
-    places = window_sizes(editor, tuple(given[dim] for dim in labels.input.spatial_dims), window)
+    places = window_sizes(editor, tuple(given[dim] for dim in labels.input.spatial_dims), view.window)
     for dim, size in zip(labels.output.spatial_dims, places, strict=True):
         found[dim] = size
     values.keep(instruction, tuple(found))
 
 
-def _check_convolution(instruction: HloInstruction, labels: DimLabels, given: Sizes, kernel: Sizes) -> None:
+def _check_convolution(instruction: HloInstruction, view: Convolution, given: Sizes, kernel: Sizes) -> None:
     """Raise Unsupported for windows and groups of dynamic size: their elements would have to move."""
-    side: OperandLabels = labels.kernel
+    side, source = view.labels.kernel, view.labels.input
     if any(kernel[dim] is not None for dim in side.spatial_dims):
         raise refused(instruction, "a window of dynamic size")
-    grouped = [kernel[side.first_dim], given[labels.input.second_dim]]
-    if instruction.feature_group_count > 1 and any(size is not None for size in grouped):
+    grouped = [kernel[side.first_dim], given[source.second_dim]]
+    if view.feature_groups > 1 and any(size is not None for size in grouped):
         raise refused(instruction, "groups of dynamic size")
-    if instruction.batch_group_count > 1 and given[labels.input.first_dim] is not None:
+    if view.batch_groups > 1 and given[source.first_dim] is not None:
         raise refused(instruction, "groups of dynamic size")
 
 

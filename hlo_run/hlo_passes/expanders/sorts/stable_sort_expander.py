@@ -14,9 +14,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import Editor, clone_with_fusions, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, clone_with_fusions, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
@@ -56,8 +55,8 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
     _break_ties(comparator, place)
     shapes = (*(sort.shape.tuple_shapes if sort.shape.is_tuple else (sort.shape,)), iota.shape)
     kept = {name: value for name, value in sort.attrs.items() if name not in ("is_stable", "sharding")}
-    made = HloInstruction(
-        "sort", "sort", Shape.make_tuple(shapes), (*sort.operands, iota), kept, {"to_apply": (comparator,)}, sort.where
+    made = InstructionMaker(where=sort.where).add(
+        "sort", Shape.make_tuple(shapes), (*sort.operands, iota), {"to_apply": (comparator,)}, **kept
     )
     made.name = sort.name
     editor.computation.add(made)
@@ -85,8 +84,8 @@ def _with_two_parameters(module: HloModule, old: HloComputation, element_type: s
         if instruction is not last:
             continue
         for side, name in enumerate(("lhs", "rhs")):
-            attributes: dict[str, AttributeValue] = {"parameter_number": 2 * operand + side}
-            clone.add(HloInstruction(f"p.{operand}.{name}.clone", "parameter", Shape.array(element_type, ()), attrs=attributes))
+            scalar = Shape.array(element_type, ())
+            InstructionMaker(clone).parameter(2 * operand + side, scalar, f"p.{operand}.{name}.clone")
     for instruction, new in made.items():
         new.operands = tuple([made[value] for value in instruction.operands])
     return module.add_computation(clone)

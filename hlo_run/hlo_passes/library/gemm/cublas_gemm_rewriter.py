@@ -17,7 +17,7 @@ from msgspec import Struct
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.attributes.table import OperandAliasing
-from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.shape import Shape
@@ -86,7 +86,7 @@ def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
         or dot.operands[0].shape.element_type.startswith("f8")
     ):
         return
-    call = HloInstruction("custom-call", "custom-call", dot.shape, dot.operands, gemm_attributes(dot), None, dot.where)
+    call = InstructionMaker(where=dot.where).add("custom-call", dot.shape, dot.operands, **gemm_attributes(dot))
     edits.replace(dot, edits.computation.add(call))
 
 

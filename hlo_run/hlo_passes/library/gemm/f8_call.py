@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Layout, Shape
@@ -87,8 +87,8 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
     config = gpu_backend_config("gemm_backend_config", record, config_of(dot.backend_config))
     attributes = {"custom_call_target": F8_MATMUL, "backend_config": config}
     name = "cublas-batch-gemm" if batch else "cublas-gemm"
-    made = HloInstruction(name, "custom-call", shape, [*operands, *scales], attributes | kept_attributes(dot), None, dot.where)
-    call = editor.computation.add(made)
+    maker = InstructionMaker(editor.computation, dot.where, attributes | kept_attributes(dot))
+    call = maker.add("custom-call", shape, [*operands, *scales], name=name)
     return call if shape.dims == dot.shape.dims else editor.slice(call, [0] * shape.rank, dot.shape.dims)
 
 

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_replaced
+from hlo_run.hlo.edit import copy_instruction, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
-from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.shape import Shape
 from hlo_run.walks import post_order
 
 
-class DetachedMaker(InstructionMaker):
-    """Makes instructions outside of any computation, named after their opcodes."""
-
-    def add(
-        self,
-        opcode: Opcode,
-        shape: Shape,
-        operands: Sequence[HloInstruction] = (),
-        called: Mapping[str, Sequence[HloComputation]] | None = None,
-        name: str = "",
-        **attributes: AttributeValue,
-    ) -> HloInstruction:
-        """Return a new instruction."""
-        groups = {key: tuple(group) for key, group in (called or {}).items()}
-        return HloInstruction(name or opcode, opcode, shape, operands, attributes, groups)
-
-    def element(self, whole: HloInstruction, number: int) -> HloInstruction:
-        """Return a get-tuple-element, even of a `tuple`."""
-        return self.add("get-tuple-element", whole.shape.tuple_shapes[number], [whole], index=number)
-
-    def parameter(self, old: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return a first parameter with another shape and the name of `old`."""
-        return self.add("parameter", shape, name=old.name, parameter_number=0)
-
-    def clone(self, old: HloInstruction) -> HloInstruction:
-        """Return a copy with XLA's name for one."""
-        return copy_instruction(old, old.operands, name=f"{old.name}.clone")
-
-
-DETACHED = DetachedMaker()
+def renamed_clone(old: HloInstruction) -> HloInstruction:
+    """Return a copy, in no computation, with XLA's name for one."""
+    return copy_instruction(old, old.operands, name=f"{old.name}.clone")
 
 
 def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruction | None]) -> HloComputation:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hlo_run.analysis.loop_state import LoopState
+from hlo_run.hlo.edit import DETACHED
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.cloning import cloned, renamed_clone, replace_by_form
 from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
 
 
@@ -28,26 +29,29 @@ def merge_counters(module: HloModule, state: LoopState, element_type: str) -> Hl
     def old_form(whole: HloInstruction) -> HloInstruction:
         elements: list[HloInstruction] = []
         for n in range(len(shapes)):
-            element = DETACHED.element(whole, n)
+            element = DETACHED.get_tuple_element(whole, n)
             if n in growing:
-                count, step = DETACHED.element(whole, number), DETACHED.clone(growing[n])
+                count, step = DETACHED.get_tuple_element(whole, number), renamed_clone(growing[n])
                 element = DETACHED.binary("add", element, DETACHED.binary("multiply", count, step))
             elements.append(element)
         return DETACHED.tuple(elements)
 
-    condition = cloned(state.condition, {(old := state.condition.parameters[0]): old_form(DETACHED.parameter(old, shape))})
+    old = state.condition.parameters[0]
+    condition = cloned(state.condition, {old: old_form(DETACHED.parameter(0, shape, old.name))})
     old = state.body.parameters[0]
-    between = module.add_computation(cloned(state.body, {old: old_form(DETACHED.parameter(old, shape))}))
+    between = module.add_computation(cloned(state.body, {old: old_form(DETACHED.parameter(0, shape, old.name))}))
     (parameter,), root = between.parameters, between.root
-    again = DETACHED.clone(root)
-    elements = [DETACHED.element(parameter if n in growing else again, n) for n in range(len(shapes))]
+    again = renamed_clone(root)
+    elements = [DETACHED.get_tuple_element(parameter if n in growing else again, n) for n in range(len(shapes))]
     if adds_steps:
-        elements.append(DETACHED.binary("add", DETACHED.element(parameter, number), DETACHED.constant(1, element_type)))
+        elements.append(DETACHED.binary("add", DETACHED.get_tuple_element(parameter, number), DETACHED.constant(1, element_type)))
     body = cloned(between, {root: DETACHED.tuple(elements)})
     module.remove_computation(between)
     init = state.init
     if adds_steps:
-        init = DETACHED.tuple([*(DETACHED.element(init, n) for n in range(len(shapes))), DETACHED.constant(0, element_type)])
+        init = DETACHED.tuple(
+            [*(DETACHED.get_tuple_element(init, n) for n in range(len(shapes))), DETACHED.constant(0, element_type)]
+        )
     return replace_by_form(module, loop, condition, body, init, old_form)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hlo_run.hlo.edit import has_order
+from hlo_run.hlo.edit import DETACHED, has_order
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.cloning import cloned, renamed_clone, replace_by_form
 
 
 def flatten_state(module: HloModule, loop: HloInstruction) -> bool:
@@ -22,9 +22,9 @@ def flatten_state(module: HloModule, loop: HloInstruction) -> bool:
         return False
     old = init.shape
     flat = Shape.make_tuple(tuple(_leaf_shapes(old)))
-    states = {c: DETACHED.parameter(c.parameters[0], flat) for c in (condition, body)}
+    states = {c: DETACHED.parameter(0, flat, c.parameters[0].name) for c in (condition, body)}
     new_condition = cloned(condition, {condition.parameters[0]: _nested(states[condition], old)})
-    root = DETACHED.tuple(list(_leaves(DETACHED.clone(body.root))))
+    root = DETACHED.tuple(list(_leaves(renamed_clone(body.root))))
     new_body = cloned(body, {body.parameters[0]: _nested(states[body], old), body.root: root})
     start = DETACHED.tuple(list(_leaves(init)))
     replace_by_form(module, loop, new_condition, new_body, start, lambda made: _nested(made, old))
@@ -42,7 +42,7 @@ def _leaf_shapes(shape: Shape) -> Iterator[Shape]:
 def _leaves(value: HloInstruction) -> Iterator[HloInstruction]:
     """Make the elements of a tuple, and of the tuples in it, in order."""
     for number, shape in enumerate(value.shape.tuple_shapes):
-        element = DETACHED.element(value, number)
+        element = DETACHED.get_tuple_element(value, number)
         if shape.is_tuple:
             yield from _leaves(element)
         else:
@@ -51,7 +51,7 @@ def _leaves(value: HloInstruction) -> Iterator[HloInstruction]:
 
 def _nested(flat: HloInstruction, shape: Shape) -> HloInstruction:
     """Make a tuple of the given shape of the elements of a flat one."""
-    elements = iter([DETACHED.element(flat, number) for number in range(len(flat.shape.tuple_shapes))])
+    elements = iter([DETACHED.get_tuple_element(flat, number) for number in range(len(flat.shape.tuple_shapes))])
 
     def joined(part: Shape) -> HloInstruction:
         return DETACHED.tuple([joined(inner) if inner.is_tuple else next(elements) for inner in part.tuple_shapes])

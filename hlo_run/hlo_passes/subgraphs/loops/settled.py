@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import has_side_effect, remove_unused
+from hlo_run.hlo.edit import DETACHED, has_side_effect, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned, replace_by_form
+from hlo_run.hlo_passes.subgraphs.loops.cloning import cloned, renamed_clone, replace_by_form
 from hlo_run.hlo_passes.subgraphs.loops.unused import may_narrow
 
 
@@ -31,17 +31,18 @@ def drop_settled_elements(module: HloModule, state: LoopState) -> bool:
     def grown(whole: HloInstruction) -> HloInstruction:
         numbers = iter(range(len(kept)))
         return DETACHED.tuple(
-            [value if n in settled else DETACHED.element(whole, next(numbers)) for n, value in enumerate(values)]
+            [value if n in settled else DETACHED.get_tuple_element(whole, next(numbers)) for n, value in enumerate(values)]
         )
 
     def shrunk(whole: HloInstruction) -> HloInstruction:
-        return DETACHED.tuple([DETACHED.element(whole, n) for n in kept])
+        return DETACHED.tuple([DETACHED.get_tuple_element(whole, n) for n in kept])
 
     new_init = shrunk(init)
-    condition = cloned(state.condition, {(old := state.condition.parameters[0]): grown(DETACHED.parameter(old, new_init.shape))})
+    old = state.condition.parameters[0]
+    condition = cloned(state.condition, {old: grown(DETACHED.parameter(0, new_init.shape, old.name))})
     old, root = state.body.parameters[0], state.body.root
-    again = DETACHED.clone(root)
-    body = cloned(state.body, {old: grown(DETACHED.parameter(old, new_init.shape)), root: shrunk(again)})
+    again = renamed_clone(root)
+    body = cloned(state.body, {old: grown(DETACHED.parameter(0, new_init.shape, old.name)), root: shrunk(again)})
     replace_by_form(module, loop, condition, body, new_init, grown)
     return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import LoopCounter, find_counter
-from hlo_run.hlo.edit import Editor, has_side_effect, remove_replaced, remove_unused
+from hlo_run.hlo.edit import Editor, InstructionMaker, has_side_effect, remove_replaced, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo_passes.subgraphs.loops.edits import copy_body
@@ -74,7 +74,7 @@ def _unrolled(module: HloModule, loop: HloInstruction, counter: LoopCounter, wra
     assert loop.parent is not None, "the loop is in a computation"
     if wraps:
         once = HloComputation(f"{body.name}.unrolled", body.where)
-        state = once.add(HloInstruction("param", "parameter", loop.shape, (), {"parameter_number": 0}))
+        state = InstructionMaker(once).parameter(0, loop.shape, "param")
         module.add_computation(once)
     else:
         once, state = loop.parent, loop.operands[0]
@@ -87,7 +87,7 @@ def _unrolled(module: HloModule, loop: HloInstruction, counter: LoopCounter, wra
         return
     once.root = state
     test = HloComputation(f"{loop.while_condition.name}.unrolled", body.where)
-    whole = test.add(HloInstruction("param", "parameter", loop.shape, (), {"parameter_number": 0}))
+    whole = InstructionMaker(test).parameter(0, loop.shape, "param")
     editor = Editor(whole)
     value = editor.element(whole, counter.index)
     direction = "LE" if counter.step > 0 else "GE"

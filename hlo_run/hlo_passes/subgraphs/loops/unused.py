@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hlo_run.analysis.loop_state import LoopState
-from hlo_run.hlo.edit import Editor, copy_instruction, has_order, has_side_effect, remove_replaced
+from hlo_run.hlo.edit import DETACHED, Editor, copy_instruction, has_order, has_side_effect, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.loops.cloning import DETACHED, cloned
+from hlo_run.hlo_passes.subgraphs.loops.cloning import cloned
 
 
 def drop_unused_elements(state: LoopState) -> bool:
@@ -63,7 +63,7 @@ def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, i
 def _narrowed(old: HloComputation, shape: Shape, numbers: dict[int, int]) -> HloComputation:
     """Return a copy of the condition or the body for a state of the given shape; `numbers` has the new numbers of elements."""
     (parameter,) = old.parameters
-    replacements: dict[HloInstruction, HloInstruction | None] = {parameter: DETACHED.parameter(parameter, shape)}
+    replacements: dict[HloInstruction, HloInstruction | None] = {parameter: DETACHED.parameter(0, shape, parameter.name)}
     for user in list(parameter.users):
         new = numbers.get(user.tuple_index)
         replacements[user] = None if new is None else DETACHED.add("get-tuple-element", user.shape, [parameter], index=new)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import DimLabels, Window, WindowDim
 from hlo_run.hlo.values.sharding import SingleSharding
+from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.records import replace
 from hlo_run.sharding.analysis.dot_dims import DimGroup, ProductDims, product_dims
 from hlo_run.sharding.partitioning.collectives import all_reduce, all_reduce_dims, sum_of
@@ -31,7 +32,7 @@ def convolution(v: Visit) -> Part:
     if v.leaf.kind == "maximal":
         return v.by_default()
     dims = product_dims(v.hlo)
-    conv = _Convolution(v.hlo, dims)
+    conv = _Convolution(v.hlo, dims, Convolution.of(v.hlo))
 
     def multiply(lhs: Part, rhs: Part, window: Window | None = None) -> HloInstruction:
         return conv.multiply(v, lhs, rhs, v.hlo.window if window is None else window)
@@ -46,16 +47,17 @@ def convolution(v: Visit) -> Part:
 class _Convolution(Struct, frozen=True):
     hlo: HloInstruction
     dims: ProductDims
+    view: Convolution
 
     @property
     def labels(self) -> DimLabels:
-        return self.hlo.dim_labels
+        return self.view.labels
 
     def multiply(self, v: Visit, lhs: Part, rhs: Part, window: Window) -> HloInstruction:
         """Add the convolution of two parts, with the windows and group counts that fit their sizes."""
         labels, hlo = self.labels, self.hlo
         left, right = lhs.hlo.shape.dims, rhs.hlo.shape.dims
-        entries = list(hlo.window.dims)
+        entries = list(self.view.window.dims)
         for group in self.dims.batch:
             size = left[labels.input.spatial_dims[group.spatial]]
             entries[group.spatial] = _batch_window(entries[group.spatial], size)
@@ -70,7 +72,7 @@ class _Convolution(Struct, frozen=True):
         for group in self.dims.spatial:
             own = window.dims[group.spatial]
             entries[group.spatial] = replace(entries[group.spatial], size=own.size, pad_low=own.pad_low, pad_high=own.pad_high)
-        features, batches = hlo.feature_group_count, hlo.batch_group_count
+        features, batches = self.view.feature_groups, self.view.batch_groups
         if features > 1:
             features = left[labels.input.second_dim] // right[labels.kernel.first_dim]
         if batches > 1:
@@ -93,14 +95,14 @@ class _Convolution(Struct, frozen=True):
 
     def special(self, p: Product, is_strict: bool) -> HloInstruction | bool | None:
         """Partition true spatial dimensions, and groups. None: go on as for a dot; False: this way is not possible."""
-        d, hlo = p.dims, self.hlo
+        d = p.dims
         spatial = any(p.tiles(d.spatial, side) > 1 for side in ("lhs", "rhs", "output"))
         others = any(p.tiles(d.batch, side) > 1 for side in ("lhs", "rhs", "output"))
         others |= p.tiles(d.contracting, "lhs") > 1 and p.tiles(d.contracting, "rhs") > 1
-        has_groups = hlo.batch_group_count > 1 or hlo.feature_group_count > 1
+        has_groups = self.view.has_groups
         if not has_groups and not (d.spatial and spatial and not others):
             return None
-        if hlo.feature_group_count > 1 and p.rhs.hlo.shape.dims[self.labels.kernel.first_dim] > 1:
+        if self.view.feature_groups > 1 and p.rhs.hlo.shape.dims[self.labels.kernel.first_dim] > 1:
             return False
         found = self._grouped_whole(p) or self._halo_of_input(p) or self._tiled_output(p)
         if found is not None:
@@ -129,17 +131,17 @@ class _Convolution(Struct, frozen=True):
 
     def _grouped_whole(self, p: Product) -> HloInstruction | None:
         """Divide only the groups of batches or features."""
-        labels, hlo = self.labels, self.hlo
+        labels = self.labels
         lhs, rhs = p.lhs, p.rhs
-        if hlo.batch_group_count > 1:
-            own, other, count = labels.input.first_dim, labels.input.second_dim, hlo.batch_group_count
+        if self.view.batch_groups > 1:
+            own, other, count = labels.input.first_dim, labels.input.second_dim, self.view.batch_groups
             sizes = lhs.base.dims[own], rhs.base.dims[labels.kernel.second_dim]
             if count % p.partitions or sizes[0] != sizes[1] or count != sizes[0]:
                 return None
             order = self._kernel_order(other, own)
             result = self._output_order(other, own)
-        elif hlo.feature_group_count > 1:
-            own, other, count = labels.input.second_dim, labels.input.first_dim, hlo.feature_group_count
+        elif self.view.feature_groups > 1:
+            own, other, count = labels.input.second_dim, labels.input.first_dim, self.view.feature_groups
             sizes = lhs.base.dims[own], rhs.base.dims[labels.kernel.second_dim]
             if count % p.partitions or sizes[0] % count or sizes[1] % count:
                 return None
@@ -158,10 +160,10 @@ class _Convolution(Struct, frozen=True):
 
     def _halo_of_input(self, p: Product) -> HloInstruction | None:
         """Divide input and kernel alike: each device adds up its part of the windows of the whole result."""
-        lhs, rhs, labels, hlo = p.lhs, p.rhs, self.labels, self.hlo
+        lhs, rhs, labels = p.lhs, p.rhs, self.labels
         if lhs.leaf.tiles is None or rhs.leaf.tiles is None:
             return None
-        window = hlo.window
+        window = self.view.window
         order = self._kernel_order(labels.input.second_dim, labels.input.first_dim)
         back = [order.index(dim) for dim in range(len(order))]
         mirrored = [labels.kernel.spatial_dims[n] for n, dim in enumerate(window.dims) if dim.reversal]
@@ -201,10 +203,10 @@ class _Convolution(Struct, frozen=True):
         return Part(total, p.base, REPLICATED, state).reshard(p.sharding).hlo
 
     def _divides_groups(self, lhs: Part, rhs: Part) -> bool:
-        labels, hlo = self.labels, self.hlo
+        labels = self.labels
         kernel = tiles_at(rhs.leaf, labels.kernel.second_dim) > 1
-        by_feature = hlo.feature_group_count > 1 and (tiles_at(lhs.leaf, labels.input.second_dim) > 1 or kernel)
-        return by_feature or (hlo.batch_group_count > 1 and (tiles_at(lhs.leaf, labels.input.first_dim) > 1 or kernel))
+        by_feature = self.view.feature_groups > 1 and (tiles_at(lhs.leaf, labels.input.second_dim) > 1 or kernel)
+        return by_feature or (self.view.batch_groups > 1 and (tiles_at(lhs.leaf, labels.input.first_dim) > 1 or kernel))
 
     def _with_halos(self, p: Product, lhs: Part, rhs: Part, window: Window) -> HloInstruction | None:
         b, labels = lhs.builder, self.labels
@@ -244,7 +246,7 @@ class _Convolution(Struct, frozen=True):
         if p.sharding.tiles is None or tiles_at(p.sharding, labels.output.second_dim) > 1:
             return None
         # With groups of batches, a tile of the result reads batches from all over the input; XLA fails.
-        crosses = self.hlo.batch_group_count > 1 and tiles_at(p.sharding, labels.output.first_dim) > 1
+        crosses = self.view.batch_groups > 1 and tiles_at(p.sharding, labels.output.first_dim) > 1
         as_dot = [*p.dims.batch, *p.dims.rhs_free]  # spatial dimensions of other roles keep their windows; XLA fails
         crosses |= any(group.spatial >= 0 and tiles_at(p.sharding, group.output) > 1 for group in as_dot)
         if crosses or self._divides_groups(p.lhs, p.rhs):
@@ -253,7 +255,7 @@ class _Convolution(Struct, frozen=True):
         target = transpose(p.sharding, [order.index(dim) for dim in range(len(order))])
         lhs, rhs = p.lhs.reshard(target), p.rhs.replicate()
         entries: list[WindowDim] = [TRIVIAL] * lhs.base.rank
-        for source, dim in zip(labels.input.spatial_dims, self.hlo.window.dims, strict=True):
+        for source, dim in zip(labels.input.spatial_dims, self.view.window.dims, strict=True):
             entries[source] = dim
         zero = lhs.builder.constant(0, p.base.element_type)
         found = windowed(lhs, Window(tuple(entries)), target, zero)
@@ -272,15 +274,15 @@ class _Convolution(Struct, frozen=True):
 
     def _by_groups(self, p: Product, is_strict: bool) -> HloInstruction | bool:
         """Group devices by the groups of batches or features; False if that is not possible."""
-        labels, hlo = self.labels, self.hlo
-        own = labels.input.first_dim if hlo.batch_group_count > 1 else labels.input.second_dim
-        count = hlo.batch_group_count if hlo.batch_group_count > 1 else hlo.feature_group_count
+        labels = self.labels
+        own = labels.input.first_dim if self.view.batch_groups > 1 else labels.input.second_dim
+        count = self.view.batch_groups if self.view.batch_groups > 1 else self.view.feature_groups
         is_equal = p.lhs.base.dims[own] == p.rhs.base.dims[labels.kernel.second_dim]
         if not is_equal and (p.lhs.leaf.kind != "tiled" or count % tiles_at(p.lhs.leaf, own)):
             return False
         shared = DimGroup(own, labels.kernel.second_dim, labels.output.second_dim)
         d = p.dims
-        if hlo.batch_group_count > 1:
+        if self.view.batch_groups > 1:
             dims = replace(d, batch=(*d.batch, shared), lhs_free=(), rhs_free=())
         else:
             lhs_free, rhs_free = (DimGroup(lhs=labels.input.first_dim),), (DimGroup(rhs=labels.kernel.first_dim),)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from hlo_run.artifact.division import FedArray
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.records import replace
@@ -60,7 +60,9 @@ def infeed(v: Visit) -> Part:
         made = b.computation.root = b.clone(v.hlo, Shape.make_tuple((own, token_shape)), [given])
         _note_whole(made, whole, sharding, v.partitions)
         if made.shape != shape:
-            b.computation.root = b.tuple([_padded(b, b.element(made, 0), shape.tuple_shapes[0]), b.element(made, 1)])
+            b.computation.root = b.tuple(
+                [_padded(b, b.get_tuple_element(made, 0), shape.tuple_shapes[0]), b.get_tuple_element(made, 1)]
+            )
         branches.append(b)
     return v.made(_choose(v, sizes, branches, token, shape))
 
@@ -82,14 +84,14 @@ def outfeed(v: Visit) -> Part:
     for number, own in enumerate(dict.fromkeys(sizes)):
         b = _branch(v, f"outfeed_branch_{number}")
         parameter = b.add("parameter", given.shape, name="outfeed_token_param", parameter_number=0)
-        data, inner_token = b.element(parameter, 0), b.element(parameter, 1)
+        data, inner_token = b.get_tuple_element(parameter, 0), b.get_tuple_element(parameter, 1)
         b.computation.root = _give(v, b, _cut(b, data, own, v.hlo), inner_token)
         branches.append(b)
     return v.made(_choose(v, sizes, branches, given, token.shape))
 
 
 def _branch(v: Visit, name: str) -> Builder:
-    made = Builder(name)
+    made = Builder(HloComputation(name))
     made.origin = v.hlo
     return made
 
@@ -138,7 +140,7 @@ def _padded(b: Builder, value: HloInstruction, wanted: Shape) -> HloInstruction:
     if value.shape == wanted:
         return value
     if value.shape.tuple_shapes:
-        return b.tuple([_padded(b, b.element(value, n), part) for n, part in enumerate(wanted.tuple_shapes)])
+        return b.tuple([_padded(b, b.get_tuple_element(value, n), part) for n, part in enumerate(wanted.tuple_shapes)])
     if not value.shape.is_array:
         return zeros(b, wanted)
     edges = [(0, size - own, 0) for own, size in zip(value.shape.dims, wanted.dims, strict=True)]
@@ -150,7 +152,7 @@ def _cut(b: Builder, value: HloInstruction, wanted: Shape, outfeed: HloInstructi
     if value.shape == wanted:
         return value
     if value.shape.tuple_shapes:
-        return b.tuple([_cut(b, b.element(value, n), part, outfeed) for n, part in enumerate(wanted.tuple_shapes)])
+        return b.tuple([_cut(b, b.get_tuple_element(value, n), part, outfeed) for n, part in enumerate(wanted.tuple_shapes)])
     if not wanted.is_array:
         raise Unsupported("'outfeed' of arrays on different devices", outfeed.where, notes=(f"instruction %{outfeed.name}",))
     return b.slice(value, [0] * wanted.rank, wanted.dims)

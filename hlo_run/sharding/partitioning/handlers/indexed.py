@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
@@ -22,6 +22,7 @@ from hlo_run.sharding.values.groups import GroupedSharding, group_on_dims, group
 from hlo_run.sharding.values.make import REPLICATED, with_tiles
 from hlo_run.sharding.values.merge import merged
 from hlo_run.sharding.values.replicate import replicate_dims
+from hlo_run.walks import walk
 
 Job = TypeVar("Job")
 # What a way of dividing costs: the memory of its largest step, then the bytes that move between devices.
@@ -222,7 +223,7 @@ class Trial(Struct, frozen=True):
     @staticmethod
     def like(state: State) -> Trial:
         """Return a trial with the devices of `state`."""
-        b = Builder("trial")
+        b = Builder(HloComputation("trial"))
         place = b.add("parameter", Shape.array("u32", ()), parameter_number=0)
         module = HloModule("trial")
         made = replace(state, builder=b, module=module, partition_id=place, channels=Channels(1))
@@ -241,13 +242,7 @@ class Trial(Struct, frozen=True):
             instruction.called = {}
         if result is None:
             return NO_WAY
-        needed: dict[HloInstruction, None] = {}
-        stack = [result]
-        while stack:
-            one = stack.pop()
-            if one not in needed:
-                needed[one] = None
-                stack += one.operands
+        needed = list(walk([result], lambda i: i.operands))
         memory = max((_memory(one) for one in needed if one.opcode == opcode or one.opcode in _SHARES), default=0)
         moved = sum(_moved(one) for one in needed)
         return (memory, moved) if memory else NO_WAY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.sharding.partitioning.handlers.visit import Visit
 from hlo_run.sharding.partitioning.state import Builder, Part
@@ -21,11 +21,11 @@ def on_one_device(v: Visit, device: int) -> Part:
     b, alone = v.b, maximal(device)
     operand = b.tuple([part.reshard(same_for_all(part.base, alone)).hlo for part in v.parts])
     is_there = b.compare(v.state.partition_id, b.constant(device, "u32"), "EQ")
-    inside, outside = Builder("true_computation"), Builder("false_computation")
+    inside, outside = (Builder(HloComputation(f"{side}_computation")) for side in ("true", "false"))
     inside.origin = outside.origin = v.hlo
     given = inside.add("parameter", operand.shape, name="true_branch_param", parameter_number=0)
     outside.add("parameter", operand.shape, name="false_branch_param", parameter_number=0)
-    values = [inside.element(given, number) for number in range(len(v.parts))]
+    values = [inside.get_tuple_element(given, number) for number in range(len(v.parts))]
     made = inside.computation.root = inside.clone(v.hlo, v.hlo.shape, values)
     made.attrs["sharding"] = v.hlo.sharding
     outside.computation.root = zeros(outside, v.hlo.shape)

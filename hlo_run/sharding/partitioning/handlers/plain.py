@@ -134,7 +134,7 @@ def make_tuple(v: Visit) -> Part:
 def element(v: Visit) -> Part:
     """Handle an element of a tuple."""
     part, index = v.parts[0], v.hlo.tuple_index
-    made = v.b.element(part.hlo, index)
+    made = v.b.get_tuple_element(part.hlo, index)
     return v.made(made, part_of(part.sharding, part.base, index))
 
 

@@ -66,7 +66,7 @@ def _reduce_gathered(v: Visit, local: HloInstruction, inputs: list[Part], inits:
     for number, part in enumerate(inputs):
         own = tuple(1 if dim in dims else size for dim, size in enumerate(part.hlo.shape.dims))
         whole = tuple(sharding.dims[dim] if dim in dims else size for dim, size in enumerate(part.hlo.shape.dims))
-        one = b.add("reshape", replace(part.hlo.shape, dims=own), [b.element(local, number)])
+        one = b.add("reshape", replace(part.hlo.shape, dims=own), [b.get_tuple_element(local, number)])
         gathered.append(Part(one, replace(part.hlo.shape, dims=whole), grouped.sharding, state).replicate().hlo)
     return b.add("reduce", local.shape, [*gathered, *inits], {"to_apply": [v.hlo.to_apply]}, dimensions=tuple(dims))
 

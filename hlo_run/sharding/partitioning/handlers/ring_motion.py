@@ -38,9 +38,7 @@ def move_into_loops(rings: Iterable[Ring]) -> None:
 
 
 def _builder(computation: HloComputation, origin: HloInstruction) -> Builder:
-    b = Builder("")
-    b.computation, b.origin = computation, origin
-    return b
+    return Builder(computation, origin=origin)
 
 
 def _small_inputs(value: HloInstruction) -> tuple[list[HloInstruction], list[HloInstruction]] | None:

@@ -167,7 +167,7 @@ class _Emitter:
         return "rs" if self.plan.kind == "sums" else "ag"
 
     def _builder(self, name: str) -> Builder:
-        made = Builder(name)
+        made = Builder(HloComputation(name))
         made.origin = self.state.builder.origin
         return made
 
@@ -184,10 +184,10 @@ class _Emitter:
         loop = b.add("while", shape, [b.tuple(initial)], called)
         slices = plan.kind != "free"
         self.state.rings.made.append(Ring(loop, plan.index, slices, plan.writes, plan.kind != "sums"))
-        result = b.element(loop, 2)
+        result = b.get_tuple_element(loop, 2)
         if plan.kind == "sums" and self.is_unrolled:
             moved = permute(self.state, result, _ring(p.partitions, -1))
-            result = b.binary("add", moved, b.element(loop, 3))
+            result = b.binary("add", moved, b.get_tuple_element(loop, 3))
         if buffer_shape != tile:
             result = b.slice(result, [0] * tile.rank, tile.dims)
         return result
@@ -219,14 +219,14 @@ class _Emitter:
 
     def _condition(self, shape: Shape) -> HloComputation:
         b = self._builder(f"windowed_dot_general_cond_{self._suffix}")
-        counter = b.element(b.add("parameter", shape, name="param", parameter_number=0), 4)
+        counter = b.get_tuple_element(b.add("parameter", shape, name="param", parameter_number=0), 4)
         b.computation.root = b.compare(counter, b.constant(self.plan.steps, "u32"), "LT")
         return self.state.module.add_computation(b.computation)
 
     def _fill_body(self, shape: Shape) -> None:
         b = self.body
         parameter = b.add("parameter", shape, name="param", parameter_number=0)
-        elements = [b.element(parameter, number) for number in range(5)]
+        elements = [b.get_tuple_element(parameter, number) for number in range(5)]
         if not self.is_unrolled:
             results = self._one_step(elements)
         else:

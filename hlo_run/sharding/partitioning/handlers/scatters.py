@@ -50,6 +50,7 @@ from hlo_run.sharding.values.make import REPLICATED, device_array, divides_evenl
 from hlo_run.sharding.values.merge import common
 from hlo_run.sharding.values.moves import along_dims
 from hlo_run.sharding.values.replicate import replicate_dims
+from hlo_run.walks import walk
 
 # An index that a scatter skips.
 _SKIPPED = -1
@@ -284,21 +285,16 @@ def _ends_in_skips(indices: HloInstruction) -> bool:
 
 def _ends_in_zeros(tile: HloInstruction) -> bool:
     """True if a tile surely has zeros beyond the whole array: it is moved from parameters, whose tiles end so, and zeros."""
-    seen: set[HloInstruction] = set()
-    waiting = [tile]
-    while waiting:
-        one = waiting.pop()
-        if one in seen or one.opcode == "parameter":
-            continue
-        seen.add(one)
+
+    def moved(one: HloInstruction) -> Sequence[HloInstruction]:
+        return one.operands[:1] if one.opcode == "dynamic-slice" else one.operands
+
+    def may_end(one: HloInstruction) -> bool:
         if one.opcode == "constant":
-            if np.any(np.asarray(one.constant_array)):
-                return False
-        elif one.opcode in _MOVES:
-            waiting += one.operands[:1] if one.opcode == "dynamic-slice" else one.operands
-        else:
-            return False
-    return True
+            return not np.any(np.asarray(one.constant_array))
+        return one.opcode == "parameter" or one.opcode in _MOVES
+
+    return all(may_end(one) for one in walk([tile], moved))
 
 
 def _conflicts(s: _Scatter, operand: Part, update: Part) -> list[int]:

@@ -47,9 +47,9 @@ def top_k(v: Visit) -> Part:
         return v.by_default()
     job = _Job(v, sharding, wanted, size)
     local = job.local()
-    values = job.gathered(v.b.element(local, 0))
+    values = job.gathered(v.b.get_tuple_element(local, 0))
     if job.uses_indices():
-        results = job.sorted_with(values, job.gathered(job.whole_indices(v.b.element(local, 1))))
+        results = job.sorted_with(values, job.gathered(job.whole_indices(v.b.get_tuple_element(local, 1))))
     else:
         made = v.b.add("sort", values.shape, [values], {"to_apply": [job.comparator(False)]}, dimensions=(1,), is_stable=True)
         first = job.first(made)
@@ -122,7 +122,7 @@ class _Job(Struct, frozen=True):
         shape = Shape.make_tuple((values.shape, indices.shape))
         called = {"to_apply": [self.comparator(True)]}
         made = b.add("sort", shape, [values, indices], called, dimensions=(1,), is_stable=True)
-        return [self.first(b.element(made, number)) for number in range(2)]
+        return [self.first(b.get_tuple_element(made, number)) for number in range(2)]
 
     def first(self, value: HloInstruction) -> HloInstruction:
         """Return the first elements along the sorted dimension."""
@@ -130,7 +130,7 @@ class _Job(Struct, frozen=True):
 
     def comparator(self, has_indices: bool) -> HloComputation:
         """Add a computation that is true if the first value is greater, or equal with a smaller index."""
-        b = Builder("compare-value-and-index" if has_indices else "compare-value")
+        b = Builder(HloComputation("compare-value-and-index" if has_indices else "compare-value"))
         dtype = self.v.hlo.shape.tuple_shapes[0].dtype
         one, two = (b.add("parameter", Shape.array(dtype.name, ()), parameter_number=n) for n in range(2))
         # NaN, which may fill the excess, has no place in the partial order that XLA sorts by.

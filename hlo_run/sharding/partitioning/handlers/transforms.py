@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.sharding.partitioning.collectives import Groups, all_to_all, permute
@@ -113,22 +113,22 @@ def _sum_over_devices(v: Visit, value: HloInstruction, place: HloInstruction) ->
     condition, body = _inner(v, "fft_collective_permute_condition"), _inner(v, "fft_collective_permute_body")
     state = condition.add("parameter", init.shape, name="param", parameter_number=0)
     limit = condition.constant(v.partitions, "u32")
-    condition.computation.root = condition.compare(condition.element(state, 4), limit, "LT")
+    condition.computation.root = condition.compare(condition.get_tuple_element(state, 4), limit, "LT")
     _add_iteration(v, body, init.shape)
     called = {"condition": [v.state.module.add_computation(condition.computation)]}
     called["body"] = [v.state.module.add_computation(body.computation)]
-    return b.element(b.add("while", init.shape, [init], called), 0)
+    return b.get_tuple_element(b.add("while", init.shape, [init], called), 0)
 
 
 def _inner(v: Visit, name: str) -> Builder:
-    builder = Builder(name)
+    builder = Builder(HloComputation(name))
     builder.origin = v.b.origin
     return builder
 
 
 def _add_iteration(v: Visit, b: Builder, shape: Shape) -> None:
     state = b.add("parameter", shape, name="param", parameter_number=0)
-    total, value, own, source, number = (b.element(state, n) for n in range(5))
+    total, value, own, source, number = (b.get_tuple_element(state, n) for n in range(5))
     angle = b.constant(-2j * math.pi / v.partitions, own.shape.element_type)
     angle = b.binary("multiply", b.binary("multiply", angle, own), source)
     factor = b.filled(b.add("exponential", angle.shape, [angle]), value.shape)

@@ -40,7 +40,7 @@ def partition_computation(
     The devices' results of the instructions in `unreduced` stay addends of the values. With `divides_updates`, updates at
     constant places are divided.
     """
-    builder = Builder(f"{computation.name}_spmd", unreduced)
+    builder = Builder(HloComputation(f"{computation.name}_spmd"), unreduced)
     partition_id = builder.add("partition-id", Shape.array("u32", ()))
     rings = Rings(ring_options)
     state = State(
