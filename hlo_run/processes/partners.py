@@ -78,13 +78,13 @@ class Partners:
         }
         partners = self._partners.values()
         self._senders = [threading.Thread(target=self._send, args=(partner,), daemon=True) for partner in partners]
-        self._others = [threading.Thread(target=self._receive, args=(partner,), daemon=True) for partner in partners]
-        self._others.append(threading.Thread(target=self._beat, daemon=True))
+        self._receivers = [threading.Thread(target=self._receive, args=(partner,), daemon=True) for partner in partners]
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def start(self, receiver: Receiver | None = None) -> None:
         """Begin to send and to receive. `receiver` gets every parcel as it arrives."""
         self._receiver = receiver
-        for thread in (*self._senders, *self._others):
+        for thread in (*self._senders, *self._receivers, self._pulse):
             thread.start()
 
     @property
@@ -153,14 +153,18 @@ class Partners:
         return self._partners[number].computed
 
     def close(self, error: BaseException | None = None) -> None:
-        """Say farewell to all, which learn of `error`, and close the connections. What was posted before is sent first."""
+        """Say farewell to all, which learn of `error`, and close the connections. What was posted before is sent first.
+
+        A connection is closed when its partner has said farewell or sends no more: to close it with messages unread
+        resets it, and the partner loses what it has not read yet.
+        """
         farewell = farewell_of_error(error, self.launch.number, self._cause)
         self._ending.set()
         for partner in self._partners.values():
             partner.outgoing.put((farewell, ()))
             partner.outgoing.put(None)
         end = time.monotonic() + _GOODBYE_SECONDS
-        for thread in self._senders:
+        for thread in (*self._senders, *self._receivers):
             thread.join(max(0.0, end - time.monotonic()))
         for partner in self._partners.values():
             partner.connection.close()
@@ -174,9 +178,10 @@ class Partners:
             partner.heard = partner.computed = time.monotonic()
 
         try:
-            while True:
+            while partner.farewell is None:
                 message = receive(partner.connection, _MOST_HEADER_BYTES, self._most_bytes, progress=progress)
                 self._arrived(partner, *message)
+            return
         except Closed:
             error = DeviceError(f"process {partner.number} ended without a word: its connection is closed", hint=_SEE_HINT)
         except BadMessage as bad:
@@ -185,7 +190,7 @@ class Partners:
             error = _broken(partner.number, bad)
         except ValueError as bad:  # labels with other numbers
             error = DeviceError(f"process {partner.number} sends what nothing here awaits: {bad}")
-        if not self._ending.is_set() and partner.farewell is None:
+        if not self._ending.is_set():
             self._fail(partner.number, error)
 
     def _arrived(self, partner: _Partner, message: Message, arrays: list[bytearray]) -> None:
@@ -207,15 +212,17 @@ class Partners:
                     if message.code and self._cause is None:
                         self._cause = message
                     self._condition.notify_all()
+                partner.outgoing.put(None)  # nobody reads what is posted from now on
             case _:
                 raise BadMessage(f"a {type(message).__name__} after the beginning")
 
     def _send(self, partner: _Partner) -> None:
-        while (item := partner.outgoing.get()) is not None:
-            try:
+        try:
+            while (item := partner.outgoing.get()) is not None:
                 send(partner.connection, *item)
-            except OSError:
-                return  # the thread that receives learns why: a farewell may have come before the end
+            partner.connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # the thread that receives learns why: a farewell may have come before the end
 
     def _beat(self) -> None:
         while not self._ending.wait(BEAT_SECONDS):

@@ -330,6 +330,26 @@ def test_a_process_that_ends_or_fails_is_an_error_of_those_that_wait() -> None:
         there.close()
 
 
+def test_a_process_that_ends_first_still_hears_the_others() -> None:
+    """A connection that is closed with a sign of life unread is reset, and what the other side has not read is lost."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = socket.create_connection(server.getsockname())
+        here, _ = server.accept()
+    ending = Partners(Launch(2, 0), {1: here}, _MANY)
+    ending.start()
+    ending.post(1, Parcel("result", 0), [memoryview(b"abc")])
+    closing = threading.Thread(target=ending.close)
+    closing.start()
+    with there:
+        while not isinstance(receive(there, _MANY, _MANY)[0], Farewell):
+            pass
+        assert there.recv(1) == b"", "it sends no more"
+        send(there, Beat(computing=True))
+        assert there.recv(1) == b"", "it has read the sign of life"
+        send(there, Farewell(0, 1))
+        closing.join()
+
+
 def test_a_caller_that_reaches_itself_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may give a caller the port that it calls, while nothing listens there."""
     calls: list[socket.socket] = []
