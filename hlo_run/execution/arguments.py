@@ -18,8 +18,7 @@ from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.literal import Literal
-from hlo_run.hlo.verify.library_calls import verify_library_calls
-from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
+from hlo_run.hlo.verify.runnable import verify_runnable
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER, reference_platform
@@ -89,9 +88,7 @@ class Arguments:
         given_from: str = "the input file",
     ) -> None:
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
-        verify_limits(module)
-        verify_sizes(module)
-        verify_library_calls(module)
+        verify_runnable(module)
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._given_from = given_from
         self._engine = RandomEngine(options.seed)

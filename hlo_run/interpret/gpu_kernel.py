@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.dialects.types import is_memref
-from hlo_run.interpret.kernel import KernelInterpreter, Work, dense_values, merged, symbol_of, turns
+from hlo_run.interpret.kernel import Environment, KernelInterpreter, Step, Values, Work, dense_values, merged, symbol_of, turns
 from hlo_run.interpret.memory import Memory, Tensor
 from hlo_run.interpret.scalars import Array, NotInterpreted, dtype_of, function_of
 from hlo_run.records import replace
@@ -90,7 +90,7 @@ class GpuKernel(KernelInterpreter):
             place = self._ids[f"block_id{axis}"] * self._ids[f"block_dim{axis}"] + self._ids[f"thread_id{axis}"]
             self._ids[f"global_id{axis}"] = place
 
-    def run_body(self, region: Region, arguments: Sequence[Any], outer: Mapping[SSAValue, Any]) -> None:
+    def run_body(self, region: Region, arguments: Values, outer: Mapping[SSAValue, Any]) -> None:
         """Run a kernel's body; `outer` has the values from outside that it uses."""
         blocks = [*region.blocks]
         mask = np.ones(self.lanes, bool)
@@ -116,7 +116,7 @@ class GpuKernel(KernelInterpreter):
         start = self._memory.allocate(room * (self._blocks if shared else self.lanes))
         return Buffer.packed(start + room * (self._block if shared else np.arange(self.lanes)), dtype, dims)
 
-    def _run(self, op: Operation, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def _run(self, op: Operation, values: list[Any], mask: Array, env: Environment) -> Values:
         try:
             return super()._run(op, values, mask, env)
         except NotInterpreted as error:
@@ -143,19 +143,19 @@ class GpuKernel(KernelInterpreter):
         thread, block = (tuple(int(self._ids[f"{kind}{axis}"][lane]) for axis in "xyz") for kind in ("thread_id", "block_id"))
         return f", thread {thread} of block {block}"
 
-    def do_memref_load(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_memref_load(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         buffer: Buffer = values[0]
         return [self._memory.load(self._address(op, buffer, values[1:], mask), buffer.dtype, mask)]
 
-    def do_memref_store(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_memref_store(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         buffer: Buffer = values[1]
         self._memory.store(self._address(op, buffer, values[2:], mask), np.asarray(values[0], buffer.dtype), mask)
         return []
 
-    def do_memref_atomic(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_memref_atomic(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         value, buffer = np.broadcast_to(values[0], mask.shape), values[1]
         address = np.broadcast_to(self._address(op, buffer, values[2:], mask), mask.shape)
         combine = _ATOMICS.get(op.kind.value.data)
@@ -168,22 +168,22 @@ class GpuKernel(KernelInterpreter):
             self._memory.store(address, np.asarray(combine(old, value)).astype(buffer.dtype), turn)
         return [before]
 
-    def do_alloca(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_alloca(self, step: Step) -> Values:
+        op, values = step.op, step.values
         if values:
             raise NotInterpreted("sizes that are not constant")
         return [self.attribution(op.results[0].type, shared=str(op.results[0].type.memory_space) in _SHARED)]
 
-    def do_dim(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_dim(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         sizes = np.asarray(values[0].dims or (0,), np.int64)
         index = np.broadcast_to(values[1], mask.shape)
         if (bad := mask & ((index < 0) | (index >= len(values[0].dims)))).any():
             raise Fault(op, f"a memref of rank {len(values[0].dims)} has no dimension {index[np.flatnonzero(bad)[0]]}")
         return [sizes[np.clip(np.asarray(values[1]), 0, len(sizes) - 1)]]
 
-    def do_memref_cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_memref_cast(self, step: Step) -> Values:
+        op, values = step.op, step.values
         type_ = op.results[0].type
         if is_memref(type_):
             for has, size in zip(values[0].dims, type_.get_shape(), strict=True):
@@ -191,8 +191,8 @@ class GpuKernel(KernelInterpreter):
                     raise Fault(op, f"a memref of {'x'.join(map(str, values[0].dims))} becomes one of {type_}")
         return [values[0]]
 
-    def do_subview(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_subview(self, step: Step) -> Values:
+        op, values = step.op, step.values
         source: Buffer = values[0]
         rest = iter(values[1:])
         offsets, sizes, steps = (
@@ -207,8 +207,8 @@ class GpuKernel(KernelInterpreter):
         kept = _kept_dims([*dims], [*op.results[0].type.get_shape()])
         return [Buffer(address, source.dtype, tuple(dims[d] for d in kept), tuple(strides[d] for d in kept))]
 
-    def do_reinterpret(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_reinterpret(self, step: Step) -> Values:
+        op, values = step.op, step.values
         source: Buffer = values[0]
         rest = iter(values[1:])
         (offset,), sizes, strides = (
@@ -220,8 +220,8 @@ class GpuKernel(KernelInterpreter):
 
     # ---- blocks and warps
 
-    def do_barrier(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values
+    def do_barrier(self, step: Step) -> Values:
+        op, mask, env = step.op, step.mask, step.env
         if env.get(_JUMPS) is None:
             self._check_whole(op, mask, self._launch.threads_per_block)
         return []
@@ -238,13 +238,15 @@ class GpuKernel(KernelInterpreter):
                 what = "block" if group >= threads else "warp"
                 raise Fault(op, f"'{op.name}' is not reached by all threads of a {what}: not{self._lane_text(lane)[1:]}")
 
-    def do_all_reduce(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_all_reduce(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         return [self._reduced(op, values[0], mask, env, self._launch.threads_per_block)]
 
-    def do_subgroup_reduce(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_subgroup_reduce(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         return [self._reduced(op, values[0], mask, env, _WARP)]
 
-    def _reduced(self, op: Any, value: Any, mask: Array, env: dict[SSAValue, Any], group: int) -> Array:
+    def _reduced(self, op: Any, value: Any, mask: Array, env: Environment, group: int) -> Array:
         """Combine the values of groups of threads, by halves."""
         if env.get(_JUMPS) is None:
             self._check_whole(op, mask, group)
@@ -261,7 +263,7 @@ class GpuKernel(KernelInterpreter):
             distance *= 2
         return current[np.arange(self.lanes) - place]
 
-    def _combiner(self, op: Any, mask: Array, env: dict[SSAValue, Any]) -> Callable[[Array, Array], Array]:
+    def _combiner(self, op: Any, mask: Array, env: Environment) -> Callable[[Array, Array], Array]:
         if "op" in op.properties:
             kind = str(op.properties["op"].data.value)
             return partial(_combine, kind, is_float=str(op.results[0].type)[0] in "fb")
@@ -270,8 +272,8 @@ class GpuKernel(KernelInterpreter):
             raise NotInterpreted("a reduction of several blocks")
         return lambda one, two: np.broadcast_to(self._region(blocks[0], [one, two], mask, env)[0], mask.shape)
 
-    def do_number(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_number(self, step: Step) -> Values:
+        op = step.op
         match op.name.removeprefix("gpu."):
             case "lane_id":
                 found = self._thread % _WARP
@@ -285,7 +287,8 @@ class GpuKernel(KernelInterpreter):
 
     # ---- control
 
-    def do_while(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_while(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         going, carried = mask, list(values)
         results: list[Any] = [None] * len(op.results)
         while True:
@@ -297,7 +300,8 @@ class GpuKernel(KernelInterpreter):
             new = self._region(op.after_region.block, passed, going, env)
             carried = [merged(going, value, old) for value, old in zip(new, carried, strict=True)]
 
-    def do_switch(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_switch(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         index = np.broadcast_to(values[0], mask.shape)
         left, results = mask, [None] * len(op.results)
         regions = [*op.regions]
@@ -308,7 +312,8 @@ class GpuKernel(KernelInterpreter):
         last = self._region(regions[0].block, (), left, env)
         return [merged(left, a, b) for a, b in zip(last, results, strict=True)]
 
-    def do_device_call(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_device_call(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         name = symbol_of(op.callee)
         function = self._functions.get(name)
         if function is None or not function.body.blocks:
@@ -319,8 +324,8 @@ class GpuKernel(KernelInterpreter):
             return self._region(blocks[0], values, mask, inner)
         return self._graph(blocks, values, mask, inner)
 
-    def do_global(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_global(self, step: Step) -> Values:
+        op = step.op
         name = symbol_of(op.properties["name"])
         given = self._functions.get(name)
         if not isinstance(given, memref.GlobalOp):

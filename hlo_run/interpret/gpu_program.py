@@ -18,7 +18,7 @@ from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.types import is_memref
 from hlo_run.interpret.gpu_kernel import LANES, Buffer, Fault, GpuKernel, buffer_dtype
-from hlo_run.interpret.kernel import value_dtype
+from hlo_run.interpret.kernel import Step, Values, value_dtype
 from hlo_run.interpret.memory import Memory
 from hlo_run.interpret.scalars import Array, NotInterpreted
 
@@ -102,7 +102,7 @@ class _Host(GpuKernel):
         """Return a function of the host."""
         return self._functions[name]
 
-    def run_function(self, function: func.FuncOp, values: list[Any]) -> Sequence[Any]:
+    def run_function(self, function: func.FuncOp, values: list[Any]) -> Values:
         """Run a function of the host and return its results."""
         blocks, mask = [*function.body.blocks], np.ones(1, bool)
         return self._region(blocks[0], values, mask, {}) if len(blocks) == 1 else self._graph(blocks, values, mask)
@@ -112,7 +112,7 @@ class _Host(GpuKernel):
         op: Operation,
         kernel: GpuFuncOp | LaunchOp,
         launch: LaunchDimensions,
-        arguments: Sequence[Any],
+        arguments: Values,
         outer: Mapping[SSAValue, Any],
     ) -> None:
         """Run a launch, as many whole blocks at a time as have at most so many threads together."""
@@ -133,14 +133,16 @@ class _Host(GpuKernel):
 
     # ---- operations
 
-    def do_launch(self, op: LaunchOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values
+    def do_launch(self, step: Step) -> Values:
+        op: LaunchOp = step.op
+        mask, env = step.mask, step.env
         if mask.any():
             self.launch(op, op, self._dimensions(op, env), [], env)
         return [None for _ in op.results]
 
-    def do_launch_func(self, op: LaunchFuncOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values
+    def do_launch_func(self, step: Step) -> Values:
+        op: LaunchFuncOp = step.op
+        mask, env = step.mask, step.env
         holder, (name,) = op.kernel.root_reference.data, [each.data for each in op.kernel.nested_references]
         kernel = self._kernel_modules.get(holder, {}).get(name)
         if not isinstance(kernel, GpuFuncOp):
@@ -153,8 +155,8 @@ class _Host(GpuKernel):
         gx, gy, gz, bx, by, bz = (int(np.asarray(env[size]).reshape(-1)[0]) for size in (*op.grid, *op.block))
         return LaunchDimensions((gx, gy, gz), (bx, by, bz))
 
-    def do_alloc(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask
+    def do_alloc(self, step: Step) -> Values:
+        op, env = step.op, step.env
         sizes = iter([int(np.asarray(env[size]).reshape(-1)[0]) for size in op.dynamic_sizes])
         dims = [next(sizes) if size < 0 else size for size in op.memref.type.get_shape()]
         dtype = buffer_dtype(op.memref.type)
@@ -163,16 +165,16 @@ class _Host(GpuKernel):
         self.allocated.append(buffer)
         return [buffer, *[None for _ in op.results[1:]]]
 
-    def do_copy(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_copy(self, step: Step) -> Values:
+        op, values = step.op, step.values
         target, source = values[-2:] if op.name == "gpu.memcpy" else (values[1], values[0])
         if target.dims != source.dims:
             raise Fault(op, f"a copy of a memref of {source.dims} to one of {target.dims}")
         self._fill(target, Outcome(self._memory, [], [], []).array(source))
         return [None for _ in op.results]
 
-    def do_memset(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_memset(self, step: Step) -> Values:
+        op, values = step.op, step.values
         target, value = values[-2:]
         self._fill(target, np.broadcast_to(np.asarray(value).reshape(-1)[0], target.dims))
         return [None for _ in op.results]
@@ -184,17 +186,18 @@ class _Host(GpuKernel):
         address = int(np.asarray(buffer.address).reshape(-1)[0]) + places.reshape(-1) * buffer.dtype.itemsize
         self._memory.store(address, np.ascontiguousarray(content, buffer.dtype).reshape(-1), np.ones(address.size, bool))
 
-    def do_host_work(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_host_work(self, step: Step) -> Values:
+        op = step.op
         return [None for _ in op.results]
 
-    def do_host_call(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_host_call(self, step: Step) -> Values:
+        op = step.op
         function = self._functions.get(op.callee.string_value())
         if isinstance(function, func.FuncOp) and not function.body.blocks:
             if function.function_type.outputs.data:
                 raise NotInterpreted(f"function @{function.sym_name.data} has no body")
             return []  # a function that prints
-        return self.do_device_call(op, values, mask, env)
+        return self.do_device_call(step)
 
 
 def _named(ops: Any) -> dict[str, Any]:

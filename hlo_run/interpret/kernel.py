@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from xdsl.dialects import llvm
 from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, SymbolRefAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -35,7 +36,21 @@ from hlo_run.records import replace
 
 _WARP = 32
 _SHARED = 3
-Work: TypeAlias = "Callable[..., Sequence[Any]]"
+# What operations take and return: arrays with an item per lane, tensors and buffers.
+Values: TypeAlias = "Sequence[Any]"
+Environment: TypeAlias = "dict[SSAValue, Any]"
+
+
+class Step(Struct):
+    """One operation: the values of its operands, the lanes that execute it, and the values of all that is in scope."""
+
+    op: Any
+    values: list[Any]
+    mask: Array
+    env: Environment
+
+
+Work: TypeAlias = "Callable[[Any, Step], Values]"
 _TERMINATORS = frozenset(
     ("func.return", "scf.yield", "xla_gpu.yield", "llvm.return", "gpu.return", "gpu.yield", "gpu.terminator", "scf.condition")
 )
@@ -118,7 +133,7 @@ class KernelInterpreter:
             return self._region(blocks[0], values, mask, {})
         return self._graph(blocks, values, mask)
 
-    def _region(self, block: Block, arguments: Sequence[Any], mask: Array, env: dict[SSAValue, Any]) -> list[Any]:
+    def _region(self, block: Block, arguments: Values, mask: Array, env: Environment) -> list[Any]:
         """Run a block without branches; return the operands of its terminator."""
         env.update(zip(block.args, arguments, strict=True))
         for op in block.ops:
@@ -128,9 +143,7 @@ class KernelInterpreter:
             env.update(zip(op.results, self._run(op, values, mask, env), strict=True))
         return []
 
-    def _graph(
-        self, blocks: list[Block], arguments: Sequence[Any], mask: Array, env: dict[SSAValue, Any] | None = None
-    ) -> list[Any]:
+    def _graph(self, blocks: list[Block], arguments: Values, mask: Array, env: Environment | None = None) -> list[Any]:
         """Run the blocks of a function: always the first one in the text at which threads wait."""
         numbers = {block: number for number, block in enumerate(blocks)}
         at = np.where(mask, 0, len(blocks))
@@ -149,7 +162,7 @@ class KernelInterpreter:
         return returned
 
     def _leave(
-        self, op: Operation, here: Array, at: Array, env: dict[SSAValue, Any], numbers: dict[Block, int], returned: list[Any]
+        self, op: Operation, here: Array, at: Array, env: Environment, numbers: dict[Block, int], returned: list[Any]
     ) -> list[Any]:
         """Move the threads at a terminator to their next blocks."""
         if op.name in _TERMINATORS:
@@ -177,12 +190,12 @@ class KernelInterpreter:
 
     # ---- operations
 
-    def _run(self, op: Operation, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def _run(self, op: Operation, values: list[Any], mask: Array, env: Environment) -> Values:
         if time.monotonic() > self._until:
             raise NotInterpreted("the kernel takes too long to interpret")
         work = self.work.get(op.name)
         if work is not None:
-            return work(self, op, values, mask, env)
+            return work(self, Step(op, values, mask, env))
         if op.name.startswith("nvvm.read.ptx.sreg."):
             return [self._ids[op.name.removeprefix("nvvm.read.ptx.sreg.")]]
         function = function_of(op.name)
@@ -191,21 +204,22 @@ class KernelInterpreter:
             return [np.asarray(function(*arrays)).astype(value_dtype(op.results[0].type))]
         raise NotInterpreted(op.name)
 
-    def do_called(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_called(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         return self._call(symbol_of(op.callee), values, mask)
 
-    def do_id(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_id(self, step: Step) -> Values:
+        op = step.op
         return [self._ids[op.name.removeprefix("gpu.") + op.dimension.data.value]]
 
-    def do_indexing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_indexing(self, step: Step) -> Values:
+        op, values = step.op, step.values
         count = len(op.map.dims)
         wide = [np.asarray(value, np.int64) for value in values]
         return [np.asarray(r, np.int64) for r in op.map.compiled.results(wide[:count], wide[count:])]
 
-    def do_loop(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_loop(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         dims, carried = values[: len(op.dims)], values[len(op.dims) :]
         ranges = [range(v.bounds.lower, v.bounds.upper + 1) for v in op.map.ranges]
         for symbols in itertools.product(*ranges):
@@ -215,23 +229,25 @@ class KernelInterpreter:
             carried = [merged(inside, value, old) for value, old in zip(new, carried, strict=True)]
         return carried
 
-    def do_for(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        lower, upper, step = (np.broadcast_to(value, mask.shape).astype(np.int64) for value in values[:3])
+    def do_for(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
+        lower, upper, stride = (np.broadcast_to(value, mask.shape).astype(np.int64) for value in values[:3])
         carried, at = values[3:], lower
         while (going := mask & (at < upper)).any():
             new = self._region(op.body.block, [at.astype(value_dtype(op.body.block.args[0].type)), *carried], going, env)
             carried = [merged(going, value, old) for value, old in zip(new, carried, strict=True)]
-            at = at + step
+            at = at + stride
         return carried
 
-    def do_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_if(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         taken = np.broadcast_to(values[0], mask.shape).astype(bool)
         then = self._region(op.true_region.block, (), mask & taken, env)
         otherwise = self._region(op.false_region.block, (), mask & ~taken, env) if op.false_region.blocks else []
         return [merged(taken, a, b) for a, b in zip(then, otherwise, strict=True)]
 
-    def do_constant(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_constant(self, step: Step) -> Values:
+        op = step.op
         value: Any = op.properties["value"]
         type_ = op.results[0].type
         if isinstance(op.properties["value"], ArrayAttr):
@@ -248,45 +264,45 @@ class KernelInterpreter:
 
     # ---- tensors
 
-    def do_extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_extract(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         source: Tensor = values[0]
         return [self._memory.load(source.place(values[1:]), source.dtype, mask)]
 
-    def do_insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_insert(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         target: Tensor = values[1]
         self._memory.store(target.place(values[2:]), np.asarray(values[0]), mask)
         return [target]
 
-    def do_extract_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_extract_if(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         source, *index, condition, fallback = values
         taken = mask & condition
         return [merged(taken, self._memory.load(source.place(index), source.dtype, taken), fallback)]
 
-    def do_insert_if(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_insert_if(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         value, target, *index, condition = values
         self._memory.store(target.place(index), np.asarray(value), mask & condition)
         return [target]
 
-    def do_shared(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_shared(self, step: Step) -> Values:
+        op = step.op
         tensor = self._tensor(op.res.type, np.asarray(0))
         room = -(-tensor.count * tensor.dtype.itemsize // 256) * 256
         start = self._memory.allocate(room * self._launch.blocks)
         return [Tensor(start + self._block * room, tensor.dtype, tensor.dims)]
 
-    def do_read_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_read_vector(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         source: Tensor = values[0]
         if len(values) != 3:
             raise NotInterpreted("a vector read with several indices")
         return [self._load_vector(source.place([values[1]]), source.dtype, _vector_dims(op.results[0].type), mask)]
 
-    def do_write_vector(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_write_vector(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         value, target, index = values[:3]
         self._store_vector(target.place([index]), value, mask)
         return [target]
@@ -300,7 +316,8 @@ class KernelInterpreter:
         for n in range(value.shape[-1]):
             self._memory.store(address + n * value.dtype.itemsize, wide[:, n], mask)
 
-    def do_atomic(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_atomic(self, step: Step) -> Values:
+        op, values, mask, env = step.op, step.values, step.mask, step.env
         target: Tensor = values[0]
         if is_vector(op.body.block.args[0].type):
             raise NotInterpreted("an atomic update of a vector")
@@ -312,13 +329,15 @@ class KernelInterpreter:
 
     # ---- warps
 
-    def do_shuffle(self, op: gpu.ShuffleOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_shuffle(self, step: Step) -> Values:
+        op: gpu.ShuffleOp = step.op
+        values, mask = step.values, step.mask
         moved = self._moved(str(op.mode.data.value), values[0], values[1], values[2])
         return [moved, np.ones(mask.shape, bool)]
 
-    def do_shuffle_sync(self, op: nvvm.ShuffleSyncOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_shuffle_sync(self, step: Step) -> Values:
+        op: nvvm.ShuffleSyncOp = step.op
+        values = step.values
         kind = {"bfly": "xor"}.get(str(op.kind.data.value), str(op.kind.data.value))
         clamp = np.asarray(values[3])
         width = _WARP - clamp if kind == "up" else (clamp & 31) + 1
@@ -333,8 +352,8 @@ class KernelInterpreter:
         place = np.arange(self.lanes) + np.where(valid, other - lane, 0)
         return np.broadcast_to(value, (self.lanes,))[place]
 
-    def do_shuffle_reduce(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_shuffle_reduce(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         distance = op.max_distance.value.data
         while distance:
             moved = [self._moved("down", value, distance, _WARP) for value in values]
@@ -342,20 +361,20 @@ class KernelInterpreter:
             distance //= 2
         return values
 
-    def do_nothing(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, mask, env
+    def do_nothing(self, step: Step) -> Values:
+        values = step.values
         return values
 
     # ---- vectors, casts, comparisons
 
-    def do_vector_extract(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_vector_extract(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         wide = np.broadcast_to(values[0], (mask.size, values[0].shape[-1]))
         place = np.broadcast_to(_position(op, values[1:]), mask.shape)
         return [np.take_along_axis(wide, np.clip(place, 0, wide.shape[1] - 1)[:, None], axis=1)[:, 0]]
 
-    def do_vector_insert(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_vector_insert(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         element, vector_, at = (
             (values[0], values[1], _position(op, values[2:])) if op.name == "vector.insert" else (values[1], values[0], values[2])
         )
@@ -365,13 +384,13 @@ class KernelInterpreter:
         )
         return [wide]
 
-    def do_splat(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_splat(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         count = _vector_dims(op.results[0].type)[0]
         return [np.repeat(np.broadcast_to(values[0], mask.shape)[:, None], count, axis=1)]
 
-    def do_cast(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_cast(self, step: Step) -> Values:
+        op, values = step.op, step.values
         value, result, name = np.asarray(values[0]), value_dtype(op.results[0].type), op.name.partition(".")[2]
         match name:
             case "extui" | "zext" | "uitofp" | "index_castui":
@@ -387,21 +406,21 @@ class KernelInterpreter:
             case _:
                 return [value.astype(result)]
 
-    def do_compare(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_compare(self, step: Step) -> Values:
+        op, values = step.op, step.values
         compare = compare_integers if op.name in ("arith.cmpi", "llvm.icmp") else compare_floats
         return [compare(op.predicate.value.data, np.asarray(values[0]), np.asarray(values[1]))]
 
-    def do_select(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del op, env
+    def do_select(self, step: Step) -> Values:
+        values, mask = step.values, step.mask
         condition, one, two = values
         if isinstance(one, Tensor):
             return [merged(np.broadcast_to(condition, mask.shape), one, two)]
         wide = one.ndim > 1 and condition.ndim == 1
         return [np.where(condition[:, None] if wide else condition, one, two)]
 
-    def do_complex(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_complex(self, step: Step) -> Values:
+        op, values = step.op, step.values
         match op.name:
             case "complex.create":
                 return [(np.asarray(values[0]) + 1j * np.asarray(values[1])).astype(value_dtype(op.results[0].type))]
@@ -412,12 +431,13 @@ class KernelInterpreter:
 
     # ---- pointers
 
-    def do_address(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_address(self, step: Step) -> Values:
+        op = step.op
         return [self._globals[symbol_of(op.global_name)]]
 
-    def do_element(self, op: llvm_extra.GEPOp, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del mask, env
+    def do_element(self, step: Step) -> Values:
+        op: llvm_extra.GEPOp = step.op
+        values = step.values
         rest, address = iter(values[1:]), np.asarray(values[0], np.int64)
         type_: Any = op.elem_type
         for number, index in enumerate(op.mixed_indices()):
@@ -427,23 +447,23 @@ class KernelInterpreter:
             address = address + at * _size_bytes(type_)
         return [address]
 
-    def do_load(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_load(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         type_ = op.results[0].type
         if is_vector(type_):
             return [self._load_vector(values[0], dtype_of(str(type_.get_element_type())), _vector_dims(type_), mask)]
         return [self._memory.load(values[0], value_dtype(type_), mask)]
 
-    def do_store(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del env
+    def do_store(self, step: Step) -> Values:
+        op, values, mask = step.op, step.values, step.mask
         if is_vector(op.operands[0].type):
             self._store_vector(np.asarray(values[1]), np.asarray(values[0]), mask)
         else:
             self._memory.store(np.asarray(values[1]), np.asarray(values[0]), mask)
         return []
 
-    def do_poison(self, op: Any, values: list[Any], mask: Array, env: dict[SSAValue, Any]) -> Sequence[Any]:
-        del values, mask, env
+    def do_poison(self, step: Step) -> Values:
+        op = step.op
         type_ = op.results[0].type
         return [np.zeros((1, *_vector_dims(type_)) if is_vector(type_) else (), value_dtype(type_))]
 

@@ -112,7 +112,9 @@ def test_all_processes_reach_each_other_and_strangers_are_left_out() -> None:
 
     def partners(number: int) -> list[int]:
         assert not number or has_called.wait(_LONG), "process 0 listens until all have come"
-        mine = Partners(Launch(3, number), _meet(place, 3, number).connections, _MANY)
+        met = _meet(place, 3, number)
+        met.agree(_ready(), _LONG)  # parcels come after it
+        mine = Partners(Launch(3, number), met.connections, _MANY)
         mine.start()
         for other in mine.others:
             mine.post(other, Parcel("hail", number, "é", (other,)), [memoryview(bytes([number] * 3)), memoryview(b"")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -30,6 +30,11 @@ _MOST_STEPS = 2_000_000
 _MOST_LAUNCHES = 20_000
 _DYNAMIC = -(1 << 63)
 _BYTES = {"pred": 1, "s8": 1, "s16": 2, "s32": 4, "s64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+# What the host's operations take and return: numbers, views and scalars of kernels; and the values of all that is in scope.
+Operands: TypeAlias = "list[Any]"
+Results: TypeAlias = "Sequence[Any]"
+Environment: TypeAlias = "dict[SSAValue, Any]"
+
 _NUMPY: dict[str, Any] = {
     **{"f16": np.float16, "f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16},
     **{f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -160,9 +165,9 @@ class _Tracer:
         self.trace = Trace()
         self._steps = self._launches = self._depth = 0
 
-    def call(self, function: func.FuncOp, values: Sequence[Any]) -> list[Any]:
+    def call(self, function: func.FuncOp, values: Results) -> list[Any]:
         """Run a function and return its results."""
-        env: dict[SSAValue, Any] = {}
+        env: Environment = {}
         block, self._depth = function.body.blocks[0], self._depth + 1
         if self._depth > 100:
             raise Unsupported("functions of the host that call each other so deeply", self._where(function))
@@ -179,7 +184,7 @@ class _Tracer:
                     self._depth -= 1
                     return operands
 
-    def _block(self, block: Block, values: Sequence[Any], env: dict[SSAValue, Any]) -> tuple[Operation, list[Any]]:
+    def _block(self, block: Block, values: Results, env: Environment) -> tuple[Operation, list[Any]]:
         """Run a block; return its terminator and the values of its operands."""
         env.update(zip(block.args, values, strict=True))
         for op in block.ops:
@@ -192,7 +197,7 @@ class _Tracer:
             env.update(zip(op.results, self._run(op, operands, env), strict=True))
         raise AssertionError("a verified block ends in a terminator")
 
-    def _run(self, op: Operation, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def _run(self, op: Operation, values: Operands, env: Environment) -> Results:
         work = _WORK.get(type(op))
         if work is not None:
             return work(self, op, values, env)
@@ -215,14 +220,14 @@ class _Tracer:
 
     # ---- control
 
-    def do_constant(self, op: arith.ConstantOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_constant(self, op: arith.ConstantOp, values: Operands, env: Environment) -> Results:
         del values, env
         value = op.value
         if isinstance(value, IntegerAttr | FloatAttr):
             return [_in_type(value.value.data, op.result.type)]
         raise Unsupported("a constant of several elements in a function of the host", self._where(op))
 
-    def do_for(self, op: scf.ForOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_for(self, op: scf.ForOp, values: Operands, env: Environment) -> Results:
         lower, upper, step, *carried = values
         if step <= 0:
             raise ParseError(f"an scf.for with the step {step}", self._where(op))
@@ -230,18 +235,18 @@ class _Tracer:
             carried = self._block(op.body.block, [at, *carried], env)[1]
         return carried
 
-    def do_if(self, op: scf.IfOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_if(self, op: scf.IfOp, values: Operands, env: Environment) -> Results:
         region = op.true_region if values[0] else op.false_region
         return self._block(region.block, (), env)[1] if region.blocks else ()
 
-    def do_while(self, op: scf.WhileOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_while(self, op: scf.WhileOp, values: Operands, env: Environment) -> Results:
         while True:
             condition, *passed = self._block(op.before_region.block, values, env)[1]
             if not condition:
                 return passed
             values = self._block(op.after_region.block, passed, env)[1]
 
-    def do_call(self, op: func.CallOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_call(self, op: func.CallOp, values: Operands, env: Environment) -> Results:
         del env
         name = op.callee.string_value()
         function = self._functions.get(name)
@@ -257,7 +262,7 @@ class _Tracer:
 
     # ---- memory
 
-    def do_alloc(self, op: Any, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_alloc(self, op: Any, values: Operands, env: Environment) -> Results:
         del values
         sizes = iter([env[size] for size in op.dynamic_sizes])
         dims = tuple(int(next(sizes)) if size < 0 else size for size in op.memref.type.get_shape())
@@ -269,14 +274,14 @@ class _Tracer:
         self.trace.allocated.append(view)
         return [view, *[None for _ in op.results[1:]]]
 
-    def do_dim(self, op: memref.DimOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_dim(self, op: memref.DimOp, values: Operands, env: Environment) -> Results:
         del env
         view, number = values
         if not 0 <= number < len(view.dims):
             raise ParseError(f"a memref with {len(view.dims)} dimensions has no dimension {number}", self._where(op))
         return [view.dims[number]]
 
-    def do_cast(self, op: Any, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_cast(self, op: Any, values: Operands, env: Environment) -> Results:
         del env
         type_, (view,) = op.dest.type, values
         if is_memref(type_):
@@ -285,7 +290,7 @@ class _Tracer:
                 raise ParseError(f"a memref of {'x'.join(map(str, view.dims))} becomes one of {type_}", self._where(op))
         return [view]
 
-    def do_subview(self, op: memref.SubviewOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_subview(self, op: memref.SubviewOp, values: Operands, env: Environment) -> Results:
         del env
         view: View = values[0]
         rest = iter(values[1:])
@@ -309,7 +314,7 @@ class _Tracer:
             raise ParseError("memref.subview goes beyond its memref with these sizes", self._where(op))
         return [part]
 
-    def do_copy(self, op: Any, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_copy(self, op: Any, values: Operands, env: Environment) -> Results:
         del env
         target, source = values[-2:] if op.name == "gpu.memcpy" else (values[1], values[0])
         if source.dims != target.dims:
@@ -320,13 +325,13 @@ class _Tracer:
         self.trace.steps.append(Copy(source, target))
         return [None for _ in op.results]
 
-    def do_memset(self, op: Any, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_memset(self, op: Any, values: Operands, env: Environment) -> Results:
         del env
         target, value = values[-2:]
         self._fill(op, target, value)
         return [None for _ in op.results]
 
-    def do_store(self, op: memref.StoreOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_store(self, op: memref.StoreOp, values: Operands, env: Environment) -> Results:
         del env
         value, view, *index = values
         if any(not 0 <= at < size for at, size in zip(index, view.dims, strict=True)):
@@ -342,14 +347,14 @@ class _Tracer:
             raise Unsupported(f"'{op.name}' of a memref whose elements have gaps", self._where(op))
         self.trace.steps.append(Fill(target, value))
 
-    def do_load(self, op: Operation, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_load(self, op: Operation, values: Operands, env: Environment) -> Results:
         del values, env
         hint = "a size or another number comes as an argument, with --sizes"
         raise Unsupported("memref.load in a function of the host, which does not see memory", self._where(op), hint)
 
     # ---- launches
 
-    def do_launch(self, op: LaunchFuncOp, values: list[Any], env: dict[SSAValue, Any]) -> Sequence[Any]:
+    def do_launch(self, op: LaunchFuncOp, values: Operands, env: Environment) -> Results:
         del values
         gx, gy, gz, bx, by, bz = (self._size(op, env[size]) for size in (*op.grid, *op.block))
         dimensions = LaunchDimensions((gx, gy, gz), (bx, by, bz))

@@ -11,8 +11,7 @@ from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.verify.library_calls import verify_library_calls
-from hlo_run.hlo.verify.limits import verify_limits, verify_sizes
+from hlo_run.hlo.verify.runnable import verify_evaluable
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
@@ -118,9 +117,7 @@ class Reference:
         """`widened` is the result of `widen_module`, if it is known."""
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
-        verify_limits(module, to_evaluate=True)
-        verify_sizes(module)
-        verify_library_calls(module)
+        verify_evaluable(module)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = (widened or widen_module(module)) if self._is_wide else module
