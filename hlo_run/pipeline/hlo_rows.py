@@ -1,4 +1,4 @@
-"""Rows of the HLO table: the rows that divide a module, up to XLA's pipeline `optimization`, for narrow floats and for unrolling."""
+"""Rows of the HLO table: the rows that divide a module, up to XLA's pipeline `optimization`, of narrow floats and of unrolling."""
 
 from __future__ import annotations
 
