@@ -25,6 +25,7 @@ from hlo_run.options.parsing import read_flags
 from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 from hlo_run.options.stages import OPT_STAGE_TEXTS, STAGE_TEXTS
 from hlo_run.options.topics import TOPICS, Topic
+from hlo_run.version import VERSION, XLA_RELEASE
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
@@ -225,11 +226,10 @@ def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tu
 
 
 def _print_version(program: str) -> None:
-    from importlib.metadata import version  # slow to import, and only this flag needs it
-
     from hlo_run.records import IS_COMPILED
 
-    _stdout(f"{program} {version('hlo-run')} ({'compiled' if IS_COMPILED else 'pure Python'})")
+    form = "compiled" if IS_COMPILED else "pure Python"
+    _stdout(f"{program} {VERSION} ({form}), mirrors XLA:GPU of jaxlib {XLA_RELEASE}")
     raise SystemExit(0)
 
 

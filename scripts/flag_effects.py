@@ -260,7 +260,7 @@ def main() -> int:
     ours_by_default: dict[str, str] = {}
     for option in debug_options().values():
         is_chosen = option.name in chosen if chosen else option.verdict in verdicts
-        if not is_chosen or option.source == "newer" or re.search("XLA:[CT]PU", option.reason):
+        if not is_chosen or option.is_dropped or re.search("XLA:[CT]PU", option.reason):
             continue
         values = values_of(option)
         for value in values:

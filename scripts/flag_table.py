@@ -15,12 +15,13 @@ from pathlib import Path
 
 from hlo_run.options.debug_options import DebugOption, debug_options
 from hlo_run.options.programs import FIELDS
+from hlo_run.version import XLA_RELEASE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "flags.md"
 _HEAD = """# XLA's flags
 
 `scripts/flag_table.py` writes this page from `hlo_run/options/debug_options.tsv`. It lists every field of XLA's `DebugOptions`
-and every flag that XLA reads for it: {total} names, of released XLA (jaxlib 0.10.2) and of the source tree of August 2026.
+and every flag that XLA reads for it: {total} names, of released XLA (jaxlib {release}) and of the release before (0.10.2).
 `XLA_FLAGS`, `--debug_options_file`, `--flagfile` (or `--xla_flagfile`) and the command line take all of them, and check the
 types of their values. Defaults are those of released XLA.
 
@@ -32,8 +33,8 @@ types of their values. Defaults are those of released XLA.
 - {refused} are **refused** if their value is not the default: with an error on the command line. In `XLA_FLAGS` and in files,
   which other programs read too, they cause a warning, and with `--strict_flags` an error.
 
-A name that is not here causes a warning, and with `--strict_flags` an error. "Newer" flags are in the source tree only, "dropped"
-ones in released XLA only.
+A name that is not here causes a warning, and with `--strict_flags` an error. So does a flag that is "dropped": the
+release before had it, and the mirrored one ends at it.
 """
 _TITLES = {"acts": "Flags that act", "refused": "Flags that are refused", "accepted": "Flags that are accepted"}
 
@@ -43,7 +44,7 @@ def page() -> str:
     options = sorted(debug_options().values(), key=lambda option: option.name)
     counts = Counter(option.verdict for option in options)
     silent = sum(option.verdict == "accepted" and bool(option.changes) for option in options)
-    parts = [_HEAD.format(total=len(options), silent=silent, **counts)]
+    parts = [_HEAD.format(total=len(options), silent=silent, release=XLA_RELEASE, **counts)]
     for verdict, title in _TITLES.items():
         rows = [_row(option) for option in options if option.verdict == verdict]
         columns = ["flag", "type", "default", *(["XLA's text"] if verdict != "acts" else []), ""]
@@ -54,7 +55,7 @@ def page() -> str:
 
 def _row(option: DebugOption) -> str:
     text = FIELDS[option.name].metadata["help"] if option.verdict == "acts" else option.reason
-    since = {"newer": " (newer)", "released": " (dropped)"}.get(option.source, "")
+    since = " (dropped)" if option.is_dropped else ""
     kind = "list of an enum" if option.choices and option.is_list else "enum" if option.choices else option.type
     default = f"`{option.default.replace(',', ', ')}`" if option.default else ""
     effect = "" if option.verdict == "acts" else f" {_effect(option)} |"
@@ -63,7 +64,7 @@ def _row(option: DebugOption) -> str:
 
 def _effect(option: DebugOption) -> str:
     """Say whether released XLA makes something else of a module with a flag."""
-    if option.source == "newer":
+    if option.is_dropped:
         return "not in released XLA"
     if re.search("XLA:[CT]PU", option.reason):
         return "not read"

@@ -105,7 +105,7 @@ class CollectiveFlags:
         False, "ragged-all-to-all-decomposer: exchange the pieces of a ragged-all-to-all in an all-to-all of whole arrays."
     )
     xla_gpu_unsupported_enable_ragged_all_to_all_multi_host_decomposer: bool = flag(
-        False, "ragged-all-to-all-multi-host-decomposer: divide a ragged-all-to-all over two hosts."
+        True, "ragged-all-to-all-multi-host-decomposer: divide a ragged-all-to-all over two hosts."
     )
     xla_gpu_unsupported_override_fast_interconnect_slice_size: int = flag(
         0, "ragged-all-to-all-multi-host-decomposer: a host has N devices (0: the row does not run).", "N"

@@ -122,7 +122,7 @@ class CompileOptions(XlaFlags):
     xla_gpu_llvm_ir_file: str = flag("", "Replace the kernels that these LLVM IR files (.ll, comma-separated) define.", "FILES")
     xla_gpu_ptx_file: str = flag("", "Replace the kernels that these PTX files (comma-separated) define.", "FILES")
     xla_gpu_enable_command_buffer: str = flag(
-        "CONDITIONAL,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION",
+        "COLLECTIVES_KERNEL,CONDITIONAL,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION",
         "Record thunks of these kinds in command buffers (CUDA graphs): FUSION,CUBLAS,.. "
         "or changes to XLA's default: +WHILE,-FUSION.",
         "KINDS",

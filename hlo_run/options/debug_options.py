@@ -38,6 +38,11 @@ class DebugOption:
     always: str = ""
 
     @property
+    def is_dropped(self) -> bool:
+        """True if an older release had the flag, and the mirrored one ends at it."""
+        return self.source == "dropped"
+
+    @property
     def changes(self) -> frozenset[str]:
         """A property of modules of which released XLA makes something else with the flag; empty if no such module is known."""
         return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()

@@ -32,6 +32,10 @@ class _Spelling:
     case: str = "exact"
     has_signs: bool = False
     numbers: tuple[int, ...] = ()
+    # Only words without the prefix are taken in any case.
+    is_short: bool = False
+    # What no word means.
+    empty: str = ""
 
 
 _LIBRARY = _Spelling("LIBRARY_FUSION_TYPE_", case="any", has_signs=True, numbers=(1, 2, 3, 4, 5))
@@ -44,11 +48,14 @@ _SPELLINGS = {
     "COLLECTIVES_PRIVATE_MEMORY": _Spelling("COLLECTIVES_", "_MEMORY", case="any", numbers=(1, 2, 3)),
     "DETECTION_MODE_NONE": _Spelling("DETECTION_MODE_", case="lower"),
     "NOOP": _Spelling(case="any"),
+    "COLLECTIVE_PIPELINING_MODE_DEFAULT": _Spelling("COLLECTIVE_PIPELINING_MODE_", case="any", is_short=True),
+    "DETERMINISTIC_OPS_TRITON_MODE_UNSET": _Spelling("DETERMINISTIC_OPS_TRITON_MODE_", case="any", is_short=True),
     "STEP_MARK_AT_ENTRY": _Spelling(numbers=(0, 1, 3, 2)),
-    "FUSION": _Spelling(case="any", has_signs=True, numbers=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
-    "CUDNN": _Spelling(case="any", has_signs=True, numbers=(1, 2, 4, 6, 7, 8, 9, 10, 11, 13, 14, 16, 0)),
-    "COLLECTIVE_KERNEL_ALL_REDUCE": _Spelling("COLLECTIVE_KERNEL_", case="any", has_signs=True, numbers=(1, 2)),
-    "ALWAYS_UPDATE": _Spelling(numbers=(0, 1, 2, 1, 2)),
+    "FUSION": _Spelling(case="any", has_signs=True, numbers=(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)),
+    "CUDNN": _Spelling(
+        case="any", has_signs=True, numbers=(1, 2, 4, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 18, 19, 0), empty="UNSPECIFIED_BACKEND"
+    ),
+    "COLLECTIVE_KERNEL_ALL_REDUCE": _Spelling("COLLECTIVE_KERNEL_", case="any", has_signs=True, numbers=(1, 2, 3, 4, 8)),
 }
 _EXACT = _Spelling()
 
@@ -80,7 +87,9 @@ def choice(choices: Sequence[str], text: str) -> str:
         return text
     spelling = _SPELLINGS.get(choices[0], _EXACT)
     word = {"any": text.upper(), "lower": text.upper() if text.islower() else "", "exact": ""}[spelling.case]
-    full = (word,) if spelling.case == "any" and not spelling.suffix else ()
+    full = (word,) if spelling.case == "any" and not spelling.suffix and not spelling.is_short else ()
+    if not text and spelling.empty:
+        return spelling.empty
     for found in (*full, f"{spelling.prefix}{word}{spelling.suffix}"):
         if word and found in choices:
             return found
@@ -103,7 +112,10 @@ def choice_list(choices: Sequence[str], text: str, default: Sequence[str]) -> li
     values = list(default)
     for word in words:
         value = choice(choices, word[1:])
-        values = [other for other in values if other != value] + [value] * (word[0] == "+")
+        if word[0] == "-":
+            values = [other for other in values if other != value]
+        elif value not in values:
+            values.append(value)
     return values
 
 

@@ -38,12 +38,13 @@ def _normal(option: DebugOption, text: str) -> str:
 class OtherFlags:
     """The flags of XLA that a command line gives and that are not options of hlo-run.
 
-    `accepted` maps their names to their values. `unknown` are names that no XLA has, `refused` the reasons of flags that
-    XLA_FLAGS or a file sets.
+    `accepted` maps their names to their values. `unknown` are names that no XLA has, `dropped` those that the mirrored release
+    has no more, `refused` the reasons of flags that XLA_FLAGS or a file sets.
     """
 
     accepted: dict[str, str] = field(default_factory=dict[str, str])
     unknown: list[str] = field(default_factory=list[str])
+    dropped: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
 
     def take(self, name: str, text: str, is_on_command_line: bool) -> None:
@@ -56,6 +57,9 @@ class OtherFlags:
             self.unknown.append(name)
             return
         value = _normal(option, text)
+        if option.is_dropped:
+            self.dropped.append(name)
+            return
         if option.verdict == "refused" and not is_default(option, value):
             problem = f"--{name}={value} is not supported: {option.reason}"
             if is_on_command_line:

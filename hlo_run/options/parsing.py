@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hlo_run.errors import UsageError
 from hlo_run.options.programs import FLAGS, Flags
 from hlo_run.options.text_files import read_text
+from hlo_run.version import XLA_RELEASE
 
 if TYPE_CHECKING:
     from hlo_run.options.other_flags import OtherFlags
@@ -76,6 +77,13 @@ def _judged(sources: Iterable[_Words], flags: Flags, is_strict: bool) -> Iterato
         if is_strict:
             raise UsageError(reason.rstrip("."), hint="leave it out of XLA_FLAGS, or leave out --strict_flags")
         yield reason.rstrip(".") + "; it is ignored"
+    dropped = list(dict.fromkeys(name for other in judged for name in other.dropped))
+    if dropped and is_strict:
+        raise UsageError(
+            f"XLA of jaxlib {XLA_RELEASE} has dropped --{dropped[0]}", hint="leave it out, or leave out --strict_flags"
+        )
+    if dropped:
+        yield f"XLA of jaxlib {XLA_RELEASE} has dropped flags that are ignored: {', '.join(f'--{name}' for name in dropped)}"
     unknown = {name: other for other in judged for name in other.unknown}
     if not unknown:
         return

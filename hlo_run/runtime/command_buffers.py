@@ -34,9 +34,18 @@ from hlo_run.options import CompileOptions
 from hlo_run.records import replace
 from hlo_run.runtime.thunk_numbers import thunk_numbers
 
-DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
+DEFAULT_KINDS = (
+    "FUSION",
+    "CUBLAS",
+    "CUBLASLT",
+    "CUDNN",
+    "CUSTOM_CALL",
+    "CONDITIONAL",
+    "DYNAMIC_SLICE_FUSION",
+    "COLLECTIVES_KERNEL",
+)
 """The kinds that XLA records by default."""
-_KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "CONVOLUTION")
+_KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "CONVOLUTION", "HOST_EXECUTE")
 
 
 class CommandBufferConversion(Struct, frozen=True):

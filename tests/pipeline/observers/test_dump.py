@@ -228,7 +228,7 @@ def test_texts_about_flags(tmp_path: Path) -> None:
     config = (folder / "module_0000.small.config.pbtxt").read_text()
     assert "\n  xla_gpu_autotune_level: 0\n" in config
     assert "\n  xla_gpu_ftz: true\n" in config
-    assert config.count("\n  xla_gpu_enable_command_buffer: ") == 7
+    assert config.count("\n  xla_gpu_enable_command_buffer: ") == 8
     assert "replica_count: 1\nnum_partitions: 1\n" in config
     target = (folder / "module_0000.small.gpu_target_config.pbtxt").read_text()
     assert from_text_proto(target, "x").core_count == preset("h100").core_count
