@@ -67,7 +67,7 @@ def test_a_large_value_is_used_before_the_next_is_made(scheduler: _Scheduler) ->
 _LOOP = """
 step { s = (s32[], f32[64], f32[512]) parameter(0)  i = s32[] get-tuple-element(s), index=0
        x = f32[64] get-tuple-element(s), index=1  y = f32[512] get-tuple-element(s), index=2
-       one = s32[] constant(1)  j = s32[] add(i, one)  z = f32[512] negate(y)  
+       one = s32[] constant(1)  j = s32[] add(i, one)  z = f32[512] negate(y)
        ROOT t = (s32[], f32[64], f32[512]) tuple(j, x, z) }
 cond { s = (s32[], f32[64], f32[512]) parameter(0)  i = s32[] get-tuple-element(s), index=0  n = s32[] constant(3)
        ROOT l = pred[] compare(i, n), direction=LT }
