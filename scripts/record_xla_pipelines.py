@@ -89,7 +89,8 @@ def _recorded(module: str) -> list[str]:
         done = subprocess.run(command, input=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"XLA refuses a module: {done.stderr[-2000:]}")
-    return ["\t".join((pipeline, _NUMBERED.sub(r"\1", name))) for pipeline, name in passes_of_log(done.stderr.splitlines())]
+    found = passes_of_log(done.stderr.splitlines())
+    return ["\t".join((pipeline, _NUMBERED.sub(r"\1", name))) for pipeline, name in found]
 
 
 def passes_of_log(lines: Sequence[str]) -> Iterator[tuple[str, str]]:

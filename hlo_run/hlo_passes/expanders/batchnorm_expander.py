@@ -1,6 +1,6 @@
 """Expand batch normalisation: sums over all dimensions except the feature's, then elementwise operations.
 
-    batch-norm-training(x, scale, offset)   =>   mean = sum(x) / n;  variance = sum(x * x) / n - mean * mean
+    batch-norm-training(x, scale, offset)   =>   mean = sum(x) / n;  variance = max(sum(x * x) / n - mean * mean, 0)
                                                  tuple((x - mean) * rsqrt(variance + epsilon) * scale + offset, mean, variance)
 
 Also batch-norm-inference, which has operands mean and variance, and batch-norm-grad. The element count n uses the run-time
@@ -80,6 +80,7 @@ def _training(b: HloBuilder, old: HloInstruction, x: HloValue, scale: HloValue, 
     means = f.spread(mean)
     mean_square = f.mean(total_squares, count)
     variance = mean_square - mean * mean
+    variance = b.maximum(variance, b.broadcast(zero, variance.shape.dims))  # rounding may make it negative
     deviation = b.rsqrt(f.spread(variance) + epsilon)
     normalized = (x - means) * deviation
     return b.tuple([normalized * all_scales + all_offsets, mean, variance])

@@ -171,15 +171,21 @@ CASES = (
     Case(
         "element of iota",
         "i=s32[]",
+        "x = u32[5] iota(), iota_dimension=0; ROOT r = u32[1] dynamic-slice(x, i), dynamic_slice_sizes={1}",
+        "reshape<1>(convert<u32>(clamp({0}, i, {4})))",
+    ),
+    Case(
+        "element of a float iota",
+        "i=s32[]",
         "x = f32[5] iota(), iota_dimension=0; ROOT r = f32[1] dynamic-slice(x, i), dynamic_slice_sizes={1}",
-        "reshape<1>(convert<f32>(clamp({0}, i, {4})))",
+        "dynamic-slice(iota<f32>(), i)",
     ),
     Case("update of all", "p=f32[3] q=f32[3] i=s32[]", "ROOT r = f32[3] dynamic-update-slice(p, q, i)", "q"),
     Case(
         "update with itself",
         "p=f32[5] i=s32[]",
         "x = f32[2] dynamic-slice(p, i), dynamic_slice_sizes={2}; ROOT r = f32[5] dynamic-update-slice(p, x, i)",
-        "p",
+        "dynamic-update-slice(p, dynamic-slice(p, i), i)",
     ),
     Case(
         "update of zeros",

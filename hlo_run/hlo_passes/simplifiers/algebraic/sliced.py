@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
@@ -56,26 +58,33 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(f32[64] reshape(f32[16,4] A)), slice={[0:8]} => reshape(slice(A)), slice={[0:2], [0:4]}.
+    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}.
 
-    The slice takes the first elements of the first dimension. They must be a block of A: whole rows, or a part of one row.
+    The slice must take a block of A: whole rows of each group of dimensions that the reshape joins or splits.
     """
     inner, ranges = i.operands[0], i.slice_ranges
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
         return None
-    cut = [d for d, (start, limit, _) in enumerate(ranges) if (start, limit) != (0, inner.shape.dims[d])]
     source = inner.operands[0]
-    if cut != [0] or ranges[0][0] or not source.shape.dims or not i.shape.element_count:
+    if not source.shape.dims or not i.shape.element_count:
         return None
-    taken: list[_Range] = []
-    left = i.shape.element_count
-    for size in reversed(source.shape.dims):
-        if left >= size and left % size:
+    taken: list[_Range] = [(0, size, 1) for size in source.shape.dims]
+    for ours, theirs in common_groups(source.shape.dims, inner.shape.dims):
+        rows = [d for d in ours if source.shape.dims[d] > 1]
+        cut = [d for d in theirs if ranges[d][:2] != (0, inner.shape.dims[d])]
+        if not cut:
+            continue
+        outer = [d for d in theirs if d < cut[0] and inner.shape.dims[d] > 1]
+        if len(cut) > 1 or outer or not rows:
             return None
-        taken.insert(0, (0, min(left, size), 1))
-        left = max(left // size, 1)
+        scale = math.prod(inner.shape.dims[d] for d in theirs if d > cut[0])
+        row = math.prod(source.shape.dims[d] for d in rows[1:])
+        start, limit = ranges[cut[0]][0] * scale, ranges[cut[0]][1] * scale
+        if start % row or limit % row:
+            return None
+        taken[rows[0]] = (start // row, limit // row, 1)
     # As in XLA the slice has the default layout, whatever that of the operand.
-    shape = Shape.array(source.shape.element_type, tuple(limit for _, limit, _ in taken))
+    shape = Shape.array(source.shape.element_type, tuple(limit - start for start, limit, _ in taken))
     return rw.reshape(rw.add("slice", shape, [source], slice=tuple(taken)), i.shape.dims)
 
 

@@ -8,7 +8,7 @@ from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, is_integer, scalar_of, splat_value
 from hlo_run.records import replace
 from hlo_run.sharding.analysis.device_numbers import numbers_of_devices
 
@@ -119,7 +119,10 @@ def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruc
 
 
 def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(iota[8], x) with size 1 => the clamped index; also of a constant that counts in steps of the same size."""
+    """dynamic-slice(iota[8], x) with size 1 => the clamped index; also of a constant that counts in steps of the same size.
+
+    Only for integers as wide as the index.
+    """
     source, size = i.operands[0], i.operands[0].shape.dims
     scale = None
     if source.opcode == "multiply" and source.operands[0].opcode == "iota":
@@ -130,7 +133,7 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
         return None
     index = i.operands[1]
     dtype = index.shape.dtype
-    if size[0] - 1 >= 1 << (dtype.bits - dtype.is_signed):
+    if size[0] - 1 >= 1 << (dtype.bits - dtype.is_signed) or not is_integer(i) or i.shape.dtype.bits != dtype.bits:
         return None
     low, high = rw.constant(0, dtype.name), rw.constant(size[0] - 1, dtype.name)
     clamped = rw.add("clamp", index.shape, [low, index, high])
@@ -172,12 +175,9 @@ def _is_within(start: HloInstruction, most: int) -> bool:
 
 
 def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-update-slice(A, B, at) => A if B has no elements, or is the dynamic-slice of A at the same position."""
+    """dynamic-update-slice(A, B, at) => A if B has no elements."""
     whole, part = i.operands[:2]
-    if 0 in part.shape.dims:
-        return whole
-    is_same = part.opcode == "dynamic-slice" and part.operands[0] is whole and part.operands[1:] == i.operands[2:]
-    return whole if is_same else None
+    return whole if 0 in part.shape.dims else None
 
 
 def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
