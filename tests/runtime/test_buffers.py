@@ -155,8 +155,8 @@ def test_report_leaves_out_small_allocations_after_50() -> None:
     count = 60
     parameters = " ".join(f"p{n} = f32[64] parameter({n})" for n in range(count))
     text = f"ENTRY e {{ {parameters} ROOT t = (f32[64]) tuple(p0) }}"
-    # All 60 allocations of equal size: the rest is below a twentieth of the total from the 59th on.
-    assert _usage_report(text).count("cumulative_size") == 59
+    # All 60 allocations of equal size: the rest is below a twentieth of the total from the 58th on.
+    assert _usage_report(text).count("cumulative_size") == 58
 
 
 @settings(max_examples=40, deadline=None)
@@ -282,6 +282,8 @@ def test_an_operand_that_a_started_computation_does_not_read_may_be_written_over
     planned = assign_buffers(module)
     started = next(i for i in module.entry.instructions if i.opcode == "async-start").called_computations[0]
     a, b = started.parameters
+    assert module.schedule is not None
+    module.schedule[started].sort(key=lambda i: i.opcode != "parameter")
     started.root.replace_operand(a, b)
     with pytest.raises(InternalError, match="another value was written"):
         check_buffers(module, planned)
