@@ -69,11 +69,15 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if not source.shape.dims or not i.shape.element_count:
         return None
     taken: list[_Range] = [(0, size, 1) for size in source.shape.dims]
-    for ours, theirs in common_groups(source.shape.dims, inner.shape.dims):
+    groups = common_groups(source.shape.dims, inner.shape.dims)
+    only_adds_ones = all(len(ours) == len(theirs) == 1 for ours, theirs in groups)
+    for number, (ours, theirs) in enumerate(groups):
         rows = [d for d in ours if source.shape.dims[d] > 1]
         cut = [d for d in theirs if ranges[d][:2] != (0, inner.shape.dims[d])]
         if not cut:
             continue
+        if number and not only_adds_ones:  # as in XLA
+            return None
         outer = [d for d in theirs if d < cut[0] and inner.shape.dims[d] > 1]
         if len(cut) > 1 or outer or not rows:
             return None
