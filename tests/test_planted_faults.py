@@ -83,7 +83,7 @@ def test_a_wrong_rewrite_in_an_hlo_pass(copy: _Copy) -> None:
     copy.replace(rules, "\nRULES: Rules = {\n", _WRONG_RULE)
     done = copy.run("--check_each_pass", "m.hlo")
     assert done.returncode == 1
-    assert "row 'algsimp' of pipeline 'simplification' changed the meaning of m" in done.stderr
+    assert "row 'algsimp' of pipeline 'pre-spmd-partitioner' changed the meaning of m" in done.stderr
     assert "next: hlo-tool bisect m.hlo" in done.stderr
     found = re.search(r"reproduce: (hlo-run .*)$", done.stderr, re.MULTILINE)
     assert found is not None

@@ -32,7 +32,7 @@ def test_every_flag_and_tool_is_there(shell: str, capsys: pytest.CaptureFixture[
         ("hlo-opt --v_format=d", "diff"),
         ("hlo-run --stage=memo", "memory-usage-report"),
         ("hlo-run --stage memo", "memory-usage-report"),
-        ("hlo-run --only=dce,call-inl", "dce,call-inliner dce,call-inliner-3 dce,call-inliner-2"),
+        ("hlo-run --only=dce,call-inl", "dce,call-inliner dce,call-inliner-4 dce,call-inliner-2 dce,call-inliner-3"),
         ("hlo-run --platform=H", "Host"),
         ("hlo-opt --platform=g", "gpu"),
         ("hlo-run --target=b2", "b200"),

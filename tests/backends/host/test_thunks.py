@@ -294,7 +294,7 @@ def test_workspaces_of_libraries_that_are_not_here_take_no_memory() -> None:
         ROOT d = f32[32,32] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"""
     program = compiled(text)
     assert "kCublasLtMatmul" in kinds(program.thunks)
-    assert sum(allocation.size_bytes for allocation in program.allocations) > 32 << 20
+    assert sum(allocation.size_bytes for allocation in program.allocations) > 4 << 20
     assert planned_bytes(program) < 1 << 20
     assert (free_bytes() or 1 << 20) > 1 << 19
 

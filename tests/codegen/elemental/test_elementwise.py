@@ -18,8 +18,8 @@ SIGNED = ("s8", "s16", "s32", "s64")
 UNSIGNED = ("u8", "u16", "u32", "u64")
 ALL = (*FLOATS, *SIGNED, *UNSIGNED, "pred")
 
-UNARY_FLOAT = """abs negate sign floor ceil round-nearest-afz round-nearest-even exponential exponential-minus-one log
-    log-plus-one sqrt rsqrt cbrt sine cosine tan tanh erf acos acosh asin asinh atanh sinh cosh logistic is-finite real
+UNARY_FLOAT = """abs negate sign floor ceil round-nearest-afz round-nearest-even exponential exponential-minus-one exp2 log
+    log2 log-plus-one sqrt rsqrt cbrt sine cosine tan tanh erf acos acosh asin asinh atanh sinh cosh logistic is-finite real
     imag""".split()
 BINARY_FLOAT = "add subtract multiply divide remainder power maximum minimum atan2".split()
 BINARY_INTEGER = """add subtract multiply divide remainder maximum minimum and or xor shift-left shift-right-logical
