@@ -299,6 +299,8 @@ _UNARY: dict[type[Operation], Callable[..., Any]] = {
         op: _float_function(function)
         for op, function in (
             (math.ExpOp, np.exp),
+            (math.Exp2Op, np.exp2),
+            (math.Log2Op, np.log2),
             (math.LogOp, np.log),
             (math.ExpM1Op, np.expm1),
             (math.Log1pOp, np.log1p),
