@@ -69,15 +69,18 @@ def test_gap_is_filled_and_shared_places_stay_together() -> None:
     assert packing.offsets[d] == packing.offsets[b]
 
 
-def test_values_that_share_count_separately() -> None:
+def test_values_that_share_count_once_until_the_last_is_free() -> None:
     heap = PeakHeap()
     a, b = _value(0), _value(1)
     heap.allocate(a, 100)
     heap.share(b, a, 100)
+    assert heap.peak_bytes == 100
     heap.free(a, 100)
+    heap.allocate(_value(2), 30)
+    assert heap.peak_bytes == 130
     heap.free(b, 100)
-    heap.allocate(a, 40)
-    assert heap.peak_bytes == 200
+    heap.allocate(_value(3), 40)
+    assert heap.peak_bytes == 130
 
 
 def test_live_ranges_of_a_chain() -> None:
