@@ -1,4 +1,4 @@
-"""Write down what changed between two releases of XLA, for whoever lets hlo-run mirror the newer one.
+"""Write down what changed between two releases of XLA, so that hlo-run can mirror the newer one.
 
     python3 scripts/venv.py python scripts/follow_release.py OLD_PYTHON NEW_PYTHON [FILE.hlo..]
 

@@ -212,7 +212,7 @@ class Partners:
                     if message.code and self._cause is None:
                         self._cause = message
                     self._condition.notify_all()
-                partner.outgoing.put(None)  # nobody reads what is posted from now on
+                partner.outgoing.put(None)  # the other process reads no more messages
             case _:
                 raise BadMessage(f"a {type(message).__name__} after the beginning")
 

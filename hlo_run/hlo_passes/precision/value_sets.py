@@ -59,7 +59,7 @@ class ValueSets:
                     waiting.append(target)
 
     def at(self, instruction: HloInstruction, index: ShapeIndex) -> frozenset[HloPosition]:
-        """Return the values that an array of a result may be; no values for a result that is no array."""
+        """Return the values that an array of a result may be; empty for other results."""
         return self._sets.get(HloPosition(instruction, index), frozenset())
 
     def uses(self, value: HloPosition) -> list[HloUse]:
