@@ -1,4 +1,4 @@
-"""Spells HLO text as the jaxlib at hand reads it: the printer writes what the mirrored release prints."""
+"""Spells texts as the jaxlib at hand reads them: hlo-run writes what the mirrored release writes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def _release_of(package: str) -> tuple[int, ...]:
 def for_installed(text: str) -> str:
     """Return HLO text as the jaxlib at hand reads it."""
     return older(text) if () < installed_release() < FIRST_WITH_ALL else text
+
+
+def target_for_installed(text: str) -> str:
+    """Return a `gpu_target_config` as the XLA:GPU at hand reads it: 0.10.2 has a field of its own for cuDNN's version."""
+    is_older = () < installed_release() < FIRST_WITH_ALL and "dnn_version_info" not in text
+    return f"{text}dnn_version_info {{\n  major: 9\n  minor: 10\n}}\n" if is_older else text
 
 
 def older(text: str) -> str:
