@@ -39,7 +39,7 @@ _BYTES = "Uint8"
 
 
 class NcclCall(Struct, frozen=True):
-    """A call: the function, the slices that it reads and writes (None: it has no such one), and the number of elements.
+    """A call: the function, the slices that it reads and writes (None for no slice), and the number of elements.
 
     `operation` is the reduction, `peer` the rank of the other side or the root.
     """
