@@ -198,7 +198,7 @@ class HloInstruction(TypedAttributes):
 
     @property
     def to_apply(self) -> HloComputation:
-        """The computation of a call, or the one that a reduce, sort, scatter or other instruction applies to elements."""
+        """The computation of a call, or the computation that a reduce, sort, scatter or other instruction applies to elements."""
         return self._called["to_apply"][0]
 
     @property
