@@ -1,4 +1,4 @@
-"""Inline fusions that were made for another compiler, so that our emitters and libraries compile their parts.
+"""Inline fusions for another compiler, so that our emitters and libraries compile their parts.
 
     f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
         =>   the instructions of `gemm`; its dot as a library call

@@ -51,7 +51,7 @@ def limits_of(options: CompileOptions, most_bytes: int, default_bytes: int | Non
 
 
 def combine_all(module: HloModule, opcode: Opcode, key: Key, limits: Limits) -> None:
-    """Combine collectives whose keys are equal; those with the key None stay."""
+    """Combine collectives whose keys are equal. Collectives with the key None stay."""
     suggested = _suggested_bytes(module) if limits.bytes == limits.default_bytes else 0
     if suggested > 0 and limits.count > 0:
         _combine(module, opcode, _key_of_urgent(key), replace(limits, bytes=suggested))
