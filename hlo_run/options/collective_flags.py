@@ -17,7 +17,7 @@ MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class CollectiveFlags:
-    """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
+    """The flags of DebugOptions that change passes over collectives. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
         MOST_COMBINED_BYTES,
