@@ -1,4 +1,4 @@
-"""Divide the work of a module between its partitions: every device computes its tiles, and collectives move what others need.
+"""Divide the work of a module between its partitions: every device computes its tiles, and collectives move the rest.
 
     x = f32[8] parameter(0), sharding={devices=[2]<=[2]}     =>   x = f32[4] parameter(0)
     y = f32[] reduce(x, 0), to_apply=add                          y = f32[] all-reduce(reduce(x, 0)), to_apply=add

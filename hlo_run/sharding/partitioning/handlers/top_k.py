@@ -1,4 +1,4 @@
-"""The largest elements along a divided dimension: first of each tile, and then of all tiles' by a sort.
+"""Finds the largest elements along a divided dimension: first of each tile, and then of all tiles' by a sort.
 
     v, i = TopK(x [4,256], k=5) on 8 devices   =>   v, i = TopK(x [4,32], k=5)
                                                     v, i = sort(all-gather(v), all-gather(i + 32 * tile)), and its first 5
