@@ -3,9 +3,9 @@
     a = f32[8,1] reshape(f32[8] p);  b = f32[8,1] broadcast(f32[] c);  m = f32[8,1] multiply(a, b)
       =>   b = f32[8] broadcast(c);  m.1 = f32[8] multiply(p, b);  reshape f32[8,1] (m.1) for the users
 
-Each operand must be a reshape, a broadcast, a concatenation or a constant, which are made anew without these dimensions, or the
-result of a gather, iota, reduce or reduce-window, which gets a reshape; a parameter or a slice stops the rewrite. XLA's
-`DegenerateDimensionRewriter`.
+Each operand must be of one of two kinds. The pass makes reshapes, broadcasts, concatenations and constants again without these
+dimensions. It adds a reshape to the result of a gather, iota, reduce or reduce-window. A parameter or a slice stops the rewrite.
+XLA's `DegenerateDimensionRewriter`.
 """
 
 from __future__ import annotations
