@@ -268,7 +268,6 @@ def to_text_proto(spec: TargetSpec) -> str:
     target: dict[str, Any] = {
         "gpu_device_info": device,
         "platform_name": '"CUDA"',
-        "dnn_version_info": {"major": 9, "minor": 10},
         "device_description_str": f'"{spec.description}"',
         "runtime_version": toolkit,
     }

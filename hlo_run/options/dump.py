@@ -40,9 +40,10 @@ class DumpOptions:
     )
     xla_dump_hlo_pipeline_re: str = flag("", "Dump the HLO between passes only in pipelines whose name matches.", "RE")
     xla_dump_hlo_module_re: str = flag("", "Dump only modules whose name matches.", "RE")
-    xla_dump_emitter_re: str = flag("", "Dump the IR of kernels before every row if this matches mlir-fusion.", "RE")
-    dump_kernel_rows: bool = flag(
-        False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
+    xla_dump_emitter_re: str = flag(
+        "",
+        "Dump the IR of kernels before every row if this matches mlir-fusion, LLVM IR if it matches llvm, PTX if it matches ptx.",
+        "RE",
     )
     xla_dump_latency_hiding_schedule: bool = flag(
         False,
