@@ -443,7 +443,7 @@ class HloModule:
     result have descending layouts, whatever parameters and root have, unless the header has an `entry_computation_layout`.
     `convention` is that of the function the module was made from, if any. `divided` says how arguments and result are divided,
     once the module is that of one partition. `is_propagated` is True once the shardings are final. `settled` is the state of
-    `hlo/unchanged.py`.
+    `hlo/unchanged.py`, `facts` of `analysis/facts.py`.
     """
 
     def __init__(
@@ -462,6 +462,7 @@ class HloModule:
         self.divided: DividedEntry | None = None
         self.is_propagated = False
         self.settled: dict[tuple[Hashable, HloComputation], int] = {}
+        self.facts: dict[Callable[[HloModule], Any], tuple[int, Any]] = {}
         self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
         self.instruction_names = NameUniquer()
         self.call_order = CallOrder()
