@@ -519,17 +519,18 @@ class HloModule:
         computation.edited_at = self.version
         return computation
 
-    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+    def replace(self, old: HloInstruction, new: HloInstruction, keeps_frontend_attributes: bool = True) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name
-        if both have the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, a sharding and (if `keeps_frontend_attributes`) frontend
+        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users; dead-code elimination
+        removes it.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
         if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
             new.attrs["metadata"] = before
-        for name in ("frontend_attributes", "sharding"):
+        for name in ("frontend_attributes", "sharding") if keeps_frontend_attributes else ("sharding",):
             if name in old.attrs and name not in new.attrs:
                 new.attrs[name] = old.attrs[name]
         is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
