@@ -1,4 +1,4 @@
-"""The flags of XLA's DebugOptions, from the table `debug_options.tsv`: types, defaults, and what each one means here.
+"""The flags of XLA's DebugOptions, from the table `debug_options.tsv`: types, defaults, and the meaning of each here.
 
 Most of them are not options of hlo-run. The table says of these why they cannot matter (`accepted`), or why a value other than
 the default is `refused`.
@@ -46,7 +46,7 @@ class DebugOption:
 
     @property
     def changes(self) -> frozenset[str]:
-        """A property of modules of which released XLA makes something else with the flag; empty if no such module is known."""
+        """A property of modules for which the flag changes released XLA's result; empty if no such module is known."""
         return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()
 
     @property

@@ -45,6 +45,9 @@ class DumpOptions:
         "Dump the IR of kernels before every row if this matches mlir-fusion, LLVM IR if it matches llvm, PTX if it matches ptx.",
         "RE",
     )
+    dump_kernel_rows: bool = flag(
+        False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
+    )
     xla_dump_latency_hiding_schedule: bool = flag(
         False,
         "Write MODULE.schedule.txt (.pb without texts): the module before the latency-hiding scheduler, and when each "

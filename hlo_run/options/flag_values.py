@@ -1,4 +1,4 @@
-"""Reads values of XLA's flags: what XLA's command line takes, as the table of flags writes it, and nothing else.
+"""Reads values of XLA's flags: the values that XLA's command line takes, as the table of flags writes them, and no others.
 
 Enums differ in how they are written. Each takes the names of the proto. Some take any case, some a part of the name.
 """

@@ -176,7 +176,7 @@ class DumpObserver(Observer):
                     self._files.text(f"{self._llvm_files - 1}.ptx", step.text())
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
-        """Take note if fusions were merged: XLA leaves the bodies of the producers to dce."""
+        """Record whether fusions were merged: XLA leaves the bodies of the producers to dce."""
         made: set[str] = {i.name for c in self._module.computations for i in c.instructions if i.opcode == "fusion"}
         for step in steps:
             if isinstance(step, Fused):
