@@ -31,7 +31,7 @@ class Sameness(Struct, frozen=True):
     roots: tuple[tuple[int, ...], ...] = ()
 
     def and_(self, other: Sameness) -> Sameness:
-        """Return where both are the same."""
+        """Return the devices on which both values are the same."""
         if self.kind == "all" or other.kind == "none":
             return other
         if other.kind == "all" or self.kind == "none":

@@ -149,7 +149,7 @@ class CustomCallThunk(FunctionCall, frozen=True):
 
 
 class InfeedThunk(HostTransfer, frozen=True):
-    """Take the next entry of the queue that the host fills. With `fed`, it is whole arrays, and the device keeps its tiles."""
+    """Take the next entry of the queue that the host fills. With `fed`, it has whole arrays, and the device keeps its tiles."""
 
     name: str
     result: ArrayTree
@@ -243,7 +243,7 @@ class AsyncStartThunk(Nesting, frozen=True):
 
 
 class AsyncDoneThunk(Struct, frozen=True):
-    """Let what follows wait for the thunks of the `AsyncStartThunk` with the same `key`."""
+    """Let later work wait for the thunks of the `AsyncStartThunk` with the same `key`."""
 
     name: str
     key: str

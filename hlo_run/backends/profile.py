@@ -24,7 +24,7 @@ class Event(Struct, frozen=True):
 
 
 class ThunkObserver(Protocol):
-    """Is told of every thunk that ran."""
+    """Observes every thunk that ran."""
 
     def begin_run(self) -> None:
         """Begin the next run."""
@@ -67,7 +67,7 @@ def together(*observers: ThunkObserver | None) -> ThunkObserver | None:
 
 
 class Profile(Struct):
-    """Collects the events of all runs. The event of a thunk with nested thunks covers theirs."""
+    """Collects the events of all runs. The event of a thunk covers the events of its nested thunks."""
 
     events: list[Event] = field(default_factory=list[Event])
     runs: int = 0

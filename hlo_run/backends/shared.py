@@ -122,7 +122,7 @@ class SharedBackend:
         return results
 
     def report(self) -> str:
-        """Return what the backend remarks on the devices of this process."""
+        """Return the backend's remarks on the devices of this process."""
         return self._backend.report()
 
     def launch_records(self) -> list[dict[str, Any]]:

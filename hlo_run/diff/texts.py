@@ -1,4 +1,4 @@
-"""Compares two texts: HLO modules by their graphs, everything else by lines, in which names may be others."""
+"""Compares two texts: HLO modules by their graphs, all others by lines, where names may differ."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def file_report(result: FileResult) -> dict[str, str]:
-    """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test cases."""
+    """Return the texts of the reports on a file: its outcome, its exit code, its JSON record, its JUnit test cases."""
     return {
         "file": result.file,
         "outcome": result.outcome,
@@ -46,7 +46,7 @@ def to_json(reports: Sequence[Mapping[str, str]], version: str) -> str:
 
 
 def to_json_line(reports: Sequence[Mapping[str, str]], version: str) -> str:
-    """Return the last line of `--report_jsonl`: what `to_json` has but the files."""
+    """Return the last line of `--report_jsonl`: the contents of `to_json` without the files."""
     return json.dumps(_summary_record(reports, version), allow_nan=False)
 
 

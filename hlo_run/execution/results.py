@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LaterTry(Struct, frozen=True):
-    """A run with other arguments after a blind comparison: their source, and what its comparison saw of all arrays."""
+    """A run with other arguments after a blind comparison: their source, and the comparison's view of all arrays."""
 
     arguments: str
     seen: Detectability

@@ -1,4 +1,4 @@
-"""Make the arguments of modules to check: in the ranges that the generator predicts with, or random ones for any module."""
+"""Makes the arguments of modules to check: in the ranges that the generator predicts with, or random ones for any module."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Fault(Struct, frozen=True):
 
 
 class LeftOut(Exception):
-    """A judge has nothing to say of a module."""
+    """A judge cannot judge a module."""
 
 
 def mismatch(judge: str, differences: list[str], words: str = "wrong values", details: str = "") -> Fault:
@@ -78,7 +78,7 @@ class Case:
 
     @cached_property
     def expected(self) -> Any:
-        """The reference's result. Raises what the reference raises."""
+        """The reference's result. Raises the errors of the reference."""
         reference = Reference(self.module)
         CALLS.take()
         value = reference.run([self.arguments], feeds=self.feeds)[0]
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def is_open(self) -> bool:
-        """True if HLO leaves values of a module open of which the generator predicts none."""
+        """True if HLO leaves values of a module open that the generator does not predict."""
         return self.claims is None and bool(open_part(self.module, in_range=False))
 
     def nested(self, leaves: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The findings of a hunt: how many modules agree, and the buckets of what does not."""
+"""The findings of a hunt: the number of modules that agree, and the buckets of the faults."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Findings(Struct):
         return wanted
 
     def put(self, failure: Failure, reduced: Reduced | None) -> None:
-        """Add the end of a reduction. A mismatch moves to the bucket of the opcodes that are left."""
+        """Record the end of a reduction. A mismatch moves to the bucket of the opcodes that are left."""
         if reduced is None:
             return
         fault, name = failure.fault, failure.fault.signature.bucket

@@ -1,4 +1,4 @@
-"""Compare results with what the generator predicts of them: their ranges, grains and errors."""
+"""Compares results with the generator's predictions: their ranges, grains and errors."""
 
 from __future__ import annotations
 

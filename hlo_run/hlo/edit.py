@@ -87,7 +87,7 @@ class InstructionMaker:
         return self.add("broadcast", like.with_element_type(scalar.shape.element_type), [scalar], dimensions=())
 
     def zeros(self, shape: Shape) -> HloInstruction:
-        """Make zeros: a constant for a scalar, else a broadcast of it."""
+        """Make zeros: a constant for a scalar, else its broadcast."""
         zero = self.constant(0, shape.element_type)
         return self.filled(zero, shape) if shape.dims else zero
 
@@ -204,15 +204,18 @@ _WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
 class Editor(InstructionMaker):
     """Makes instructions in the computation of `origin`, with its source location.
 
-    With `derives`, they get the metadata of `origin`, and unless `keeps_sharding` is false its sharding if the rank fits
-    (bitcasts, reshapes and transposes get none, as in XLA).
+    With `derives`, they get the metadata of `origin`, and unless `keeps_frontend_attributes` or `keeps_sharding` is false its
+    frontend attributes and, if the rank fits, its sharding (bitcasts, reshapes and transposes get none, as in XLA).
     """
 
-    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+    def __init__(
+        self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True, keeps_frontend_attributes: bool = True
+    ) -> None:
         super().__init__()
         self.origin = origin
         self.derives = derives
         self.keeps_sharding = keeps_sharding
+        self.keeps_frontend_attributes = keeps_frontend_attributes
 
     @property
     def computation(self) -> HloComputation:
@@ -226,6 +229,8 @@ class Editor(InstructionMaker):
             return
         if "metadata" in origin.attrs:
             attributes["metadata"] = origin.attrs["metadata"]
+        if self.keeps_frontend_attributes and "frontend_attributes" in origin.attrs:
+            attributes.setdefault("frontend_attributes", origin.attrs["frontend_attributes"])
         if (
             self.keeps_sharding
             and opcode not in _WITHOUT_SHARDING
@@ -357,7 +362,7 @@ def bypass(module: HloModule, old: HloInstruction, inherits: bool = True) -> Non
 
 
 def remove_unused(candidates: Iterable[HloInstruction]) -> None:
-    """Remove the candidates without users, then instructions that only they used; keep those that are not removable."""
+    """Remove the candidates without users, then instructions that only they used; keep instructions that are not removable."""
     waiting = [candidate for candidate in candidates if candidate.parent is not None]
     ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
     left: dict[HloInstruction, int] = {}
@@ -430,7 +435,7 @@ class Leftovers:
 
 
 def replace_each(module: HloModule, olds: Iterable[HloInstruction], made: Callable[[HloInstruction], HloInstruction]) -> None:
-    """Replace each instruction by what `made` returns for it; each goes, with operands that only it used, before the next."""
+    """Replace each instruction by the result of `made`; remove it, with operands that only it used, before the next."""
     unused = Leftovers()
     for old in olds:
         module.replace(old, made(old))
@@ -572,7 +577,7 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
 
 
 def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: str = "clone") -> HloComputation:
-    """Clone a computation and, with the same suffix, what its fusions, custom calls and starts of async pairs call: as XLA."""
+    """Clone a computation and, with the same suffix, the callees of its fusions, custom calls and async starts, as XLA does."""
     clone = clone_computation(module, computation, suffix)
     for instruction in clone.instructions:
         clone_called(module, instruction, suffix)
@@ -580,7 +585,7 @@ def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: s
 
 
 def clone_called(module: HloModule, copy: HloInstruction, suffix: str = "clone") -> None:
-    """Give a copied fusion, custom call or start of an async pair computations of its own; others share theirs."""
+    """Give a copied fusion, custom call or start of an async pair its own computations; others share theirs."""
     if copy.opcode in ("fusion", "custom-call", "async-start") and copy.called:
         copy.called = {
             name: tuple(clone_with_fusions(module, computation, suffix) for computation in group)

@@ -55,7 +55,7 @@ def literal_of(shape: Shape, arrays: Iterator[NDArray[Any]]) -> Literal:
 
 
 def take_tiles(feed: Feed, arrays: Sequence[FedArray], partition: int) -> Iterator[NDArray[Any]]:
-    """Take the next whole arrays from the feed, and yield the partition's tile of each of which it has one.
+    """Take the next whole arrays from the feed, and yield the partition's tile of each, if it has one.
 
     Tiles at the end of an array are smaller than others, or empty.
     """

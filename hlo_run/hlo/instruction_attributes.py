@@ -1,4 +1,4 @@
-"""The attributes of an instruction: by name, and by the typed accessors of those that passes ask for."""
+"""The attributes of an instruction: by name, and by typed accessors for the attributes that passes read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
 
 class TypedAttributes:
-    """Read one attribute of an instruction, with its type. An attribute has XLA's name unless the docstring gives it.
+    """Reads one attribute of an instruction, with its type. An attribute has XLA's name unless the docstring gives it.
 
     An attribute that its opcode requires raises KeyError on an instruction of another opcode. An optional one returns its
     default, on any instruction. No accessor goes through `Attributes.__getitem__`, which would be another call.
@@ -364,7 +364,7 @@ class TypedAttributes:
 
     @property
     def comparison_order(self) -> str:
-        """Of a compare: `order`, TOTAL or PARTIAL; empty for that of the elements: PARTIAL for floats and complex numbers."""
+        """The `order` of a compare, TOTAL or PARTIAL; empty for its type's default: PARTIAL for floats and complex numbers."""
         return self.attrs.stored.get("order", "")
 
     @property

@@ -25,7 +25,7 @@ LANES = 1 << 17
 
 
 class Fault(Exception):
-    """The program does what it must not do, at the operation `op`."""
+    """A rule that the program breaks, at the operation `op`."""
 
     def __init__(self, op: Operation, message: str) -> None:
         super().__init__(message)

@@ -42,7 +42,7 @@ Environment: TypeAlias = "dict[SSAValue, Any]"
 
 
 class Step(Struct):
-    """One operation: the values of its operands, the lanes that execute it, and the values of all that is in scope."""
+    """One operation: the values of its operands, the lanes that execute it, and all values in scope."""
 
     op: Any
     values: list[Any]
@@ -59,7 +59,10 @@ _TERMINATORS = frozenset(
 def interpret(
     module: ModuleOp, kernel: str, launch: LaunchDimensions, memory: Memory, arguments: Sequence[int], until: float
 ) -> None:
-    """Run a launch: `arguments` are the addresses of the kernel's. Raises NotInterpreted, also after `until` (time.monotonic)."""
+    """Run a launch: `arguments` are the addresses of the kernel's arguments.
+
+    Raises NotInterpreted, also after `until` (time.monotonic).
+    """
     with np.errstate(all="ignore"):
         KernelInterpreter(module, launch, memory, until).run(kernel, arguments)
 

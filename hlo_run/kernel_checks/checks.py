@@ -188,7 +188,7 @@ class KernelChecks:
         self.seconds += time.perf_counter() - begin
 
     def finish(self) -> None:
-        """Judge the units that the run has not reached, on operands of their own."""
+        """Judge the units that the run has not reached, on made operands."""
         begin = time.perf_counter()
         with quiet(), one_blas_thread():
             for unit, outcome in self.outcomes.items():

@@ -57,7 +57,7 @@ class Outcome(Struct, eq=False):
         return "not checked" if self.unchecked else "differs" if self.differs else "agrees"
 
     def add(self, comparison: Comparison, place: str, operands: Sequence[Literal]) -> None:
-        """Take note of one more judged execution."""
+        """Record one more judged execution."""
         if self.differs:
             return
         if _is_lost(comparison):
@@ -180,7 +180,7 @@ def raise_first(outcomes: list[Outcome]) -> None:
 
 
 def sentence(outcome: Outcome) -> str:
-    """Return which kernel differs, where, and its first wrong element."""
+    """Return a sentence: which kernel differs, where, and its first wrong element."""
     unit = outcome.unit
     kernel = f"kernel '{unit.kernels[0]}' " if unit.kernels else ""
     place = f", {outcome.place}" if outcome.place else ""

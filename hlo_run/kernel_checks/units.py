@@ -49,7 +49,7 @@ _PRODUCTS_AT_ONCE = 16
 
 
 class Unit(Struct, frozen=True, eq=False):
-    """The thunks of one instruction, and where its operands and results lie.
+    """The thunks of one instruction, and the memory of its operands and results.
 
     `leaves` are the (shape index, shape) of the arrays that the thunks write. `in_place` are the operands, by number, that share
     memory with something written. `loops` are the loops around, outermost first.
@@ -72,14 +72,14 @@ class Unit(Struct, frozen=True, eq=False):
 
     @property
     def overwritten(self) -> list[BufferSlice]:
-        """The memory of the results, where no operand lies: the thunks write it whole, whatever was there before."""
+        """The memory of the results without any operand's: the thunks write it whole, whatever its old content."""
         read = [piece for tree in self.operands for piece in tree_slices(tree)]
         results = [piece for path, _ in self.leaves for piece in tree_slices(spec_at(self.result, path))]
         return [piece for piece in results if not any(overlap(piece, other) for other in read)]
 
     @property
     def shows_alone(self) -> bool:
-        """True if the thunks depend on their operands only, so that they can run on other ones, on memory of their own."""
+        """True if the thunks depend on their operands only, so that they can run on other operands, in separate memory."""
         return all(isinstance(thunk, KernelThunk | CopyThunk | MemsetThunk) or _is_product(thunk) for thunk in self.thunks)
 
 

@@ -60,7 +60,7 @@ def make_entry(module: HloModule, computation: HloComputation) -> bool:
 
 
 def without_state(loop: HloInstruction, dropped: set[int]) -> bool:
-    """Drop elements of a while's state. Their values become ones inside the loop, and the initial values behind it."""
+    """Drop elements of a while's state. Inside the loop, ones replace their values; behind it, the initial values do."""
     if loop.opcode != "while" or not dropped or loop.is_root:
         return False
     body, condition, initial = loop.while_body, loop.while_condition, loop.operands[0]

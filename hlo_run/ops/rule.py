@@ -163,7 +163,7 @@ def with_dynamic(shape: Shape, dynamic: Sequence[bool]) -> Shape:
 
 
 def tuple_or_one(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape if there is one, else the tuple of all."""
+    """Return the only shape, or the tuple of several."""
     return shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
 
 

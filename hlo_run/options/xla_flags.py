@@ -22,7 +22,7 @@ _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANU
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class XlaFlags(CollectiveFlags):
-    """The flags of DebugOptions that change what single passes do. All have XLA's defaults."""
+    """The flags of DebugOptions that change single passes. All have XLA's defaults."""
 
     xla_gpu_dot_merger_threshold_mb: int = flag(64, "dot-merger: leave products of more than N MiB alone.", "N")
     xla_gpu_gemm_rewrite_size_threshold: int = flag(

@@ -1,4 +1,4 @@
-"""Rows of the HLO table: those that divide a module, up to XLA's pipeline `optimization`, of narrow floats, of unrolling."""
+"""Rows of the HLO table: rows that divide a module, up to XLA's pipeline `optimization`, of narrow floats, of unrolling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges what one HLO row rewrote: proves regions equal by their structure, and compares the others on random operands."""
+"""Judges the rewrites of one HLO row: proves regions equal by their structure, and compares the others on random operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_INSTRUCTIONS = 3000
 
 
 class Snapshot(Struct, frozen=True):
-    """A copy of a module between rows, and what each part of it is a copy of."""
+    """A copy of a module between rows, and the original of each part."""
 
     module: HloModule
     instructions: dict[HloInstruction, HloInstruction]

@@ -60,8 +60,7 @@ class CommandBufferConversion(Struct, frozen=True):
     checked: frozenset[int] = frozenset()
 
     def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
-        """Return the sequence with runs of recordable thunks replaced by command buffers, which are called after the number
-        of their first thunk."""
+        """Return the sequence with runs of recordable thunks as command buffers, named after the number of their first thunk."""
         return self._convert(thunks, thunk_numbers(thunks))
 
     def _convert(self, thunks: Sequence[Thunk], numbers: Mapping[int, int]) -> tuple[Thunk, ...]:
@@ -129,7 +128,7 @@ class CommandBufferConversion(Struct, frozen=True):
 
 
 def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversion | None:
-    """Return what the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
+    """Return the conversion that the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
 
     `--xla_gpu_enable_command_buffer` lists kinds, or changes the default by `+KIND` and `-KIND`.
     """

@@ -1,4 +1,4 @@
-"""Finds what XLA's checks of floats read, for the texts about thunks: XLA's `ThunkBufferDebugPass`.
+"""Finds the buffers that XLA's checks of floats read, for the texts about thunks: XLA's `ThunkBufferDebugPass`.
 
     001: kCustomKernel wrapped_tanh  =>  000: kSequential { 001: kCustomKernel wrapped_tanh; 000: kBuffersDebugFloatCheck }
 

@@ -1,4 +1,4 @@
-"""The numbers of thunks (XLA's thunk ids), which texts print and command buffers are called after."""
+"""The numbers of thunks (XLA's thunk ids), which texts print and which name command buffers."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Asker:
         return self.fails([flags])[0]
 
     def other_failure(self, flags: Flags) -> str:
-        """Return what was answered instead of yes or no."""
+        """Return the answer that was neither yes nor no."""
         answers = self._known.get((*self.base, *flags), ())
         return next((answer for answer in answers if self.verdict(answer) is None), "")
 

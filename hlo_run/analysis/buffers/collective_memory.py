@@ -1,4 +1,4 @@
-"""Finds the buffers that devices read or write in each other's memory, which XLA puts into a memory space of their own."""
+"""Finds the buffers that devices read or write in each other's memory. XLA puts them into a separate memory space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
-    """True if the module may have such buffers; `every`: all collectives have them, not only the ones whose config says so."""
+    """True if the module may have such buffers. With `every`, all collectives count, not only marked ones."""
     found = module.instructions_of(*EXCHANGES)
     return any(map(_is_symmetric, found)) or (every and bool(found))
 

@@ -61,7 +61,7 @@ def _offset_bits(slice_: HloInstruction) -> int | None:
 
 
 class SlicePlace(Struct, frozen=True):
-    """The begin of a slice of operand `number`: `first_bytes`, and `step_bytes` more in each iteration after the first.
+    """The start of a slice of operand `number`: `first_bytes`, and `step_bytes` more in each iteration after the first.
 
     The iterations are those of a loop around the fusion; `loop` counts from the innermost one, 0.
     """

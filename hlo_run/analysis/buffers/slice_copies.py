@@ -1,4 +1,4 @@
-"""Recognises fusions that only copy a contiguous slice at a place that `dynamic-slice-annotator` found out.
+"""Recognises fusions that only copy a contiguous slice whose place `dynamic-slice-annotator` found.
 
     fusion(x, i), kind=kLoop, calls={ ROOT s = dynamic-slice(x, i) }     the fusion reads a slice
     fusion(x, u, i), kind=kLoop, calls={ ROOT d = dynamic-update-slice(x, u, i) }     it writes one into its operand
@@ -17,7 +17,7 @@ _SAME_BYTES: tuple[Opcode, ...] = ("bitcast", "reshape")
 
 
 def behind_bitcasts(value: HloInstruction) -> HloInstruction:
-    """Return the value of whose bytes bitcasts and reshapes make this one."""
+    """Return the value that bitcasts and reshapes turn into this one."""
     while value.opcode in _SAME_BYTES:
         value = value.operands[0]
     return value

@@ -34,7 +34,7 @@ class Side(Struct, frozen=True):
 
     @property
     def launches(self) -> int:
-        """Kernels and copies."""
+        """The number of kernels and copies."""
         return self.kernels + self.copies
 
     @property

@@ -53,13 +53,13 @@ def is_sync(start: HloInstruction) -> bool:
 
 
 def is_collective_start(instruction: HloInstruction) -> bool:
-    """Return True for the start of a collective of any form. Transfers are none."""
+    """Return True for the start of a collective of any form, False for transfers."""
     kind = async_kind(instruction)
     return kind.phase == "start" and kind.inner in COLLECTIVE
 
 
 def is_collective_done(instruction: HloInstruction) -> bool:
-    """Return True for the done of a collective of any form. Transfers are none."""
+    """Return True for the done of a collective of any form, False for transfers."""
     kind = async_kind(instruction)
     return kind.phase == "done" and kind.inner in COLLECTIVE
 

@@ -38,8 +38,11 @@ class LatencyEstimator(Protocol):
 
 
 class TShirtSizes:
-    """Work is free, low, medium or high. The latency of an asynchronous pair is high. With `knows_costly_collectives`, that
-    of an all-reduce of more than 30 MiB is four times as high."""
+    """Estimates work as free, low, medium or high.
+
+    The latency of an asynchronous pair is high. With `knows_costly_collectives`, that of an all-reduce of more than 30 MiB is
+    four times as high.
+    """
 
     def __init__(self, knows_costly_collectives: bool = False, partitions: int = 1) -> None:
         self._knows_costly_collectives = knows_costly_collectives

@@ -143,7 +143,7 @@ class TensorBlockScaling(Struct, frozen=True):
 
 
 class BlockScalingConfig(Struct, frozen=True):
-    """The scales of the operands of a dot or convolution; None for an operand without."""
+    """The scales of the operands of a dot or convolution; None for an operand without scales."""
 
     lhs: TensorBlockScaling | None = None
     rhs: TensorBlockScaling | None = None

@@ -1,4 +1,4 @@
-"""Mark what the call inliner inlines, so that the call outliner can undo it.
+"""Mark the calls that the call inliner inlines, so that the call outliner can undo it.
 
     c = call(x), to_apply=a   =>   b = (f32[]) custom-call(x), custom_call_target="__xla_internal_call_marker_before"
                                    c = call(b[0]), to_apply=a

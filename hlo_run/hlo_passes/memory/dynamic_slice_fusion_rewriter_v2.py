@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from hlo_run.analysis.buffers.slice_copies import is_contiguous_slice
 from hlo_run.analysis.buffers.sliced_products import PRODUCT_TARGETS
-from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -42,14 +41,11 @@ class DynamicSliceFusionRewriterV2(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        for computation in computation_post_order(module):
-            if computation.is_fusion:
-                continue
-            for hero in [i for i in computation.instructions if _is_hero(i)]:
-                read = [chain for operand in hero.operands if (chain := _read_slice(operand)) is not None]
-                results = [_safe(hero, read, result) for result in _results(hero)]
-                if read or any(result.update is not None for result in results):
-                    _rewrite(module, hero, read, results)
+        for hero in [i for i in module.instructions_of("custom-call") if _is_hero(i)]:
+            read = [chain for operand in hero.operands if (chain := _read_slice(operand)) is not None]
+            results = [_safe(hero, read, result) for result in _results(hero)]
+            if read or any(result.update is not None for result in results):
+                _rewrite(module, hero, read, results)
 
 
 class _Result(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Undo what was chosen for one platform: the schedule, control dependencies, fusions and packed element sizes.
+"""Undo choices for one platform: the schedule, control dependencies, fusions and packed element sizes.
 
     HloModule m, is_scheduled=true              HloModule m
     p = s4[6]{0:E(4)} parameter(0)        =>    p = s4[6]{0} parameter(0)

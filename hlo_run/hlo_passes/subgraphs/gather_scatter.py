@@ -1,4 +1,4 @@
-"""Helpers for gather and scatter, and their simple form, in which one row of indices is for one slice or update."""
+"""Helpers for gather and scatter, and their simple form, with one row of indices for one slice or update."""
 
 from __future__ import annotations
 

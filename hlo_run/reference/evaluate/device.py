@@ -95,10 +95,10 @@ class World(Struct):
 
 
 class Plans(Protocol):
-    """The plans of a module's computations, as `Device` asks for them."""
+    """The plans of a module's computations, as `Device` looks them up."""
 
     def plan(self, computation: HloComputation, lifted: bool) -> Plan:
-        """Return the plan of a computation; with `lifted`, the one that takes arrays in place of the scalars."""
+        """Return the plan of a computation; with `lifted`, the plan that takes arrays in place of the scalars."""
         ...
 
     def is_liftable(self, computation: HloComputation) -> bool:

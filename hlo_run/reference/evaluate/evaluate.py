@@ -88,7 +88,7 @@ def evaluate(
 
 
 def folded(module: HloModule, arguments: Sequence[Value]) -> Value:
-    """Return what `evaluate` does, with the same bits on every machine; a product of large matrices takes longer."""
+    """Return the result of `evaluate`, with the same bits on every machine; a product of large matrices takes longer."""
     with ordered_products():
         return evaluate(module, arguments)
 

@@ -1,4 +1,4 @@
-"""Evaluate in float64 with a random rounding error after every op: how far the module's types let a result be off.
+"""Evaluates in float64 with a random rounding error after every op, which shows how far the module's types let a result be off.
 
     s = bf16[8] add(x, y)       ⇒   s = f64[8], the sum times 1 ± 2^-9 with a random sign per element
 

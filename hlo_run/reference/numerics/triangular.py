@@ -28,7 +28,7 @@ def _adjoint(matrix: Array) -> Array:
 
 
 def cholesky(matrix: Array) -> Array:
-    """Return L of L·Lᴴ for matrices [.., n, n], of which the lower triangles are read; all NaN if it does not exist."""
+    """Return L of L·Lᴴ for matrices [.., n, n], from their lower triangles; all NaN if it does not exist."""
     if not matrix.size:
         return matrix
     try:

@@ -119,7 +119,7 @@ def _window_dims(instruction: HloInstruction) -> tuple[WindowDim, ...]:
 def window_steps(
     window_dims: Sequence[WindowDim], dims: Sequence[int], out_dims: Sequence[int]
 ) -> Iterator[tuple[_Slices, _Slices]]:
-    """Yield for each window element, row-major, the slices of outputs that read an input through it, and of those inputs.
+    """Yield for each window element, row-major, the slices of outputs that read an input through it, and of these inputs.
 
     Window elements that fall into padding or dilation holes for every output are left out.
     """

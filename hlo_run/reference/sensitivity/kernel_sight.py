@@ -13,7 +13,7 @@ _MOST_NAMED, _MOST_REASONS = 4, 3
 
 
 class KernelSight(Struct, frozen=True):
-    """The answer whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
+    """Tells whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
 
     `reason` says why it does not show, or why that was not measured.
     """
@@ -35,7 +35,7 @@ class KernelSights(Struct, frozen=True):
 
     @property
     def measured(self) -> int:
-        """The number of kernels that are seen or known not to be."""
+        """The number of kernels that are seen or known to be unseen."""
         return sum(kernel.seen is not None for kernel in self.kernels)
 
     @property
@@ -49,7 +49,7 @@ class KernelSights(Struct, frozen=True):
         return all(kernel.seen is not False for kernel in self.kernels)
 
     def or_seen_in(self, other: KernelSights) -> KernelSights:
-        """Return these with the kernels seen that `other`, of the same module with other arguments, sees."""
+        """Return these sights with the kernels seen that `other`, of the same module with other arguments, sees."""
         better = {kernel.name: kernel for kernel in other.kernels if kernel.seen}
         return KernelSights(tuple(better.get(kernel.name, kernel) for kernel in self.kernels))
 

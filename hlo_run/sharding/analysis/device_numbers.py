@@ -1,4 +1,4 @@
-"""Computes scalars that depend on nothing but the number of the device, for all devices at once.
+"""Computes scalars that depend only on the number of the device, for all devices at once.
 
 subtract(multiply(convert(partition-id), 5), reshape(dynamic-slice(s32[4] constant({0, 4, 9, 14}), partition-id)))
     =>   [0, 1, 1, 1]

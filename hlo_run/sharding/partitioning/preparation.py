@@ -1,4 +1,4 @@
-"""Rewrite what the partitioner would divide with several exchanges of halos where one is enough.
+"""Rewrites instructions that the partitioner would divide with several exchanges of halos where one is enough.
 
     concatenate(slice(x) [6:8], slice(x) [0:6])             =>   rotate(x) right by 2
     slice(pad(x))                                           =>   pad(x)

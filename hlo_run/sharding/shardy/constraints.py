@@ -1,4 +1,4 @@
-"""Sharding constraints before the propagation: what they say about their operands, and where loops use divided values.
+"""Sharding constraints before the propagation: their effect on their operands, and on divided values in loops.
 
 `given` maps instructions to the shardings of their leaves that are known before the propagation.
 """
@@ -80,7 +80,7 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
 
 
 def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> Given:
-    """Let the operands of closed constraints have their shardings, if nothing else says how they are divided.
+    """Let the operands of closed constraints have their shardings, unless something else divides them.
 
     Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used. Those
     of constraints with unreduced axes are returned with the sharding.

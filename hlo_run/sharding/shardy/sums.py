@@ -90,7 +90,7 @@ class Sums:
         return self._manual(value, source, result, placed)
 
     def copied(self, value: HloInstruction, result: NamedSharding) -> HloInstruction:
-        """Divide a value otherwise, with as many addends as it has."""
+        """Divide a value in another way, with the same number of addends."""
         return self._add(value, "copy", value.shape, [value], hlo_sharding(closed(result), value.shape, (), None))
 
     def _manual(

@@ -278,13 +278,13 @@ class Observer(Protocol):
     """Observes the actions of a launch's threads."""
 
     def access(self, access: Access) -> None:
-        """Called before an instruction accesses memory."""
+        """Observe a memory access before it happens."""
         ...
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
-        """Called when all living threads of the blocks (or warps, by `scope`) of `lanes` have met."""
+        """Observe that all living threads of the blocks (or warps, by `scope`) of `lanes` have met."""
         ...
 
     def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
-        """Called after a basic block has run. `decision` holds the condition of its branch, one value per lane or fewer."""
+        """Observe that a basic block has run. `decision` holds the condition of its branch, one value per lane or fewer."""
         ...

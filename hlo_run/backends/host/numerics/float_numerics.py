@@ -158,7 +158,7 @@ def narrow_f64(x: F64, mode: str) -> F32:
 
 
 def redirect(nearest: Half | F32, exact: Float, mode: str) -> Half | F32:
-    """Return the result rounded in the direction `mode`, from the one rounded to nearest. `exact` has a wider type."""
+    """Return the result rounded in the direction `mode`, from the result rounded to nearest. `exact` has a wider type."""
     back = nearest.astype(exact.dtype)
     match mode:
         case "rm":

@@ -1,4 +1,4 @@
-"""Gather the operands of all devices and reduce them on each device, where the reducer is not a sum, product, minimum or maximum.
+"""Gather the operands of all devices and reduce them on each device, unless the reducer is a sum, product, minimum or maximum.
 
     r = f32[8] all-reduce(x), replica_groups={{0,1}}, to_apply=norm
       =>   g = f32[2,8] all-gather(f32[1,8] bitcast(x)), replica_groups={{0,1}}, dimensions={0}

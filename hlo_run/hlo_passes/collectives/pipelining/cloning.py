@@ -1,4 +1,4 @@
-"""Copies of a loop's instructions: their channels, control dependencies, groups of the scheduler, and marks of what moved."""
+"""Copies of a loop's instructions: their channels, control dependencies, scheduling groups, and marks of moved collectives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Copier(Struct):
         return cls(module, free_channels(module), max(groups, default=0) + 1)
 
     def copy(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], known: Map) -> HloInstruction:
-        """Add a copy with other operands, after the copies in `known` of what ran before the original."""
+        """Add a copy with other operands, after the copies in `known` of the original's control predecessors."""
         new = into.add(copy_instruction(old, operands))
         clone_called(self.module, new)
         if new.opcode == "while":
@@ -96,7 +96,7 @@ class Copier(Struct):
 
 
 def keep_order(old: HloInstruction, new: HloInstruction, known: Map) -> None:
-    """Let a copy wait for the copies, in its computation, of what its original waits for."""
+    """Let a copy wait for the copies, in its computation, of its original's control predecessors."""
     before = [known[p] for p in old.control_predecessors if p in known and known[p].parent is new.parent]
     new.control_predecessors = list(dict.fromkeys(before))
 

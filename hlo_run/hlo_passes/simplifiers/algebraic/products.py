@@ -1,4 +1,4 @@
-"""Algebraic rules of dots. Those of `LAYOUT_RULES` are also valid after layout assignment."""
+"""Algebraic rules of dots. The rules in `LAYOUT_RULES` are also valid after layout assignment."""
 
 from __future__ import annotations
 

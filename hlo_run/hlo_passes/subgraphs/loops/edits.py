@@ -78,7 +78,7 @@ def use_elements(
 def copy_body(
     body: HloComputation, into: HloComputation, state: HloInstruction, suffix: str = ""
 ) -> dict[HloInstruction, HloInstruction]:
-    """Add a copy of a loop's body that begins with `state`; return the copies by their originals, the parameter's is `state`.
+    """Add a copy of a loop's body that begins with `state`. Return the copies by their originals; the parameter's is `state`.
 
     The copies are called `NAME.SUFFIX`. They keep the control dependencies among them, and collectives get new channels.
     """

@@ -71,7 +71,7 @@ class Joins:
         self.known: dict[HloInstruction, tuple[Join, int]] = {}
 
     def add_operands(self, concatenate: HloInstruction) -> bool:
-        """Join the operands, and all that this needs; return False, with no new join, if it cannot be done."""
+        """Join the operands, and all that they need; return False, with no new join, if it cannot be done."""
         known = dict(self.known)
         waiting = [Join(concatenate.operands, StackedDimension(concatenate.attrs["dimensions"][0], False))]
         if waiting[0].is_shared:
