@@ -444,20 +444,39 @@ def replace_each(module: HloModule, olds: Iterable[HloInstruction], made: Callab
 
 
 def remove_dead(module: HloModule) -> None:
-    """Remove unused instructions and uncalled computations."""
-    remove_unused([i for c in module.computations for i in c.instructions if not i.users])
+    """Remove unused instructions and uncalled computations.
+
+    Users go before operands, the last ones first, as in XLA's `HloDCE`: the order in which other users are listed depends on it.
+    """
+    for computation in module.computations:
+        if any(not i.users and is_removable(i) for i in computation.instructions):
+            _remove_dead_of(computation)
     remove_uncalled(module)
 
 
+def _remove_dead_of(computation: HloComputation) -> None:
+    first = {p for i in computation.instructions for p in i.control_predecessors}
+    gone: dict[HloInstruction, None] = {}
+    for unused in reversed(computation.post_order()):
+        waiting = [unused]
+        for instruction in waiting:  # grows while we walk
+            if instruction in gone or instruction.users or instruction in first or not is_removable(instruction):
+                continue
+            gone[instruction] = None
+            waiting += instruction.operands
+            instruction.operands = ()
+    computation.remove_all(gone)
+
+
 def remove_unread_results(module: HloModule) -> None:
-    """Remove the results of fusions that no get-tuple-element reads. A module with a schedule keeps them.
+    """Remove the results of fusions that no get-tuple-element reads. Custom fusions and a module with a schedule keep them.
 
     A fusion of which one result is left returns that result instead of a tuple.
     """
     if module.schedule is not None:
         return
     for fusion in module.instructions_of("fusion"):
-        if fusion.shape.is_tuple and fusion.parent is not None:
+        if fusion.shape.is_tuple and fusion.parent is not None and fusion.fusion_kind != "kCustom":
             _drop_results(module, fusion)
 
 

@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     RngSeedThunk,
     RngStateThunk,
     SequentialThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -133,13 +134,16 @@ def _computes(thunk: Thunk) -> bool:
     """True if a thunk's result depends on its operands only: it exchanges nothing with other devices or the host."""
     if isinstance(thunk, CollectiveThunk | RngStateThunk | RngSeedThunk):
         return False
-    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk)
+    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk | SlicedProductThunk)
 
 
 def _unit(
     instruction: HloInstruction, thunks: tuple[Thunk, ...], loops: tuple[WhileThunk, ...], arrays: dict[str, ArrayTree]
 ) -> Unit | None:
-    if not any(isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | CustomCallThunk) for thunk in thunks):
+    if not any(
+        isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | SlicedProductThunk | CustomCallThunk)
+        for thunk in thunks
+    ):
         return None  # copies and fills alone
     if any(isinstance(thunk, CustomCallThunk) and is_user_function(thunk) for thunk in thunks):
         return None  # the reference calls the same function

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from hlo_run.artifact import ArraySpec, ArrayTree, Thunk
+from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Thunk
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.backend_config import read_config
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.kernel_requests import KernelRequests
 from hlo_run.target import TargetSpec
@@ -19,7 +20,8 @@ from hlo_run.target import TargetSpec
 class ThunkContext(Struct, frozen=True):
     """The state of the functions that make thunks. `sequence` makes the thunks of another computation, such as a loop body.
 
-    `streams` has the number of the stream of every start of asynchronous work.
+    `streams` has the number of the stream of every start of asynchronous work. `placed` has the memory of values in the body of a
+    fusion that runs as a library call.
     """
 
     buffers: BufferAssignment
@@ -27,6 +29,7 @@ class ThunkContext(Struct, frozen=True):
     sequence: Callable[[HloComputation], tuple[Thunk, ...]]
     target: TargetSpec
     streams: Mapping[HloInstruction, int]
+    placed: Mapping[tuple[HloInstruction, ShapeIndex], BufferSlice] = {}
 
     def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
         """Return the array at the shape index `index` of a value, which must be an array."""
@@ -43,9 +46,9 @@ class ThunkContext(Struct, frozen=True):
             return tuple(self.tree(instruction, (*index, number)) for number in range(len(shape.tuple_shapes)))
         if not shape.is_array:
             return ()
-        return ArraySpec(
-            shape.element_type, shape.dims, shape.minor_to_major, self.buffers.slice(instruction, index), shape.dynamic_dims
-        )
+        place = self.placed.get((instruction, index))
+        place = self.buffers.slice(instruction, index) if place is None else place
+        return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
 
 
 EmitThunk: TypeAlias = Callable[[ThunkContext, HloInstruction], "list[Thunk]"]

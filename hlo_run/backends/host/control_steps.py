@@ -33,6 +33,7 @@ from hlo_run.artifact import (
     SendThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -53,6 +54,7 @@ from hlo_run.backends.host.steps import (
     Leaf,
     LibraryStep,
     SliceCopyStep,
+    SlicedProductStep,
     Step,
     WaitingLeaf,
     WaitingStep,
@@ -92,6 +94,8 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return CopyStep(machine, thunk)
         case SliceCopyThunk():
             return SliceCopyStep(machine, thunk)
+        case SlicedProductThunk():
+            return SlicedProductStep(machine, thunk)
         case CollectiveThunk():
             return CollectiveStep(machine, thunk)
         case MemsetThunk():
