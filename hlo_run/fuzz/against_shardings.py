@@ -46,8 +46,8 @@ def host_judge(case: Case) -> Iterator[Fault]:
 
 def _partitions(case: Case) -> int:
     module: HloModule = case.module
-    count = int(module.attrs.get("num_partitions", 1))
-    if count == 1 or int(module.attrs.get("replica_count", 1)) != 1 or differs_by_device(module):
+    count = module.num_partitions
+    if count == 1 or module.replica_count != 1 or differs_by_device(module):
         raise LeftOut
     return count
 

@@ -49,7 +49,7 @@ class AsyncCollectiveCreator(Struct, frozen=True):
 def _start(collective: HloInstruction, opcode: Opcode) -> HloInstruction:
     attributes = {name: value for name, value in collective.attrs.items() if name not in _NOT_COPIED}
     called = dict(collective.called)
-    return InstructionMaker(where=collective.where).add(opcode, _shape(collective), collective.operands, called, **attributes)
+    return InstructionMaker(where=collective.where).add_with(opcode, _shape(collective), collective.operands, attributes, called)
 
 
 def _shape(collective: HloInstruction) -> Shape:

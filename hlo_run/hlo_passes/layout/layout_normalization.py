@@ -180,7 +180,7 @@ class _Normalizer(Struct):
         attributes.pop("metadata", None)
         inputs = [self._input(operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
-        return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
+        return editor.add_with(opcode, _normal(instruction.shape), inputs, attributes, called)
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a broadcast whose dimensions may descend: its operand keeps its order."""
@@ -206,7 +206,7 @@ class _Normalizer(Struct):
         attributes = dict(scatter.attrs) | changes
         attributes.pop("metadata", None)
         inputs = [self._input(operand) for operand in scatter.operands]
-        return editor.add("scatter", _normal(scatter.shape), inputs, {"to_apply": [scatter.to_apply]}, **attributes)
+        return editor.add_with("scatter", _normal(scatter.shape), inputs, attributes, {"to_apply": [scatter.to_apply]})
 
     def _constant(self, constant: HloInstruction) -> HloInstruction:
         """Give a constant the default layout, and its users a bitcast of it."""
@@ -224,7 +224,7 @@ class _Normalizer(Struct):
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
         source = instruction.operands[0].shape
-        permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
+        permutation = instruction.ints("dimensions") or tuple(range(source.rank))
         order = _order(source)
         dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
         value = self._input(instruction.operands[0])
@@ -283,14 +283,21 @@ def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction,
     return (*instruction.operands[:first], *(indices[d] for d in _order(instruction.shape)))
 
 
-def _permuted(name: str) -> Callable[[HloInstruction], Changes]:
-    """Return a function that permutes an attribute with one entry for each dimension."""
-    return lambda instruction: {name: tuple(instruction.attrs[name][d] for d in _order(instruction.shape))}
+def _slice_sizes(instruction: HloInstruction) -> Changes:
+    return {"dynamic_slice_sizes": tuple(instruction.dynamic_slice_sizes[d] for d in _order(instruction.shape))}
+
+
+def _padding(instruction: HloInstruction) -> Changes:
+    return {"padding": tuple(instruction.padding[d] for d in _order(instruction.shape))}
+
+
+def _slice(instruction: HloInstruction) -> Changes:
+    return {"slice": tuple(instruction.slice_ranges[d] for d in _order(instruction.shape))}
 
 
 def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
     """Return a function that renumbers an attribute that lists dimensions."""
-    return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
+    return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.ints(name))}
 
 
 def _convolution_labels(instruction: HloInstruction) -> Changes:
@@ -312,12 +319,12 @@ def _window(instruction: HloInstruction) -> Changes:
 _CHANGES: dict[Opcode, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
     "convolution": _convolution_labels,
-    "dynamic-slice": _permuted("dynamic_slice_sizes"),
+    "dynamic-slice": _slice_sizes,
     "dynamic-update-slice": lambda instruction: {},
     "iota": _iota,
-    "pad": _permuted("padding"),
+    "pad": _padding,
     "reduce-window": _window,
     "reshape": lambda instruction: {},
     "reverse": lambda instruction: {"dimensions": tuple(sorted(_numbers("dimensions")(instruction)["dimensions"]))},
-    "slice": _permuted("slice"),
+    "slice": _slice,
 }

@@ -102,7 +102,7 @@ def _forward_call(convolution: HloInstruction) -> HloInstruction | None:
         # XLA makes the call from a convolution with feature groups, which stays without users and takes a name.
         others = {key: value for key, value in convolution.attrs.items() if key not in ("batch_group_count", "metadata")}
         others["feature_group_count"] = groups
-        Editor(convolution).add("convolution", convolution.shape, [source, weights], name=convolution.name, **others)
+        Editor(convolution).add_with("convolution", convolution.shape, [source, weights], others, name=convolution.name)
     else:
         groups = convolution.feature_group_count
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)
@@ -133,7 +133,7 @@ def _call(
     if groups > 1:
         attrs["feature_group_count"] = groups
     if "operand_precision" in convolution.attrs:
-        attrs["operand_precision"] = convolution.attrs["operand_precision"]
+        attrs["operand_precision"] = convolution.operand_precision
     attrs |= {"custom_call_target": target, "backend_config": gpu_backend_config("cudnn_conv_backend_config", _CONFIG)}
     return library_call(convolution, "custom-call", operands, Shape.array("u8", (0,)), attrs)
 

@@ -307,7 +307,7 @@ def _as_before(instruction: HloInstruction) -> HloInstruction | None:
         return None
     editor = Editor(call.call)
     kept = {name: call.call.attrs[name] for name in _KEPT if name in call.call.attrs}
-    made = editor.add("convolution", call.result.shape, call.call.operands[:2], **kept)
+    made = editor.add_with("convolution", call.result.shape, call.call.operands[:2], kept)
     if call.config_value("activation_mode") == "kNone":
         return made
     zeros = editor.broadcast(editor.constant(0, "s32"), made.shape.dims)

@@ -110,7 +110,7 @@ def result_of(call: HloInstruction) -> HloInstruction:
     """Return the get-tuple-element of a library call's result, in no computation yet."""
     kept = {key: call.attrs[key] for key in ("metadata",) if key in call.attrs}
     shape = call.shape.tuple_shapes[0]
-    return InstructionMaker(where=call.where).add("get-tuple-element", shape, [call], index=0, **kept)
+    return InstructionMaker(where=call.where).add_with("get-tuple-element", shape, [call], {"index": 0, **kept})
 
 
 def kept_attributes(old: HloInstruction) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def dropped(instruction: HloInstruction, shape: Shape) -> HloRunError:
 
 def _broadcast_sizes(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
     sizes = list(view.shape.dims)
-    for dim, size in zip(view.attrs.get("dimensions", ()), view.operands[0].shape.dims, strict=True):
+    for dim, size in zip(view.ints("dimensions"), view.operands[0].shape.dims, strict=True):
         sizes[dim] = size
     return tuple(sizes)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.attributes.table import Window, WindowDim
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
@@ -112,8 +112,7 @@ def _reduce_window(instruction: HloInstruction, operands: Sequence[Value], calls
 
 
 def _window_dims(instruction: HloInstruction) -> tuple[WindowDim, ...]:
-    window: Window | None = instruction.attrs.get("window")
-    return window.dims if window else (WindowDim(),) * instruction.operands[0].shape.rank
+    return instruction.window.dims or (WindowDim(),) * instruction.operands[0].shape.rank
 
 
 def window_steps(
