@@ -11,7 +11,7 @@ The window dimensions of a scatter may come out unsorted (`scatter_simplifier`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -23,12 +23,13 @@ from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import UNREPORTED
 from hlo_run.records import replace
 
-Changes: TypeAlias = "dict[str, Any]"
+Changes: TypeAlias = "dict[str, AttributeValue]"
 
 
 class LayoutNormalization(Struct, frozen=True):
@@ -297,7 +298,11 @@ def _slice(instruction: HloInstruction) -> Changes:
 
 def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
     """Return a function that renumbers an attribute that lists dimensions."""
-    return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.ints(name))}
+    return lambda instruction: {name: _renumbered(instruction, name)}
+
+
+def _renumbered(instruction: HloInstruction, name: str) -> tuple[int, ...]:
+    return tuple(_order(instruction.shape).index(d) for d in instruction.ints(name))
 
 
 def _convolution_labels(instruction: HloInstruction) -> Changes:
@@ -325,6 +330,6 @@ _CHANGES: dict[Opcode, Callable[[HloInstruction], Changes]] = {
     "pad": _padding,
     "reduce-window": _window,
     "reshape": lambda instruction: {},
-    "reverse": lambda instruction: {"dimensions": tuple(sorted(_numbers("dimensions")(instruction)["dimensions"]))},
+    "reverse": lambda instruction: {"dimensions": tuple(sorted(_renumbered(instruction, "dimensions")))},
     "slice": _slice,
 }

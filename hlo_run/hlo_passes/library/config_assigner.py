@@ -9,7 +9,7 @@ library chooses. Calls within fusions stay as they are. XLA's `ConfigAssigner` (
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from msgspec import Struct
 
@@ -23,7 +23,12 @@ from hlo_run.pass_support.hlo_pass import PassContext
 
 _WORKSPACE_BYTES = 4 << 20
 _CONVOLUTION = "cudnn_conv_backend_config"
-_LIBRARYS_CHOICE: dict[str, Any] = {"algo_id": "-1", "math_type": "DEFAULT_MATH", "tuning_knobs": {}, "is_cudnn_frontend": False}
+_LIBRARYS_CHOICE: dict[str, object] = {
+    "algo_id": "-1",
+    "math_type": "DEFAULT_MATH",
+    "tuning_knobs": {},
+    "is_cudnn_frontend": False,
+}
 
 
 class ConfigAssigner(Struct, frozen=True):
@@ -52,8 +57,8 @@ def _choose_product(call: HloInstruction) -> None:
     call.touch()
 
 
-def _choose_convolution(call: HloInstruction, config: dict[str, Any]) -> None:
-    chosen = cast("dict[str, Any]", config[_CONVOLUTION])
+def _choose_convolution(call: HloInstruction, config: dict[str, object]) -> None:
+    chosen = cast("dict[str, object]", config[_CONVOLUTION])
     if "algorithm" not in chosen:
         call.attrs["backend_config"] = to_json(config | {_CONVOLUTION: chosen | {"algorithm": _LIBRARYS_CHOICE}})
         call.touch()

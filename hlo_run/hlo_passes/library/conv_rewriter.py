@@ -15,7 +15,7 @@ computes these calls.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ from hlo_run.analysis.backward_convolution import (
 from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config, library_call, result_of
@@ -129,7 +130,7 @@ _NAMES = {
 def _call(
     convolution: HloInstruction, target: str, operands: list[HloInstruction], forward: Forward, groups: int
 ) -> HloInstruction:
-    attrs: dict[str, Any] = {"window": forward.window, "dim_labels": forward.labels}
+    attrs: dict[str, AttributeValue] = {"window": forward.window, "dim_labels": forward.labels}
     if groups > 1:
         attrs["feature_group_count"] = groups
     if "operand_precision" in convolution.attrs:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction
@@ -33,7 +32,7 @@ class Bounded(np.ndarray[Any, np.dtype[Any]]):
 
     sizes: Sizes
 
-    def __array_finalize__(self, source: NDArray[Any] | None) -> None:
+    def __array_finalize__(self, source: Array | None) -> None:
         self.sizes = getattr(source, "sizes", self.shape)
 
 

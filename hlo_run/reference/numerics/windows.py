@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
@@ -58,7 +59,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
     return kernel
 
 
-def _identity(opcode: Opcode, dtype: np.dtype[Any]) -> Array:
+def _identity(opcode: Opcode, dtype: NumpyType) -> Array:
     """Return the identity of a reduction; a sum has -0."""
     if opcode in ("maximum", "minimum") and dtype.kind != "b":
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
