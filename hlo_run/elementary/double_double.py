@@ -6,12 +6,12 @@ contract a product and a sum, and every machine gives the same bits.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hlo_run.arrays import Array
-
+Array: TypeAlias = NDArray[Any]
 Pair: TypeAlias = tuple[Array, Array]
 
 # Clears the low 27 bits of the mantissa: the product of two such numbers is exact.
