@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData, NamedValue
-from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
+from hlo_run.artifact.collective_thunks import ALL_REDUCES, CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
@@ -55,6 +55,7 @@ from hlo_run.artifact.thunks import (
 )
 
 __all__ = [
+    "ALL_REDUCES",
     "Accesses",
     "ArraySpec",
     "ArrayTree",

@@ -38,6 +38,12 @@ def for_installed(text: str) -> str:
     return older(text) if () < installed_release() < FIRST_WITH_ALL else text
 
 
+def target_for_installed(text: str) -> str:
+    """Return a `gpu_target_config` as the XLA:GPU at hand reads it: 0.10.2 has a field of its own for cuDNN's version."""
+    is_older = () < installed_release() < FIRST_WITH_ALL and "dnn_version_info" not in text
+    return f"{text}dnn_version_info {{\n  major: 9\n  minor: 10\n}}\n" if is_older else text
+
+
 def older(text: str) -> str:
     """Return HLO text in the spelling of jaxlib 0.10.2, where that can say the same."""
     text = _ORDER.sub(lambda found: found[1] + (", type=TOTALORDER" if found[0].endswith("TOTAL") else ""), text)

@@ -227,15 +227,18 @@ _WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
 class Editor(InstructionMaker):
     """Makes instructions in the computation of `origin`, with its source location.
 
-    With `derives`, they get the metadata of `origin`, and unless `keeps_sharding` is false its sharding if the rank fits
-    (bitcasts, reshapes and transposes get none, as in XLA).
+    With `derives`, they get the metadata of `origin`, and unless `keeps_frontend_attributes` or `keeps_sharding` is false its
+    frontend attributes and, if the rank fits, its sharding (bitcasts, reshapes and transposes get none, as in XLA).
     """
 
-    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+    def __init__(
+        self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True, keeps_frontend_attributes: bool = True
+    ) -> None:
         super().__init__()
         self.origin = origin
         self.derives = derives
         self.keeps_sharding = keeps_sharding
+        self.keeps_frontend_attributes = keeps_frontend_attributes
 
     @property
     def computation(self) -> HloComputation:
@@ -249,6 +252,8 @@ class Editor(InstructionMaker):
             return
         if "metadata" in origin.attrs:
             attributes["metadata"] = origin.attrs["metadata"]
+        if self.keeps_frontend_attributes and "frontend_attributes" in origin.attrs:
+            attributes.setdefault("frontend_attributes", origin.attrs["frontend_attributes"])
         if (
             self.keeps_sharding
             and opcode not in _WITHOUT_SHARDING

@@ -445,7 +445,7 @@ class HloModule(HeaderAttributes):
     result have descending layouts, whatever parameters and root have, unless the header has an `entry_computation_layout`.
     `convention` is that of the function the module was made from, if any. `divided` says how arguments and result are divided,
     once the module is that of one partition. `is_propagated` is True once the shardings are final. `settled` is the state of
-    `hlo/unchanged.py`.
+    `hlo/unchanged.py`, `facts` of `analysis/facts.py`.
     """
 
     def __init__(
@@ -464,6 +464,7 @@ class HloModule(HeaderAttributes):
         self.divided: DividedEntry | None = None
         self.is_propagated = False
         self.settled: dict[tuple[Hashable, HloComputation], int] = {}
+        self.facts: dict[Callable[[HloModule], Any], tuple[int, Any]] = {}
         self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
         self.instruction_names = NameUniquer()
         self.call_order = CallOrder()
@@ -520,17 +521,18 @@ class HloModule(HeaderAttributes):
         computation.edited_at = self.version
         return computation
 
-    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+    def replace(self, old: HloInstruction, new: HloInstruction, keeps_frontend_attributes: bool = True) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name
-        if both have the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, a sharding and (if `keeps_frontend_attributes`) frontend
+        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users; dead-code elimination
+        removes it.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
         if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
             new.attrs["metadata"] = before
-        for name in ("frontend_attributes", "sharding"):
+        for name in ("frontend_attributes", "sharding") if keeps_frontend_attributes else ("sharding",):
             if name in old.attrs and name not in new.attrs:
                 new.attrs[name] = old.attrs[name]
         is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")

@@ -122,6 +122,12 @@ class CollectiveFlags:
     xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
     )
+    xla_gpu_experimental_use_collective_kernels: str = flag(
+        "COLLECTIVE_KERNEL_ALL_REDUCE",
+        "collective-kernel-strategy-annotator, collective-fusion: collectives with kernels of their own, if small (+KIND, -KIND: "
+        "changes to the default); all-reduces have one.",
+        "KINDS",
+    )
 
     xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
         False,

@@ -119,6 +119,18 @@ def choice_list(choices: Sequence[str], text: str, default: Sequence[str]) -> li
     return values
 
 
+def collective_filter(choices: Sequence[str], text: str) -> str:
+    """Return a kind of collectives, which may end with their most bytes and their element type: AllReduce:8388608:f32."""
+    name, *limits = text.split(":")
+    kind = re.sub("[_-]", "", name).upper()
+    values = [choice(choices, "ALLCOLLECTIVES" if kind == "ALL" else kind)]
+    if len(limits) > 2:
+        raise ValueError(f"'{text}' has more parts than KIND:BYTES:TYPE")
+    values += [_integer(limits[0], 64)] if limits else []
+    values += [limits[1].upper()] if limits[1:] else []
+    return ":".join(values)
+
+
 def from_proto(kind: str, choices: Sequence[str], text: str) -> str:
     """Return a scalar of a text proto as the command line writes it. Protos also have numbers of enums, t, f, 0x1F and 017."""
     if choices and text.isdecimal():

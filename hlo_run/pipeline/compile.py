@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
+from hlo_run.analysis.executed_computations import constants_in_memory
 from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
@@ -142,8 +143,10 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         divided=module.divided,
         values=computed_values(module, buffers, plan.thunks),
     )
+    # XLA makes no LLVM module of constants without one.
+    has_constants = bool(ctx.observers) and bool(constants_in_memory(module))
     for observer in ctx.observers:
-        for title in CONSTANTS:
+        for title in CONSTANTS if has_constants else ():
             observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)

@@ -22,7 +22,7 @@ from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, 
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
-_COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
+_COLLECTIVES = ("fusion", *sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 _SIMPLIFY_SCATTERS = HloRow(

@@ -24,22 +24,40 @@ def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thun
     return [collective_thunk(context, instruction)]
 
 
+def collective_kernel(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
+    """Return the thunk of a fusion of one all-reduce, for which XLA has a Triton kernel."""
+    operands = tuple(array for operand in fusion.operands for array in _arrays(context.tree(operand)))
+    return [_thunk(fusion.fused_computation.root, "kCollectiveKernel", fusion.name, operands, _arrays(context.tree(fusion)))]
+
+
 def collective_thunk(context: ThunkContext, instruction: HloInstruction) -> CollectiveThunk:
     """Return the thunk of a collective, or of the collective that a start such as `all-gather-start` begins."""
     opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The other starts return (operands, results, ..).
     index = (1,) if instruction.opcode in ASYNC_START and instruction.opcode != "all-reduce-start" else ()
+    operands = tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand)))
+    return _thunk(instruction, _KINDS[opcode], instruction.name, operands, _arrays(context.tree(instruction, index)))
+
+
+def _thunk(
+    instruction: HloInstruction,
+    kind: CollectiveKind,
+    name: str,
+    operands: tuple[ArraySpec, ...],
+    results: tuple[ArraySpec, ...],
+) -> CollectiveThunk:
+    opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The reducer is one operation: general-reduction-decomposer has replaced the others.
     reduction = instruction.to_apply.root.opcode if opcode in REDUCING_COLLECTIVE else ""
     dims = instruction.ints("dimensions")
     channel = instruction.channel_id
     return CollectiveThunk(
-        instruction.name,
-        _KINDS[opcode],
+        name,
+        kind,
         # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
         f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
-        tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand))),
-        _arrays(context.tree(instruction, index)),
+        operands,
+        results,
         _mode(instruction),
         _groups(instruction),
         dims[0] if dims else -1,

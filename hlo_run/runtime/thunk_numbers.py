@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.artifact import CommandBufferThunk, Thunk, WhileThunk, nested_sequences
+from hlo_run.artifact import AsyncStartThunk, CommandBufferThunk, Thunk, WhileThunk, nested_sequences
 
 NO_NUMBER = 0
 """The number of a command buffer, which XLA makes after it has numbered the thunks."""
@@ -12,14 +12,14 @@ NO_NUMBER = 0
 
 def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
     """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks: inner
-    thunks before the outer one, except for loops and copies of slices."""
+    thunks before the outer one, except for loops, copies of slices and starts."""
     numbers: dict[int, int] = {}
     count = 0
 
     def visit(thunks: Sequence[Thunk]) -> None:
         nonlocal count
         for thunk in thunks:
-            if isinstance(thunk, WhileThunk) or thunk.kind == "kDynamicSliceFusion":
+            if isinstance(thunk, WhileThunk | AsyncStartThunk) or thunk.kind == "kDynamicSliceFusion":
                 count += 1
                 numbers[id(thunk)] = count
             for inner in nested_sequences(thunk):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.analysis.buffers.copied_operands import CopiedSlice, SlicePlace, copied_operands, copied_slice
+from hlo_run.analysis.fusion_owner import is_collective_fusion
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, LoopOffset, SequentialThunk, SliceCopyThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -70,6 +71,8 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
 
 
 def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
+    if is_collective_fusion(fusion):
+        return collective_thunks.collective_kernel(context, fusion)
     if fusion.fused_computation.root.opcode == "sort":
         return sort_thunks.sort_fusion(context, fusion)
     found = copied_slice(fusion)

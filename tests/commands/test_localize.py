@@ -112,7 +112,7 @@ class Tool:
         """Return the file with a kernel's dump of this ending; without one, the module is compiled."""
         folder = self.folder / "dumps"
         if not folder.exists():
-            assert self.run(f"--xla_dump_to={folder}", "--dump_kernel_rows")[0] == 0
+            assert self.run(f"--xla_dump_to={folder}", "--xla_dump_emitter_re=ptx", "--dump_kernel_rows")[0] == 0
         if ending == ".ptx":
             return ptx_of(folder, kernel)
         return next(path for path in sorted(folder.iterdir()) if kernel in path.name and path.name.endswith(ending))
@@ -357,7 +357,7 @@ ENTRY e {
 def test_the_iteration_is_the_first_wrong_one_of_nested_loops(tool: Tool) -> None:
     """The wrong kernel differs only where its operand is -1, which is first the case in the second turn of the outer loop."""
     folder = tool.folder / "dumps"
-    code, _, err = tool.run(f"--xla_dump_to={folder}", text=NESTED)
+    code, _, err = tool.run(f"--xla_dump_to={folder}", "--xla_dump_emitter_re=ptx", text=NESTED)
     assert code == 0, err
     text = ptx_of(folder, "select").read_text()
     changed = re.sub(r"selp\.(\w+) (\s*%\w+), (%\w+), (%\w+),", r"selp.\1 \2, \4, \4,", text)

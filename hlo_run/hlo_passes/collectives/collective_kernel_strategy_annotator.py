@@ -3,7 +3,8 @@
     all-reduce(x)   =>   all-reduce(x), backend_config={.. "kernel_strategy":"KERNEL_STRATEGY_TRITON_ONE_SHOT" ..}
 
 In one shot (up to 256 KiB) each device reads the values of all others; in two shots (up to 4 MiB) each reduces a part, and then
-gathers the others. Needs an H100 or newer, one operand, and groups that are listed and have all 2, 4 or 8 devices. XLA's
+gathers the others. Needs an H100 or newer with NVLink, one operand, and groups that are listed and have all 1, 2, 4 or 8 devices.
+`--xla_gpu_experimental_use_collective_kernels` names the collectives with kernels; all-reduces alone have one here. XLA's
 `CollectiveKernelStrategyAnnotator`.
 """
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo_passes.collectives.communication.kernel_strategies import ONE_SHOT, TWO_SHOT
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -37,9 +39,9 @@ class CollectiveKernelStrategyAnnotator(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         for reduce in module.instructions_of("all-reduce"):
-            if ctx.target.sm >= _HOPPER and _has_kernel(reduce):
-                shots = "ONE" if reduce.operands[0].shape.size_bytes <= _ONE_SHOT_BYTES else "TWO"
-                set_collective_config(reduce, kernel_strategy=f"KERNEL_STRATEGY_TRITON_{shots}_SHOT")
+            if ctx.target.sm >= _HOPPER and ctx.target.active_links > 0 and _has_kernel(reduce):
+                is_small = reduce.operands[0].shape.size_bytes <= _ONE_SHOT_BYTES
+                set_collective_config(reduce, kernel_strategy=ONE_SHOT if is_small else TWO_SHOT)
 
 
 def _has_kernel(reduce: HloInstruction) -> bool:

@@ -58,7 +58,7 @@ def _elements_per_byte(collective: HloInstruction) -> int:
 
 
 def _send_bytes(module: HloModule, collective: HloInstruction, ratio: int) -> None:
-    editor, (value,) = Editor(collective), collective.operands
+    editor, (value,) = Editor(collective, keeps_frontend_attributes=False), collective.operands
     split = editor.bitcast(value, _split(value.shape, ratio))
     packed = editor.add("bitcast-convert", _bytes(value.shape, ratio), [split])
     sent = editor.computation.add(copy_instruction(collective, [packed], _bytes(collective.shape, ratio)))

@@ -474,7 +474,7 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         order = wanted.get(index)
         if order is None or order == value.shape.minor_to_major:
             return value
-        return Editor(value).add("copy", _with_order(value.shape, (), order), [value])
+        return Editor(value).add_with("copy", _with_order(value.shape, (), order), [value], _notes(value))
     if _lies_right(value.shape, index, wanted):
         return value
     editor = Editor(value)
@@ -484,11 +484,16 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         place = (*index, number)
         stays = _lies_right(shape, place, wanted)
         attributes: dict[str, AttributeValue] = {"index": number}
-        if not stays and "metadata" in value.attrs:
-            attributes["metadata"] = value.attrs["metadata"]
+        if not stays:
+            attributes |= _notes(value, "metadata")
         part = InstructionMaker(editor.computation, value.where).add_with("get-tuple-element", shape, [value], attributes)
         parts.append(part if stays else _relaid(part, place, wanted))
     return editor.tuple(parts)
+
+
+def _notes(value: HloInstruction, *others: str) -> dict[str, AttributeValue]:
+    """Return what a copy of `value` has of it."""
+    return {name: value.attrs[name] for name in ("frontend_attributes", *others) if name in value.attrs}
 
 
 def _lies_right(shape: Shape, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> bool:

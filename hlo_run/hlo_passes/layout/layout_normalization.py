@@ -21,7 +21,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
@@ -181,7 +181,10 @@ class _Normalizer(Struct):
         attributes.pop("metadata", None)
         inputs = [self._input(operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
-        return editor.add_with(opcode, _normal(instruction.shape), inputs, attributes, called)
+        made = editor.add_with(opcode, _normal(instruction.shape), inputs, attributes, called)
+        if opcode in _MADE_ANEW and instruction.shape.rank == instruction.operands[0].shape.rank:
+            made.attrs.pop("frontend_attributes", None)
+        return made
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a broadcast whose dimensions may descend: its operand keeps its order."""
@@ -275,6 +278,10 @@ def _parts_lie_together(one: Shape, other: Shape) -> bool:
 
 
 # The attributes of these opcodes relate the dimensions of result and operand.
+# XLA makes these without the frontend attributes of the old ones, but if a bitcast-convert splits or joins elements.
+_MADE_ANEW = (ELEMENTWISE - opcode_set("clamp select")) | opcode_set(
+    "bitcast-convert broadcast dynamic-slice dynamic-update-slice reduce-window reshape slice"
+)
 _OF_SEVERAL_ORDERS: frozenset[Opcode] = frozenset(("broadcast", "convolution", "iota", "transpose"))
 
 

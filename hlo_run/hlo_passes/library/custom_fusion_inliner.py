@@ -5,8 +5,9 @@
 
 Applies to fusions of kind kCustom whose backend config names another compiler, and to those with an instruction that our
 kernels cannot contain (a sort of values computed in the fusion). A Triton fusion stays if one of our kernels computes it
-without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. Nested fusions
-are inlined too. XLA has no such pass: Triton or a library compiles these fusions.
+without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. A fusion of one
+collective stays too, as devices run it together. Nested fusions are inlined. XLA has no such pass: Triton or a library compiles
+these fusions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner, is_slice_copy, is_triton_fusion
+from hlo_run.analysis.fusion_owner import fusion_owner, is_collective_fusion, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
@@ -56,6 +57,8 @@ class CustomFusionInliner(Struct, frozen=True):
 
 
 def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
+    if is_collective_fusion(fusion):
+        return False
     if fusion.fused_computation.root.opcode == "sort":
         return not takes_sort(fusion)
     opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}

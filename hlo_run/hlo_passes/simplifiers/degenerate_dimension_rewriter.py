@@ -5,7 +5,7 @@
 
 Each operand must be of one of two kinds. The pass makes reshapes, broadcasts, concatenations and constants again without these
 dimensions. It adds a reshape to the result of a gather, iota, reduce or reduce-window. A parameter or a slice stops the rewrite.
-XLA's `DegenerateDimensionRewriter`.
+Arrays of one element stay. XLA's `DegenerateDimensionRewriter`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def _rewrite(module: HloModule, computation: HloComputation) -> None:
 
 def _fits(i: HloInstruction) -> bool:
     if not is_element_operation(i) or not i.operands or not i.shape.is_array or 1 not in i.shape.dims or i.control_predecessors:
+        return False
+    if not any(size != 1 for size in i.shape.dims):  # XLA makes no scalars
         return False
     if i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
         return False

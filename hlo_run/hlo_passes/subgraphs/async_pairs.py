@@ -20,6 +20,8 @@ _COLLECTIVE_DEFAULTS: dict[str, object] = {
     "backend": "DEFAULT",
     "collectives_mode": "COLLECTIVES_MODE_INVALID",
     "kernel_strategy": "KERNEL_STRATEGY_DEFAULT",
+    "is_spmd_generated": False,
+    "communication_domain": "COLLECTIVE_COMMUNICATION_DOMAIN_UNSPECIFIED",
 }
 
 

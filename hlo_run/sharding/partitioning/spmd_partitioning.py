@@ -5,7 +5,7 @@
 
 Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. What has an unreduced
 sharding stays a sum of the devices' results. Manual regions run as
-written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
+written. Needs the shardings of `sharding-propagation`, and leaves none but those of transfers. XLA's `SpmdPartitioner`
 with the options of XLA:GPU. With `--xla_gpu_threshold_for_windowed_einsum_mib`, large products of dots are loops that send tiles
 round a ring of devices.
 """
@@ -82,7 +82,6 @@ class SpmdPartitioning(Struct, frozen=True):
         prepare(module)
         channels = Channels(next_channel_id(module))
         whole = module.entry
-        kept = [parameter.sharding for parameter in whole.parameters]
         divided = DividedEntry(
             tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
         )
@@ -96,13 +95,10 @@ class SpmdPartitioning(Struct, frozen=True):
                     module, computation, sharding, replicas, partitions, channels, rings, unreduced, divides_updates
                 )
                 _put(module, computation, made)
-        clean_up(module, tell)
         for instruction in module.instructions:
             if instruction.opcode not in _KEEPS_SHARDING:
                 instruction.attrs.pop("sharding", None)
-        for parameter, sharding in zip(module.entry.parameters, kept, strict=True):
-            if sharding is not None:
-                parameter.attrs["sharding"] = sharding
+        clean_up(module, tell)
         _fit_layout(module)
         module.divided = divided if is_divided else None
 

@@ -23,8 +23,8 @@ from hlo_run.hlo_passes.collectives.communication.shards import OwnShard, own_sh
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
 
-# As in XLA, the reduce-scatter does not get these notes of the all-reduce.
-_OWN = ("frontend_attributes", "backend_config")
+# As in XLA, the reduce-scatter does not get this note of the all-reduce.
+_OWN = frozenset(("backend_config",))
 
 
 class ReduceScatterCreator(Struct, frozen=True):

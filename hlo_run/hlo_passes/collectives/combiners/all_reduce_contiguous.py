@@ -21,7 +21,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_OWN = ("sharding", "metadata", "frontend_attributes", "backend_config")
+_OWN = ("sharding", "metadata", "backend_config")
 
 
 class AllReduceContiguous(Struct, frozen=True):
@@ -59,5 +59,5 @@ def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
         part = editor.slice(whole, [start], [start + size])
         parts.append(editor.add("bitcast", operand.shape, [part]))
         start += size
-    module.replace(reduce, editor.tuple(parts))
+    module.replace(reduce, editor.tuple(parts), keeps_frontend_attributes=False)
     editor.computation.remove(reduce)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
 
+from hlo_run.analysis.latency.async_kinds import collective_config
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -147,8 +148,9 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
-    if any(combiner_key(instruction)[1] for instruction in group):
-        set_collective_config(made, is_pipelined=True)
+    is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
+    if is_pipelined or is_made:
+        set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
     for number, old, swap in zip(places, group, swaps, strict=True):
         element = Editor(old).element(made, number) if made.shape.is_tuple else made
         module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
@@ -198,6 +200,12 @@ def _merged_name(names: Sequence[str]) -> str:
     common = next((n for n, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), min(map(len, names)))
     prefix = names[0][: names[0].rfind("/", 0, common) + 1]
     return f"{prefix}({':'.join(name[len(prefix) :] for name in names)})"
+
+
+def _is_of_partitioner(instruction: HloInstruction) -> bool:
+    """True if the partitioner made a collective, or one of those that it combines."""
+    marked = frontend_attribute(instruction, "is_spmd_generated") == "true"
+    return marked or bool(collective_config(instruction).get("is_spmd_generated", False))
 
 
 def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
