@@ -10,9 +10,9 @@ import numpy as np
 from hlo_run.errors import Where
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.records import replace
@@ -69,6 +69,29 @@ class InstructionMaker:
         **attributes: AttributeValue,
     ) -> HloInstruction:
         """Make an instruction of any opcode; its default name is the opcode."""
+        return self._made(opcode, shape, operands, attributes, called, name)
+
+    def add_with(
+        self,
+        opcode: Opcode,
+        shape: Shape,
+        operands: Sequence[HloInstruction],
+        attributes: Mapping[str, AttributeValue],
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
+    ) -> HloInstruction:
+        """Make an instruction as `add` does, with the attributes of a mapping."""
+        return self._made(opcode, shape, operands, dict(attributes), called, name)
+
+    def _made(
+        self,
+        opcode: Opcode,
+        shape: Shape,
+        operands: Sequence[HloInstruction],
+        attributes: dict[str, AttributeValue],
+        called: Mapping[str, Sequence[HloComputation]] | None,
+        name: str,
+    ) -> HloInstruction:
         self._inherit(opcode, shape, attributes)
         groups = {key: tuple(group) for key, group in called.items()} if called else None
         return self._put(HloInstruction(name or opcode, opcode, shape, operands, attributes, groups))
@@ -306,7 +329,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     # On a channel it may meet an instruction of another program, but not of a partition, which runs the same one. A layout that
     # is pinned is one for others to rely on.
     module = instruction.parent.module if instruction.parent is not None else None
-    is_partitioned = module is not None and module.attrs.get("num_partitions", 1) != 1
+    is_partitioned = module is not None and module.num_partitions != 1
     return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 

@@ -36,17 +36,13 @@ from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.records import replace
-from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, integers, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 _OPERAND_SCALES = 2
 _F8_RESULTS = ("f8e4m3fn", "f8e5m2")
 _PRODUCT_OPERANDS: tuple[Literal["lhs", "rhs", "addend"], ...] = ("lhs", "rhs", "addend")
 _EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")
-
-
-def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in config.get(name, ()))
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
@@ -110,13 +106,13 @@ def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
     return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 
-def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
+def _dot_numbers(config: Mapping[str, object]) -> DotNumbers:
     numbers = record(config, "dot_dimension_numbers")
     return DotNumbers(
-        _dims(numbers, "lhs_batch_dimensions"),
-        _dims(numbers, "lhs_contracting_dimensions"),
-        _dims(numbers, "rhs_batch_dimensions"),
-        _dims(numbers, "rhs_contracting_dimensions"),
+        integers(numbers, "lhs_batch_dimensions"),
+        integers(numbers, "lhs_contracting_dimensions"),
+        integers(numbers, "rhs_batch_dimensions"),
+        integers(numbers, "rhs_contracting_dimensions"),
     )
 
 
@@ -323,7 +319,7 @@ def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> lis
 
 
 def _solve(
-    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
+    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, object], result: ArraySpec
 ) -> TriangularSolveThunk:
     transpose = options.get("transpose_a", "NO_TRANSPOSE")
     return TriangularSolveThunk(
