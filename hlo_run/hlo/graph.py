@@ -525,8 +525,7 @@ class HloModule(HeaderAttributes):
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
         As in XLA's `ReplaceInstruction`, `new` inherits metadata, a sharding and (if `keeps_frontend_attributes`) frontend
-        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users; dead-code elimination
-        removes it.
+        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
