@@ -425,10 +425,7 @@ class CallingConvention(Protocol):
     """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value per entry parameter, or a different number of values if the arguments do not fit.
-
-        Raises UsageError.
-        """
+        """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
         ...
 
     def result(self, module: HloModule, literal: Literal) -> Literal:
