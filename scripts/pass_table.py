@@ -53,7 +53,6 @@ WHY_OPEN = {
     "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
     "legalize-collective-domain": _DOMAINS,
     "collective-domain-assigner": _DOMAINS,
-    "collective-fusion": _TRITON,
     "group-collectives-by-key": "collectives with a key are not joined",
     "dynamic-slice-fusion-rewriter-v2": "a library call reads a slice that a kernel copied",
     "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
