@@ -160,7 +160,7 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     for number, old, swap in zip(places, group, swaps, strict=True):
         editor = Editor(old, keeps_frontend_attributes=False)
         element = editor.element(made, number) if made.shape.is_tuple else made
-        module.replace(old, editor.bitcast(element, old.shape) if swap else element, keeps_frontend_attributes=False)
+        module.replace(old, editor.bitcast(element, old.shape) if swap else element)
         computation.remove(old)
 
 
