@@ -54,7 +54,6 @@ WHY_OPEN = {
     "legalize-collective-domain": _DOMAINS,
     "collective-domain-assigner": _DOMAINS,
     "group-collectives-by-key": "collectives with a key are not joined",
-    "dynamic-slice-fusion-rewriter-v2": "a library call reads a slice that a kernel copied",
     "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
     "constant-fill-copy-rewriter": "a copy of a filled array stays a copy",
     "gpu-copy-async-wrapper": "copies on the device are synchronous, as with XLA's default",

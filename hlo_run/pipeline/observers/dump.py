@@ -304,6 +304,8 @@ class DumpObserver(Observer):
             self._has_unused_bodies &= dump.after != "dce"
             if dump.after == PIPELINE_START and dump.pipeline in _DUMPED_BEFORE and self._dumps_hlo:
                 self._dump_module(_DUMPED_BEFORE[dump.pipeline])
+                if dump.pipeline == self._options.early_exit[1]:  # nothing is compiled
+                    self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:

@@ -52,7 +52,7 @@ def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
     ]
     joined = editor.concatenate(flat, 0)
     attributes = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
-    whole = editor.add("all-reduce", joined.shape, [joined], dict(reduce.called), **attributes)
+    whole = editor.add_with("all-reduce", joined.shape, [joined], attributes, dict(reduce.called))
     parts: list[HloInstruction] = []
     start = 0
     for operand, size in zip(reduce.operands, sizes, strict=True):

@@ -15,9 +15,8 @@ from hlo_run.analysis.latency.async_kinds import collective_config
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
@@ -145,13 +144,8 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     if dim is not None:
         attributes["dimensions"] = (dim,)
     combiner = Editor(first, derives=False)
-    made = combiner.add(
-        first.opcode,
-        Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0],
-        operands,
-        dict(first.called),
-        **attributes,
-    )
+    shape = Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0]
+    made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
     is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
