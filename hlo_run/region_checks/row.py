@@ -171,12 +171,13 @@ class _Row:
             self.report.wrong += wrong
         elif wrong:
             self._suspects[new] = wrong[0]
-        elif all(v.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED) for _, v in verdicts):
+        elif all(v.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED) for _, v in verdicts) and (
             # A loop is judged as a whole as well, unless only floats matter and all of them agree: random integers rarely
             # meet the bound of its condition.
-            if not _is_loop(new) or all(v.kind is Kind.AGREES and _is_of_floats(region) for region, v in verdicts):
-                self._after.aliases[new] = (self._before, old)
-                self._after.forget(new)
+            not _is_loop(new) or all(v.kind is Kind.AGREES and _is_of_floats(region) for region, v in verdicts)
+        ):
+            self._after.aliases[new] = (self._before, old)
+            self._after.forget(new)
 
     def _suspect(self, region: Region) -> WrongRegion | None:
         """Return the wrong region in a computation that a region calls."""
