@@ -425,10 +425,7 @@ class CallingConvention(Protocol):
     """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value per entry parameter, or a different number of values if the arguments do not fit.
-
-        Raises UsageError.
-        """
+        """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
         ...
 
     def result(self, module: HloModule, literal: Literal) -> Literal:
@@ -525,8 +522,7 @@ class HloModule(HeaderAttributes):
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
         As in XLA's `ReplaceInstruction`, `new` inherits metadata, a sharding and (if `keeps_frontend_attributes`) frontend
-        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users; dead-code elimination
-        removes it.
+        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata

@@ -21,7 +21,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_OWN = ("sharding", "metadata", "backend_config")
+_OWN = ("sharding", "metadata")
 
 
 class AllReduceContiguous(Struct, frozen=True):

@@ -128,7 +128,7 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     """
     first = group[0]
     dim = _usual_dim(group) if "dimensions" in first.attrs else None
-    editor, computation = Editor(first), first.parent
+    editor, computation = Editor(first, keeps_frontend_attributes=False), first.parent
     assert computation is not None, "the collectives are in a computation"
     swaps = [None if dim is None or i.dimensions == (dim,) else (dim, i.dimensions[0]) for i in group]
     operands = [
@@ -152,8 +152,9 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     if is_pipelined or is_made:
         set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
     for number, old, swap in zip(places, group, swaps, strict=True):
-        element = Editor(old).element(made, number) if made.shape.is_tuple else made
-        module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
+        editor = Editor(old, keeps_frontend_attributes=False)
+        element = editor.element(made, number) if made.shape.is_tuple else made
+        module.replace(old, editor.bitcast(element, old.shape) if swap else element)
         computation.remove(old)
 
 
