@@ -1,4 +1,4 @@
-"""Reads the gpu dialect's text as earlier MLIR spells it, and makes of it the ops that have succeeded.
+"""Reads the gpu dialect's text as earlier MLIR spells it, and turns it into the ops of today.
 
     module @k attributes {gpu.kernel_module} {                gpu.module @k {
       func @f(%x: f32) attributes {nvvm.kernel = true} {        gpu.func @f(%x: f32) kernel {
@@ -211,7 +211,7 @@ class _EarlierDim(memref.DimOp):
 
 
 def modernise(module: ModuleOp, places: dict[Operation, int]) -> None:
-    """Replace what earlier MLIR has, in a module before verification. New operations get the places of the old ones."""
+    """Replace the ops of earlier MLIR in a module before verification. New operations get the places of the old ones."""
     work = _Modern(places)
     for op in [*module.walk()]:
         work.visit(op)

@@ -1,4 +1,4 @@
-"""What xDSL makes for each of its classes at import is made at first use: assembly formats, and the methods of dataclasses.
+"""Makes at first use what xDSL makes for each of its classes at import: assembly formats, and the methods of dataclasses.
 
 xDSL reads the declarative format of every operation that it defines, which is a seventh of the time that importing the dialects
 takes; a kernel that is neither printed nor parsed needs none of them. A format that is not valid is then reported at its first

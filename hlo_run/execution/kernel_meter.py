@@ -41,7 +41,7 @@ class KernelMeter:
 
     @staticmethod
     def of(options: Options, executable: Executable, optimised: HloModule | None, devices: int) -> KernelMeter | None:
-        """Return what measures the kernels of a run; None for several devices and without the optimised module."""
+        """Return the meter of a run's kernels; None for several devices and without the optimised module."""
         if devices > 1 or options.output_mode == NOT_RETURNED or not (optimised or executable.module_text):
             return None
         return KernelMeter(executable, optimised)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -57,7 +56,7 @@ class Outcome(Struct, eq=False):
         return "not checked" if self.unchecked else "differs" if self.differs else "agrees"
 
     def add(self, comparison: Comparison, place: str, operands: Sequence[Literal]) -> None:
-        """Take note of one more judged execution."""
+        """Record one more judged execution."""
         if self.differs:
             return
         if _is_lost(comparison):
@@ -71,7 +70,7 @@ class Outcome(Struct, eq=False):
         if self.comparison is None or not comparison.ok or not worst_error(comparison) <= worst_error(self.comparison):
             self.comparison, self.place = comparison, place
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the outcome as plain values for `--report_json` (docs/report.md)."""
         leaves = self.comparison.leaves if self.comparison is not None else ()
         relative = [float(leaf.worst_rel.error) for leaf in leaves if leaf.worst_rel is not None]
@@ -180,7 +179,7 @@ def raise_first(outcomes: list[Outcome]) -> None:
 
 
 def sentence(outcome: Outcome) -> str:
-    """Return which kernel differs, where, and its first wrong element."""
+    """Return a sentence: which kernel differs, where, and its first wrong element."""
     unit = outcome.unit
     kernel = f"kernel '{unit.kernels[0]}' " if unit.kernels else ""
     place = f", {outcome.place}" if outcome.place else ""

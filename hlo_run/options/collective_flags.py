@@ -17,7 +17,7 @@ MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class CollectiveFlags:
-    """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
+    """The flags of DebugOptions that change passes over collectives. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
         MOST_COMBINED_BYTES,
@@ -121,6 +121,12 @@ class CollectiveFlags:
     )
     xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
+    )
+    xla_gpu_experimental_use_collective_kernels: str = flag(
+        "COLLECTIVE_KERNEL_ALL_REDUCE",
+        "collective-kernel-strategy-annotator, collective-fusion: collectives with kernels of their own, if small (+KIND, -KIND: "
+        "changes to the default); all-reduces have one.",
+        "KINDS",
     )
 
     xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(

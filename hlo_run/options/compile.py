@@ -23,7 +23,7 @@ class RowSelection(NamedTuple):
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class CompileOptions(XlaFlags):
-    """The flags that decide what a compilation makes. A flag without influence on the result gives the reason in `no_effect`.
+    """The flags that decide the result of a compilation. A flag without influence on the result gives the reason in `no_effect`.
 
     `compilation_key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
     """

@@ -40,7 +40,11 @@ class DumpOptions:
     )
     xla_dump_hlo_pipeline_re: str = flag("", "Dump the HLO between passes only in pipelines whose name matches.", "RE")
     xla_dump_hlo_module_re: str = flag("", "Dump only modules whose name matches.", "RE")
-    xla_dump_emitter_re: str = flag("", "Dump the IR of kernels before every row if this matches mlir-fusion.", "RE")
+    xla_dump_emitter_re: str = flag(
+        "",
+        "Dump the IR of kernels before every row if this matches mlir-fusion, LLVM IR if it matches llvm, PTX if it matches ptx.",
+        "RE",
+    )
     dump_kernel_rows: bool = flag(
         False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
     )

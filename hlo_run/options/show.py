@@ -12,7 +12,7 @@ from hlo_run.options.float_checks import FloatChecks, ReductionChecks
 # Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class ShowOptions(DumpOptions, FloatChecks, ReductionChecks):
-    """The flags of stages, dumps and lists: they decide what a compilation shows, not what it makes."""
+    """The flags of stages, dumps and lists: they decide what a compilation shows, not its result."""
 
     v: int = flag(
         0,

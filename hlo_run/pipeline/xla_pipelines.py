@@ -45,7 +45,7 @@ def order_of_passes(names: Sequence[str]) -> XlaOrder:
 
 
 def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
-    """Return the order of XLA's passes for a compilation: without those that its flags, its target or a schedule leave out."""
+    """Return the order of XLA's passes for a compilation, without passes that its flags, its target or a schedule leave out."""
     usual = replace(ctx, options=CompileOptions())
 
     def off_by_flag(row: HloRow) -> bool:

@@ -91,7 +91,7 @@ class Bisector:
         self.result = self._asker.result
 
     def bisect(self) -> Bisection:
-        """Ask about what the user replaced or inserted, then search the pass tables, the rewrites, and LLVM's passes."""
+        """Ask about the files and passes of the user, then search the pass tables, the rewrites, and LLVM's passes."""
         asker, off = self._asker, _off(self._rows)
         asker.progress.doing = "the first runs"
         self._set_limit(off)

@@ -37,7 +37,7 @@ class FloatNormalization(Struct, frozen=True):
     opcodes: tuple[str, ...] = ()
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations in place, except fusion bodies and what runs asynchronously, which must stay one instruction."""
+        """Edit all computations in place, except fusion bodies and asynchronous computations, which must stay one instruction."""
         omits_roundings = ctx.options.xla_allow_excess_precision
         wide = WIDE_TYPES[self.narrow]
         normalizer = _Normalizer(module, self.narrow, wide, ctx.target.sm, self.opcodes, omits_roundings)

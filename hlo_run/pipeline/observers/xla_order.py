@@ -63,7 +63,7 @@ class _Open(Struct):
 
 
 class XlaOrder:
-    """Turns steps of our rows into the dumps that XLA makes, with the dumps of passes that only XLA has and that change nothing.
+    """Turns steps of our rows into the dumps that XLA makes, with the dumps of XLA's other passes, which change nothing.
 
     `reports` says whether XLA's pass of a name would report a change in the module as it is now, whatever ours reports.
     """

@@ -44,13 +44,13 @@ class Comparison(Struct, frozen=True):
         return self.problem or report.summary(self.leaves, self.spec)
 
     def lines(self) -> list[str]:
-        """Return the summary as lines of a readable length: what rounding explains has its own."""
+        """Return the summary as lines of a readable length: the verdict of rounding has a separate line."""
         if self.problem:
             return [self.problem]
         return [report.summary(self.leaves, self.spec, with_rounding=False), *report.rounding_parts(self.leaves)]
 
     def rounding(self) -> str:
-        """Return what rounding explains or not, without elements; empty if it decided nothing."""
+        """Return the verdict of rounding without elements; empty if rounding decided nothing."""
         return ", ".join(report.rounding_parts(self.leaves, with_first=False))
 
     def counts(self) -> str:

@@ -60,11 +60,13 @@ ENTRY e { p = f32[9] parameter(0)
 AFTER = "sm_9.0a_gpu_after_optimizations"
 BUFFERS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment", "memory-usage-report")}
 ANALYSIS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment-values", "live-range")}
-KERNELS = {"0.ir-no-opt.ll", "1.ir-with-opt.ll", "1.ptx", "2.ir-with-opt.ll", "2.ptx", "constants.ir-no-opt.ll"}
+LLVM_IR = {"0.ir-no-opt.ll", "1.ir-with-opt.ll"}
+LOG = {"loop_add_fusion.mlir-passes.log"}
 SETTINGS = {"autotune_results.pbtxt", "config.pbtxt", "debug_options", "gpu_target_config.pbtxt"}
-HLO = {"before_optimizations", "after_spmd_partitioner", AFTER}
+HLO = {"before_optimizations", "after_spmd_partitioner", "before_config_assignment", AFTER}
 THUNKS = {"thunk_sequence.txt"}
-DEFAULT = KERNELS | SETTINGS | BUFFERS | ANALYSIS | {f"{name}.txt" for name in HLO} | THUNKS | {"thunk_metadata.txt"}
+PROTO = {"thunk_metadata.pb"}
+DEFAULT = SETTINGS | BUFFERS | ANALYSIS | {f"{name}.txt" for name in HLO} | THUNKS | {"thunk_metadata.txt"}
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +93,14 @@ def _names(folder: Path) -> set[str]:
         ("--xla_dump_hlo_as_text", DEFAULT),
         ("--xla_dump_full_hlo_config=false", DEFAULT - {"config.pbtxt"}),
         ("--xla_dump_buffer_assignment_analysis=false", DEFAULT - ANALYSIS),
-        ("--xla_dump_emitter_re=llvm", DEFAULT),
-        ("--xla_dump_emitter_re=mlir", DEFAULT | {"loop_add_fusion.mlir-passes.log"}),
+        ("--xla_dump_emitter_re=nosuch", DEFAULT),
+        ("--xla_dump_emitter_re=llvm", DEFAULT | LLVM_IR),
+        ("--xla_dump_emitter_re=^ptx$", DEFAULT | {"1.ptx"}),
+        ("--xla_dump_emitter_re=mlir", DEFAULT | LOG),
+        ("--xla_dump_emitter_re=.*", DEFAULT | LLVM_IR | {"1.ptx"} | LOG),
         ("--xla_dump_hlo_module_re=nosuch", {"config.pbtxt"}),
-        ("--xla_dump_hlo_as_dot", KERNELS | SETTINGS | THUNKS | {f"{name}.dot" for name in HLO}),
-        ("--xla_dump_hlo_as_html", KERNELS | SETTINGS | THUNKS | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
+        ("--xla_dump_hlo_as_dot", SETTINGS | THUNKS | PROTO | {f"{name}.dot" for name in HLO}),
+        ("--xla_dump_hlo_as_html", SETTINGS | THUNKS | PROTO | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
         ("--xla_gpu_experimental_dump_fdo_profiles", DEFAULT | {f"{name}.fdo_profile" for name in HLO}),
         ("--xla_gpu_experimental_aot_compiled_thunks=false", DEFAULT - {"thunk_metadata.txt", "gpu_target_config.pbtxt"}),
         ("--xla_dump_hlo_as_dot --xla_dump_hlo_as_text", DEFAULT | {f"{name}.dot" for name in HLO}),
@@ -121,8 +126,8 @@ def test_files(flags: str, expected: set[str], tmp_path: Path) -> None:
 def test_protos(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib")
     found = _names(_dump(tmp_path, "--xla_dump_hlo_as_proto", "--xla_dump_compress_protos"))
-    own = {f"{AFTER}-memory-usage-report.pb.gz", "thunk_metadata.pb"}
-    assert found == KERNELS | SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
+    own = {f"{AFTER}-memory-usage-report.pb.gz"} | PROTO
+    assert found == SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
 
 
 def test_protos_about_buffers_and_thunks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Move cheap work into the loops of products: what makes an operand, and reductions of the result.
+"""Moves cheap work into the loops of products: the computation of an operand, and reductions of the result.
 
 An operand of which each step takes a slice may be broadcasts, constants and iotas with elementwise work: it is made in the loop.
 A result of which each step writes a slice may be only reduced, after elementwise work with such operands: each step reduces its
