@@ -12,12 +12,14 @@ from hlo_run.artifact import (
     CholeskyThunk,
     ConvolutionNumbers,
     ConvolutionThunk,
+    CopyThunk,
     DotNumbers,
     FftThunk,
     GemmThunk,
     ResizeThunk,
     ScanThunk,
     SelectKThunk,
+    SequentialThunk,
     Thunk,
     TriangularSolveThunk,
     WindowSpec,
@@ -28,6 +30,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.views.convolutions import Convolution
+from hlo_run.records import replace
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
@@ -227,7 +230,13 @@ def _triangular_solve(context: ThunkContext, solve: HloInstruction) -> list[Thun
 def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     config = backend_config(call)
     options = record(config, "triangular_solve_options") or config
-    return [_solve(context, call, options, context.array(call, (0,) if call.shape.is_tuple else ()))]
+    right, result = context.array(call.operands[1]), context.array(call, (0,) if call.shape.is_tuple else ())
+    solve = _solve(context, call, options, result)
+    if right.slice == result.slice:
+        return [solve]
+    # cuBLAS solves in place
+    copy = CopyThunk(call.name, right.slice, result.slice)
+    return [SequentialThunk("", (copy, replace(solve, right=result)))]
 
 
 def _solve(
