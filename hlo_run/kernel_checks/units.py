@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     RngSeedThunk,
     RngStateThunk,
     SequentialThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -133,13 +134,16 @@ def _computes(thunk: Thunk) -> bool:
     """True if a thunk's result depends on its operands only: it exchanges nothing with other devices or the host."""
     if isinstance(thunk, CollectiveThunk | RngStateThunk | RngSeedThunk):
         return False
-    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk)
+    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk | SlicedProductThunk)
 
 
 def _unit(
     instruction: HloInstruction, thunks: tuple[Thunk, ...], loops: tuple[WhileThunk, ...], arrays: dict[str, ArrayTree]
 ) -> Unit | None:
-    if not any(isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | CustomCallThunk) for thunk in thunks):
+    if not any(
+        isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | SlicedProductThunk | CustomCallThunk)
+        for thunk in thunks
+    ):
         return None  # copies and fills alone
     if any(isinstance(thunk, CustomCallThunk) and is_user_function(thunk) for thunk in thunks):
         return None  # the reference calls the same function
@@ -209,12 +213,12 @@ def _key_of(unit: Unit) -> str:
     return f"{module_to_string(alone, FULL)}\n{thunks!r}"
 
 
-def _without_names(value: Any, places: dict[BufferSlice, int]) -> Any:
+def _without_names(value: object, places: dict[BufferSlice, int]) -> object:
     """Return a record of a thunk without its name, and with numbers for its slices."""
     if isinstance(value, BufferSlice):
         return places.setdefault(value, len(places))
     if isinstance(value, tuple):
-        return tuple(_without_names(part, places) for part in cast("tuple[Any, ...]", value))
+        return tuple(_without_names(part, places) for part in cast("tuple[object, ...]", value))
     if isinstance(value, Struct):
         named = ("name", "kernel")
         fields = {name: _without_names(getattr(value, name), places) for name in value.__struct_fields__ if name not in named}

@@ -131,6 +131,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave (below 0: no limit).", "N"
     )
+    xla_gpu_enable_dynamic_slice_fusion: bool = flag(
+        True, "Let products of libraries read and write slices of large arrays in place. false: copy the slices."
+    )
     xla_gpu_enable_dus_accumulator_zero_init_elimination: bool = flag(
         False, "Do not fill arrays with a constant that a loop overwrites slice by slice."
     )

@@ -359,6 +359,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 _pass("memory.dynamic_slice_annotator"),
                 for_opcodes=("dynamic-slice", "dynamic-update-slice"),
             ),
+            HloRow(
+                "dynamic-slice-fusion-rewriter-v2",
+                _pass("memory.dynamic_slice_fusion_rewriter_v2"),
+                for_opcodes=("custom-call",),
+                when=lambda c: c.options.xla_gpu_enable_dynamic_slice_fusion,
+            ),
         ),
     ),
     HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),

@@ -26,6 +26,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
 )
@@ -94,7 +95,9 @@ class CommandBufferConversion(Struct, frozen=True):
             case SequentialThunk():
                 # XLA computes the offset of a slice before each of its copies.
                 return thunk.kind != "kDynamicSliceFusion" and self._all_recorded(thunk.thunks)
-            case SliceCopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
+            case SlicedProductThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
+                return False
+            case AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -110,7 +113,7 @@ class CommandBufferConversion(Struct, frozen=True):
                 return replace(thunk, body=self._convert(thunk.body, numbers))
             case ConditionalThunk():
                 return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
-            case SequentialThunk(kind="kDynamicSliceFusion"):
+            case SlicedProductThunk() | SequentialThunk(kind="kDynamicSliceFusion"):
                 return thunk
             case SequentialThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))

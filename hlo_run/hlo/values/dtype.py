@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.arrays import NumpyType
+
 Kind: TypeAlias = Literal["pred", "signed", "unsigned", "float", "complex"]
 
 
@@ -72,7 +74,7 @@ class DType(Struct, frozen=True):
     number: int
     kind: Kind
     bits: int
-    numpy: np.dtype[Any]
+    numpy: NumpyType
     format: FloatFormat | None = None
 
     @property

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.buffers.sliced_products import sliced_product
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_owner import fusion_owner, is_collective_fusion, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
@@ -61,6 +62,8 @@ def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
         return False
     if fusion.fused_computation.root.opcode == "sort":
         return not takes_sort(fusion)
+    if sliced_product(fusion) is not None:
+        return False
     opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
     if not opcodes <= _IN_KERNELS:
         return True

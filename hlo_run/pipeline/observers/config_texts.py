@@ -52,7 +52,7 @@ def config_text(module: HloModule, given: Mapping[str, str]) -> str:
     lines += [f"{_INDENT}result {{", *_shape_lines(module.entry.root.shape, 2), f"{_INDENT}}}"]
     lines += [f'{_INDENT}parameter_names: "{parameter.name}"' for parameter in module.entry.parameters]
     lines.append("}")
-    replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    replicas, partitions = module.replica_count, module.num_partitions
     lines += [f"replica_count: {replicas}", f"num_partitions: {partitions}"]
     lines += ["use_spmd_partitioning: true"] if is_for_partitioner(module) else []
     lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
