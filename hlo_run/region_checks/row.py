@@ -171,12 +171,9 @@ class _Row:
             self.report.wrong += wrong
         elif wrong:
             self._suspects[new] = wrong[0]
-        elif all(v.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED) for _, v in verdicts):
-            # A loop is judged as a whole as well, unless only floats matter and all of them agree: random integers rarely
-            # meet the bound of its condition.
-            if not _is_loop(new) or all(v.kind is Kind.AGREES and _is_of_floats(region) for region, v in verdicts):
-                self._after.aliases[new] = (self._before, old)
-                self._after.forget(new)
+        elif all(_settles(region, verdict, _is_loop(new)) for region, verdict in verdicts):
+            self._after.aliases[new] = (self._before, old)
+            self._after.forget(new)
 
     def _suspect(self, region: Region) -> WrongRegion | None:
         """Return the wrong region in a computation that a region calls."""
@@ -249,6 +246,16 @@ class _Row:
             if is_decided or verdict.kind is Kind.AGREES:
                 return verdict
         return first
+
+
+def _settles(region: Region, verdict: Verdict, is_in_loop: bool) -> bool:
+    """True if callers need not be judged for a region's sake.
+
+    A loop is judged as a whole as well, unless only floats matter: random integers rarely meet the bound of its condition.
+    """
+    if is_in_loop:
+        return verdict.kind is Kind.AGREES and _is_of_floats(region)
+    return verdict.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED)
 
 
 def _is_of_floats(region: Region) -> bool:
