@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -248,10 +248,10 @@ def to_text_proto(spec: TargetSpec) -> str:
     """Return the XLA `gpu_target_config` of a GPU as a text proto, which `from_text_proto` can read."""
     major, minor = spec.compute_capability
     version = "{}.{}.0".format(*spec.toolkit_version)
-    capability: dict[str, Any] = {"major": major, "minor": minor} if minor else {"major": major}
+    capability: dict[str, object] = {"major": major, "minor": minor} if minor else {"major": major}
     if major >= _FIRST_ACCELERATED_MAJOR:
         capability["feature_extension"] = "ACCELERATED_FEATURES"
-    device: dict[str, Any] = {
+    device: dict[str, object] = {
         "threads_per_block_limit": spec.threads_per_block_limit,
         "threads_per_warp": spec.threads_per_warp,
         "shared_memory_per_block": spec.shared_memory_per_block_bytes,
@@ -270,6 +270,7 @@ def to_text_proto(spec: TargetSpec) -> str:
         "registers_per_block_limit": spec.registers_per_core_limit,
         **{f"{name}_version": f'"{version}"' for name in ("driver", "runtime", "compile_time_toolkit")},
         "dnn_version": '"9.10.0"',
+        **({"device_interconnect_info": {"active_links": spec.active_links}} if spec.active_links else {}),
         "device_vendor": '"NVIDIA Corporation"',
         "platform_version": f'"Compute Capability {spec.xla_name.removeprefix("sm_")}"',
         "name": f'"{spec.description}"',
@@ -277,10 +278,9 @@ def to_text_proto(spec: TargetSpec) -> str:
         "thread_dim_limit_y": 1024,
         "thread_dim_limit_z": 64,
         "device_address_bits": 64,
-        **({"device_interconnect_info": {"active_links": spec.active_links}} if spec.active_links else {}),
     }
     toolkit = dict(zip(("major", "minor"), spec.toolkit_version, strict=True))
-    target: dict[str, Any] = {
+    target: dict[str, object] = {
         "gpu_device_info": device,
         "platform_name": '"CUDA"',
         "device_description_str": f'"{spec.description}"',
@@ -289,12 +289,12 @@ def to_text_proto(spec: TargetSpec) -> str:
     return "".join(f"{line}\n" for line in _message_lines(target, ""))
 
 
-def _message_lines(message: Mapping[str, Any], pad: str) -> Iterator[str]:
+def _message_lines(message: Mapping[str, object], pad: str) -> Iterator[str]:
     """Yield the lines of a text proto."""
     for name, value in message.items():
         if isinstance(value, dict):
             yield f"{pad}{name} {{"
-            yield from _message_lines(cast("Mapping[str, Any]", value), pad + "  ")
+            yield from _message_lines(cast("Mapping[str, object]", value), pad + "  ")
             yield f"{pad}}}"
         else:
             yield f"{pad}{name}: {value}"

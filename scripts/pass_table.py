@@ -53,7 +53,6 @@ WHY_OPEN = {
     "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
     "legalize-collective-domain": _DOMAINS,
     "collective-domain-assigner": _DOMAINS,
-    "collective-fusion": _TRITON,
     "group-collectives-by-key": "collectives with a key are not joined",
     "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
     "constant-fill-copy-rewriter": "a copy of a filled array stays a copy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -115,7 +115,7 @@ class Profile(Struct):
 
     def chrome_trace(self) -> str:
         """Return the events in Chrome's trace format (chrome://tracing, Perfetto)."""
-        events: list[dict[str, Any]] = [
+        events: list[dict[str, object]] = [
             {
                 "name": event.thunk.name,
                 "cat": event.thunk.kind,

@@ -125,7 +125,7 @@ class SharedBackend:
         """Return the backend's remarks on the devices of this process."""
         return self._backend.report()
 
-    def launch_records(self) -> list[dict[str, Any]]:
+    def launch_records(self) -> list[dict[str, object]]:
         """Return the records of the launches of this process."""
         return self._backend.launch_records()
 

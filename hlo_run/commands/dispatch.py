@@ -271,7 +271,7 @@ def mode_function(flag: str) -> Callable[[Task, HloModule], None]:
 
 def _note_shardings(task: Task, module: HloModule) -> None:
     """Say in one line that shardings of several devices have no effect, and which flag runs the module on them."""
-    if task.executable is not None or (task.options.num_partitions or module.attrs.get("num_partitions", 1)) != 1:
+    if task.executable is not None or (task.options.num_partitions or module.num_partitions) != 1:
         return
     needed = needed_partitions(module)
     if needed > 1:

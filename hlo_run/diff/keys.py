@@ -82,7 +82,7 @@ class Keys:
 
 def _attributes(instruction: HloInstruction) -> Iterator[tuple[str, str]]:
     for name, value in instruction.attrs.items():
-        if name in _ORIGIN or name in CALLED_ATTRIBUTES or value is None:
+        if name in _ORIGIN or name in CALLED_ATTRIBUTES:
             continue
         kind = attribute_kind(instruction.opcode, name)
         if not kind.is_hidden(value):

@@ -39,6 +39,6 @@ def module_words(module: HloModule) -> frozenset[str]:
     words = {_ANY, *(instruction.opcode for instruction in instructions)}
     if words & COLLECTIVE:
         words.add(_COLLECTIVE)
-    if int(module.attrs.get("num_partitions", 1)) > 1 and any("sharding" in i.attrs for i in instructions):
+    if module.num_partitions > 1 and any("sharding" in i.attrs for i in instructions):
         words.add(_SHARDING)
     return frozenset(words)

@@ -9,7 +9,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hlo_run.diff.texts import TextDiff, text_of
 from hlo_run.errors import GoldenDifference, HloRunError, Where, escaped
@@ -50,7 +49,7 @@ def to_json_line(reports: Sequence[Mapping[str, str]], version: str) -> str:
     return json.dumps(_summary_record(reports, version), allow_nan=False)
 
 
-def _summary_record(reports: Sequence[Mapping[str, str]], version: str) -> dict[str, Any]:
+def _summary_record(reports: Sequence[Mapping[str, str]], version: str) -> dict[str, object]:
     outcomes = [report["outcome"] for report in reports]
     return {
         "schema": SCHEMA_VERSION,
@@ -65,7 +64,7 @@ def _failures(reports: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     return [(report["bucket"], report["file"]) for report in reports if report["bucket"]]
 
 
-def _file_record(result: FileResult) -> dict[str, Any]:
+def _file_record(result: FileResult) -> dict[str, object]:
     return {
         "file": result.file,
         "module": result.module,
@@ -83,7 +82,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
     }
 
 
-def _error_record(error: HloRunError) -> dict[str, Any]:
+def _error_record(error: HloRunError) -> dict[str, object]:
     return {
         "kind": type(error).__name__,
         "message": error.message,
@@ -93,11 +92,11 @@ def _error_record(error: HloRunError) -> dict[str, Any]:
     }
 
 
-def _where_record(where: Where) -> dict[str, Any]:
+def _where_record(where: Where) -> dict[str, object]:
     return {"file": where.file, "line": where.line, "column": where.column, "source_line": where.source_line}
 
 
-def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
+def _iteration_record(iteration: IterationResult) -> dict[str, object]:
     compared = iteration.comparison
     return {
         "number": iteration.number,

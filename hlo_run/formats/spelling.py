@@ -38,9 +38,9 @@ def for_installed(text: str) -> str:
     return older(text) if () < installed_release() < FIRST_WITH_ALL else text
 
 
-def target_for_installed(text: str) -> str:
-    """Return a `gpu_target_config` as the XLA:GPU at hand reads it: 0.10.2 has a field of its own for cuDNN's version."""
-    is_older = () < installed_release() < FIRST_WITH_ALL and "dnn_version_info" not in text
+def target_for(text: str, release: tuple[int, ...]) -> str:
+    """Return a `gpu_target_config` as a release of XLA:GPU reads it: 0.10.2 has a field of its own for cuDNN's version."""
+    is_older = () < release < FIRST_WITH_ALL and "dnn_version_info" not in text
     return f"{text}dnn_version_info {{\n  major: 9\n  minor: 10\n}}\n" if is_older else text
 
 

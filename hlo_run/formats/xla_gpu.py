@@ -17,7 +17,7 @@ from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.containment.crash import reproducer_notes
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
-from hlo_run.formats.spelling import for_installed, target_for_installed
+from hlo_run.formats.spelling import for_installed, installed_release, target_for
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
 INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
@@ -99,7 +99,7 @@ def write_dumps(
     where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
     with temporary_folder("hlo-run-xla-") as folder:
         description = Path(folder, "target.txtpb")
-        description.write_text(target_for_installed(target), encoding="utf-8")
+        description.write_text(target_for(target, installed_release()), encoding="utf-8")
         _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"], limit_seconds)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -43,7 +42,7 @@ class Bucket(Struct):
     sources: list[str] = field(default_factory=list[str])
     reduced: Reduced | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the bucket for JSON."""
         reduced = self.reduced
         return {
@@ -116,7 +115,7 @@ class Findings(Struct):
             if bucket.reduced is not None:
                 yield f"       {bucket.reduced.folder}: {bucket.reduced.instructions} instructions"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the findings for JSON."""
         return {
             "modules": dict(self.kinds),

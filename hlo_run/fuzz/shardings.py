@@ -105,7 +105,7 @@ def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shard
 
 def is_of_several_devices(module: HloModule) -> bool:
     """True if the header names several replicas or partitions."""
-    return any(int(module.attrs.get(name, 1)) > 1 for name in ("replica_count", "num_partitions"))
+    return module.replica_count > 1 or module.num_partitions > 1
 
 
 def _may_be_divided(module: HloModule) -> bool:

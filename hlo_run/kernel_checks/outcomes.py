@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -71,7 +70,7 @@ class Outcome(Struct, eq=False):
         if self.comparison is None or not comparison.ok or not worst_error(comparison) <= worst_error(self.comparison):
             self.comparison, self.place = comparison, place
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the outcome as plain values for `--report_json` (docs/report.md)."""
         leaves = self.comparison.leaves if self.comparison is not None else ()
         relative = [float(leaf.worst_rel.error) for leaf in leaves if leaf.worst_rel is not None]

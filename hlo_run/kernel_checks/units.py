@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -213,12 +213,12 @@ def _key_of(unit: Unit) -> str:
     return f"{module_to_string(alone, FULL)}\n{thunks!r}"
 
 
-def _without_names(value: Any, places: dict[BufferSlice, int]) -> Any:
+def _without_names(value: object, places: dict[BufferSlice, int]) -> object:
     """Return a record of a thunk without its name, and with numbers for its slices."""
     if isinstance(value, BufferSlice):
         return places.setdefault(value, len(places))
     if isinstance(value, tuple):
-        return tuple(_without_names(part, places) for part in cast("tuple[Any, ...]", value))
+        return tuple(_without_names(part, places) for part in cast("tuple[object, ...]", value))
     if isinstance(value, Struct):
         named = ("name", "kernel")
         fields = {name: _without_names(getattr(value, name), places) for name in value.__struct_fields__ if name not in named}

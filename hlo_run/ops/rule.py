@@ -99,7 +99,7 @@ def _precision(name: str) -> tuple[int, int, int, int, bool]:
 
 def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bool = False) -> tuple[int, ...]:
     """Return the dimension numbers of an attribute; refuse repeats, numbers outside `rank`, and (if `ordered`) unsorted ones."""
-    dims: tuple[int, ...] = instruction.attrs.get(attribute, ())
+    dims = instruction.ints(attribute)
     for dim in dims:
         if not 0 <= dim < rank:
             raise refuse(f"{attribute} names dimension {dim}, but the rank is {rank}")

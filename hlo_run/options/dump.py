@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class DumpOptions:
+@flag_record
+class DumpOptions(FlagRecord):
     """The flags of dumps, XLA's but for `dump_kernel_rows`."""
 
     xla_dump_to: str = flag("", "Write dumps to this directory. -: print them to stdout.", "DIR")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hlo_run.errors import UsageError
 from hlo_run.options.collective_flags import CollectiveFlags
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import flag, flag_record
 
 # The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
 _LIBRARY_ROWS = (
@@ -19,8 +17,7 @@ _ORDERINGS = {"SERIALIZE": "schedule", "CONCURRENT": "dependencies", "LHS": "sch
 _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
+@flag_record
 class XlaFlags(CollectiveFlags):
     """The flags of DebugOptions that change single passes. All have XLA's defaults."""
 
@@ -146,6 +143,12 @@ class XlaFlags(CollectiveFlags):
     xla_early_exit_with_layouts: bool = flag(
         False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
     )
+    xla_gpu_experimental_early_exit: str = flag(
+        "EARLY_EXIT_POINT_UNSET",
+        "EARLY_EXIT_POINT_AFTER_CONFIG_ASSIGNMENT: stop after the pipeline config-assigner, before anything is scheduled. Needs "
+        "--compile_only, --stage or hlo-opt.",
+        choices=("EARLY_EXIT_POINT_UNSET", "EARLY_EXIT_POINT_AFTER_CONFIG_ASSIGNMENT"),
+    )
     xla_gpu_command_buffer_scheduling_mode: str = flag(
         "LHS",
         "CONCURRENT: values share memory only where the dependencies of instructions allow it, so that thunks could run at the "
@@ -213,6 +216,15 @@ class XlaFlags(CollectiveFlags):
     def orders_scatters(self) -> bool:
         """True if no scatter's result may depend on the order of its updates."""
         return self.requires_determinism or self.xla_gpu_enable_scatter_determinism_expander
+
+    @property
+    def early_exit(self) -> tuple[str, str]:
+        """The flag that ends compilations early, and the pipeline after which it does; two empty texts without one."""
+        if self.xla_early_exit_with_layouts:
+            return "xla_early_exit_with_layouts", "layout assignment"
+        if self.xla_gpu_experimental_early_exit != "EARLY_EXIT_POINT_UNSET":
+            return "xla_gpu_experimental_early_exit", "config-assigner"
+        return "", ""
 
     @property
     def rows_off(self) -> tuple[str, ...]:

@@ -65,11 +65,6 @@ class PassContext(Struct, frozen=True, dict=True):
         """True if someone listens to more than times, so that decisions are worth recording."""
         return not all(observer.only_times for observer in self.observers)
 
-    @property
-    def shows_modules(self) -> bool:
-        """True if someone reads the texts of modules, whose header then has XLA's fingerprint."""
-        return any(observer.reads_hlo for observer in self.observers)
-
     @cached_property
     def rows(self) -> RowSelection:
         """The rows that the flags select in the table of this context."""

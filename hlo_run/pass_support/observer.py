@@ -104,11 +104,6 @@ class Observer:
 
     only_times: ClassVar[bool] = False
 
-    @property
-    def reads_hlo(self) -> bool:
-        """True if the observer prints modules, so that the header must have XLA's fingerprint, which takes long to compute."""
-        return not self.only_times
-
     def watches(self, level: Level) -> bool:
         """Return True if `Step.changed` must be known for steps of `level`. The base returns False."""
         del level

@@ -563,8 +563,12 @@ PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
 # What XLA runs before it schedules: copies are in `hlo-opt --stage=hlo`.
 HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "pre-scheduling-copy-insertion")]
-# What XLA runs with --xla_early_exit_with_layouts.
-UP_TO_LAYOUTS = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "layout assignment")]
+
+
+def pipeline_until(last: str) -> tuple[HloGroup, ...]:
+    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
+
 
 # (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (

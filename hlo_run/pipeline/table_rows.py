@@ -29,7 +29,7 @@ class PassAt(Struct, Generic[ContextT, PassT], frozen=True):
     """
 
     module: str
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     def __call__(self, ctx: ContextT) -> PassT:
         options = {name: value(ctx) if callable(value) else value for name, value in self.options.items()}

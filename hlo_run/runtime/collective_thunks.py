@@ -7,7 +7,6 @@ from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
-from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 _KINDS: dict[Opcode, CollectiveKind] = {
@@ -50,7 +49,7 @@ def _thunk(
     opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The reducer is one operation: general-reduction-decomposer has replaced the others.
     reduction = instruction.to_apply.root.opcode if opcode in REDUCING_COLLECTIVE else ""
-    dims = instruction.attrs.get("dimensions", ())
+    dims = instruction.ints("dimensions")
     channel = instruction.channel_id
     return CollectiveThunk(
         name,
@@ -63,7 +62,7 @@ def _thunk(
         _groups(instruction),
         dims[0] if dims else -1,
         reduction,
-        tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
+        tuple(tuple(sizes) for sizes in instruction.in_place_slice_sizes),
     )
 
 
@@ -88,9 +87,7 @@ def _mode(instruction: HloInstruction) -> GroupMode:
 def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
     if instruction.opcode in PERMUTE:
         return tuple(tuple(pair) for pair in instruction.source_target_pairs)
-    value = instruction.attrs.get("replica_groups")
-    groups = value.groups() if isinstance(value, ReplicaGroups) else value or ()
-    return tuple(tuple(group) for group in groups if group)
+    return tuple(tuple(group) for group in instruction.replica_groups.groups() if group)
 
 
 OPCODES: dict[Opcode, EmitThunk] = dict.fromkeys(_KINDS, _collective)

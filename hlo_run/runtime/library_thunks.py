@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     ResizeThunk,
     ScanThunk,
     SelectKThunk,
+    SequentialThunk,
     SlicedProductThunk,
     Thunk,
     TriangularSolveThunk,
@@ -36,17 +37,13 @@ from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
 from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.views.convolutions import Convolution
 from hlo_run.records import replace
-from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, integers, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 _OPERAND_SCALES = 2
 _F8_RESULTS = ("f8e4m3fn", "f8e5m2")
 _PRODUCT_OPERANDS: tuple[Literal["lhs", "rhs", "addend"], ...] = ("lhs", "rhs", "addend")
 _EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")
-
-
-def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in config.get(name, ()))
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
@@ -110,13 +107,13 @@ def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
     return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 
-def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
+def _dot_numbers(config: Mapping[str, object]) -> DotNumbers:
     numbers = record(config, "dot_dimension_numbers")
     return DotNumbers(
-        _dims(numbers, "lhs_batch_dimensions"),
-        _dims(numbers, "lhs_contracting_dimensions"),
-        _dims(numbers, "rhs_batch_dimensions"),
-        _dims(numbers, "rhs_contracting_dimensions"),
+        integers(numbers, "lhs_batch_dimensions"),
+        integers(numbers, "lhs_contracting_dimensions"),
+        integers(numbers, "rhs_batch_dimensions"),
+        integers(numbers, "rhs_contracting_dimensions"),
     )
 
 
@@ -319,11 +316,17 @@ def _triangular_solve(context: ThunkContext, solve: HloInstruction) -> list[Thun
 def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     config = backend_config(call)
     options = record(config, "triangular_solve_options") or config
-    return [_solve(context, call, options, context.array(call, (0,) if call.shape.is_tuple else ()))]
+    right, result = context.array(call.operands[1]), context.array(call, (0,) if call.shape.is_tuple else ())
+    solve = _solve(context, call, options, result)
+    if right.slice == result.slice:
+        return [solve]
+    # cuBLAS solves in place
+    copy = CopyThunk(call.name, right.slice, result.slice)
+    return [SequentialThunk("", (copy, replace(solve, right=result)))]
 
 
 def _solve(
-    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
+    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, object], result: ArraySpec
 ) -> TriangularSolveThunk:
     transpose = options.get("transpose_a", "NO_TRANSPOSE")
     return TriangularSolveThunk(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from msgspec import Struct
 
@@ -54,7 +54,7 @@ class ThunkContext(Struct, frozen=True):
 EmitThunk: TypeAlias = Callable[[ThunkContext, HloInstruction], "list[Thunk]"]
 
 
-def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
+def backend_config(instruction: HloInstruction) -> Mapping[str, object]:
     """Return the instruction's backend_config as JSON; empty if it has none. Raises ParseError for invalid JSON."""
     try:
         return read_config(instruction.backend_config)
@@ -62,22 +62,29 @@ def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
         raise ParseError(f"the backend_config of %{instruction.name} is not valid JSON: {error}", instruction.where) from None
 
 
-def record(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def record(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return the JSON object in a field of a JSON object; empty if the field has none."""
     value = config.get(name)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
-def text(config: Mapping[str, Any], name: str, default: str) -> str:
+def text(config: Mapping[str, object], name: str, default: str) -> str:
     """Return the string in a field of a JSON object, or `default`."""
     value = config.get(name, default)
     return value if isinstance(value, str) else default
 
 
-def number(config: Mapping[str, Any], name: str, default: float) -> float:
+def number(config: Mapping[str, object], name: str, default: float) -> float:
     """Return the number in a field of a JSON object, or `default`. A string that spells a number counts as one."""
     value = config.get(name, default)
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value) if isinstance(value, int | float | str) else default
+    except ValueError:
         return default
+
+
+def integers(config: Mapping[str, object], name: str) -> tuple[int, ...]:
+    """Return the integers in a field of a JSON object; () if the field has none. A string that spells one counts as one."""
+    value = config.get(name)
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return tuple([int(part) for part in parts if isinstance(part, int | str)])

@@ -24,7 +24,7 @@ def test_a_fact_is_found_again_after_an_edit() -> None:
     module = parse(_TEXT)
     assert fact(module, count) == fact(module, count) == 3
     assert len(asked) == 1
-    module.entry.root.attrs["frontend_attributes"] = None
+    module.entry.root.attrs["backend_config"] = ""
     assert fact(module, count) == 3
     assert len(asked) == 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import HloValue
@@ -50,4 +50,4 @@ def _wrapped(instruction: HloInstruction) -> str:
 def _is_symmetric(instruction: HloInstruction) -> bool:
     """True if `collectives_mode` in the backend_config asks for symmetric memory."""
     record: object = config_of(instruction.backend_config).get("collective_backend_config")
-    return isinstance(record, dict) and cast("dict[str, Any]", record).get("collectives_mode") == _SYMMETRIC
+    return isinstance(record, dict) and cast("dict[str, object]", record).get("collectives_mode") == _SYMMETRIC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from hlo_run.analysis.buffers.slice_copies import copied_value
 from hlo_run.analysis.fusion_owner import is_slice_copy
@@ -41,10 +41,10 @@ def async_kind(instruction: HloInstruction) -> AsyncKind:
     return AsyncKind("", opcode)
 
 
-def collective_config(instruction: HloInstruction) -> Mapping[str, Any]:
+def collective_config(instruction: HloInstruction) -> Mapping[str, object]:
     """Return the collective's part of the backend_config; empty if there is none."""
     found: object = config_of(instruction.backend_config).get(_CONFIG)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 def is_sync(start: HloInstruction) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hlo_run.analysis.latency.async_kinds import async_kind
+from hlo_run.analysis.latency.async_kinds import async_kind, overlaps_from, overlaps_until
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import opcode_set
@@ -64,7 +64,7 @@ class TShirtSizes:
     def latency(self, first: HloInstruction, user: HloInstruction) -> float:
         """Return a high latency for asynchronous pairs, else 1."""
         one, other = async_kind(first), async_kind(user)
-        if (one.phase, other.phase) != ("start", "done") or one.inner != other.inner:
+        if one.inner != other.inner or not (overlaps_from(first) and overlaps_until(user)):
             return LOW_LATENCY
         if frontend_attribute(first, _P2P_STREAM) == "p2p":
             return self._p2p_factor(one.inner) * HIGH_LATENCY

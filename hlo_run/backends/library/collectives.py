@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.artifact import ALL_REDUCES, CollectiveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.errors import DeviceError
@@ -117,7 +117,7 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
     return totals
 
 
-def _computing(array: Array) -> np.dtype[Any]:
+def _computing(array: Array) -> NumpyType:
     """Return the numpy type of the reduction. ml_dtypes' integers below 8 bits are reduced in s8."""
     return array.dtype if array.dtype.kind in "bifuc" and array.dtype.itemsize * 8 >= 8 else np.dtype(np.int8)
 

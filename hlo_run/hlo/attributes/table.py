@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 
-def _never(value: Any) -> bool:
+def _never(value: object) -> bool:
     return False
 
 

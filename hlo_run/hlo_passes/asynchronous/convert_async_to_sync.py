@@ -71,7 +71,7 @@ def _synchronous(module: HloModule, computation: HloComputation, done: HloInstru
     else:
         attributes = {name: value for name, value in start.attrs.items() if name not in (*_OF_START, "frontend_attributes")}
         make = InstructionMaker(computation, start.where)
-        made = make.add(OPERATION_OF[start.opcode], done.shape, start.operands, dict(start.called), **attributes)
+        made = make.add_with(OPERATION_OF[start.opcode], done.shape, start.operands, attributes, dict(start.called))
     for name, source in (*((name, start) for name in _OF_START), ("frontend_attributes", done)):
         made.attrs.pop(name, None)
         if name in source.attrs:

@@ -52,7 +52,7 @@ def _elements_per_byte(collective: HloInstruction) -> int:
     ratio = _BYTE_BITS // bits
     if shape.dims[shape.minor_to_major[0]] % ratio:
         return 0
-    if collective.opcode == "all-to-all" and (split := collective.attrs.get("dimensions")):
+    if collective.opcode == "all-to-all" and (split := collective.ints("dimensions")):
         return 0 if collective.shape.dims[split[0]] % (group_size(collective) * ratio) else ratio
     return ratio
 

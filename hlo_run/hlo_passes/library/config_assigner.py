@@ -9,7 +9,7 @@ library chooses. Calls within fusions stay as they are. XLA's `ConfigAssigner` (
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from msgspec import Struct
 
@@ -26,7 +26,12 @@ _PRODUCT = "gemm_backend_config"
 _CONVOLUTION = "cudnn_conv_backend_config"
 # Fields of the proto with greater numbers than that of the algorithm.
 _AFTER_ALGORITHM = ("reordered_int8_nchw_vect", "leakyrelu_alpha", "serialized_graph")
-_LIBRARYS_CHOICE: dict[str, Any] = {"algo_id": "-1", "math_type": "DEFAULT_MATH", "tuning_knobs": {}, "is_cudnn_frontend": False}
+_LIBRARYS_CHOICE: dict[str, object] = {
+    "algo_id": "-1",
+    "math_type": "DEFAULT_MATH",
+    "tuning_knobs": {},
+    "is_cudnn_frontend": False,
+}
 
 
 class ConfigAssigner(Struct, frozen=True):
@@ -58,8 +63,8 @@ def _choose_product(call: HloInstruction) -> None:
     call.touch()
 
 
-def _choose_convolution(call: HloInstruction, config: dict[str, Any]) -> None:
-    chosen = cast("dict[str, Any]", config[_CONVOLUTION])
+def _choose_convolution(call: HloInstruction, config: dict[str, object]) -> None:
+    chosen = cast("dict[str, object]", config[_CONVOLUTION])
     if "algorithm" not in chosen:
         last = {name: value for name, value in chosen.items() if name in _AFTER_ALGORITHM}
         chosen = {name: value for name, value in chosen.items() if name not in last}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.hlo.edit import InstructionMaker, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -15,7 +14,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 # Both instructions of the pair have these of the instruction that they replace.
 _SHARED = ("metadata", "backend_config", "frontend_attributes")
 _RECORD = "collective_backend_config"
-_COLLECTIVE_DEFAULTS: dict[str, Any] = {
+_COLLECTIVE_DEFAULTS: dict[str, object] = {
     "is_sync": False,
     "is_pipelined": False,
     "backend": "DEFAULT",

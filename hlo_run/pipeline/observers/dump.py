@@ -63,6 +63,7 @@ _LOG, _LLVM_IR, _PTX = "mlir-fusion", "llvm", "ptx"
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
 _NO_URL = "Error rendering graph: UNAVAILABLE: Can't render as URL; no URL renderer was registered."
+_TO_SYNCHRONOUS = "gpu-convert-async-collectives-to-sync"
 _LATENCY_ROW = "latency-hiding-scheduler"
 # XLA's results of autotuning without any.
 _NO_AUTOTUNING = "version: 3\n"
@@ -110,6 +111,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._has_unused_bodies = False
+        self._has_synchronous = False
         self._is_unreported = False  # what the row that runs changes
         self._unscheduled = b""  # the module before the latency-hiding scheduler, as a proto
         self._frames: dict[str, list[Frame]] = {}
@@ -261,6 +263,7 @@ class DumpObserver(Observer):
         elif step.changed is not None:
             changes_text = self._changes_text(step) and step.row not in SILENT and not self._is_unreported
             self._is_unreported = False
+            self._has_synchronous |= changes_text and step.row == _TO_SYNCHRONOUS
             step = replace(step, changed=changes_text or (bool(step.changed) and step.row in TELLING))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
@@ -289,6 +292,8 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
+            case "rematerialization" | "remat-pipeline":  # drops the bodies of collectives that are not asynchronous any more
+                return self._has_synchronous
             case "reduction-layout-normalizer":  # replaces every reduction of several arrays
                 return any(len(i.operands) > 2 for i in self._module.instructions_of("reduce"))
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
@@ -301,9 +306,15 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            if dump.is_skipped:
+                if self._metadata is not None:
+                    self._metadata.add(dump, [])
+                continue
             self._has_unused_bodies &= dump.after != "dce"
             if dump.after == PIPELINE_START and dump.pipeline in _DUMPED_BEFORE and self._dumps_hlo:
                 self._dump_module(_DUMPED_BEFORE[dump.pipeline])
+                if dump.pipeline == self._options.early_exit[1]:  # nothing is compiled
+                    self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:

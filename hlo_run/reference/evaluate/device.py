@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
+from hlo_run.arrays import NumpyType
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -47,7 +48,7 @@ class Step(Struct, frozen=True):
     slot: int
     dead: tuple[int, ...]
     dims: tuple[int, ...] | None
-    dtype: np.dtype[Any] | None
+    dtype: NumpyType | None
 
 
 class Plan(Struct, frozen=True):

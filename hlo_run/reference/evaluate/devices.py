@@ -37,8 +37,8 @@ class DeviceGrid(Struct, frozen=True):
         module takes parts of arrays.
         """
         grid = DeviceGrid(
-            replicas if replicas > 0 else int(module.attrs.get("replica_count", 1)),
-            partitions if partitions > 0 else int(module.attrs.get("num_partitions", 1)),
+            replicas if replicas > 0 else module.replica_count,
+            partitions if partitions > 0 else module.num_partitions,
         )
         if grid.replicas < 1 or grid.partitions < 1 or grid.size > MOST_DEVICES:
             hint = "--num_replicas=N and --num_partitions=N set the numbers"

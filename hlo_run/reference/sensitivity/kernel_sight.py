@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -86,7 +85,7 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def kernels_record(sights: KernelSights) -> dict[str, Any]:
+def kernels_record(sights: KernelSights) -> dict[str, object]:
     """Return the record for JSON; docs/report.md is the schema."""
     kernels = [{"name": kernel.name, "seen": kernel.seen, "reason": kernel.reason} for kernel in sights.kernels]
     return {"seen": sights.seen, "measured": sights.measured, "kernels": kernels}

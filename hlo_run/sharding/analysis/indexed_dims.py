@@ -6,12 +6,11 @@ A scatter is described as a gather: its updates are the slices, and its inserted
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.views import indexed as views
@@ -104,9 +103,9 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.shape.element_type != "s32":
         return None
     if value.opcode == "constant":
-        array: NDArray[Any] = np.asarray(value.constant_array)
+        array: Array = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            counted: NDArray[Any] = np.moveaxis(array, dim, -1)
+            counted: Array = np.moveaxis(array, dim, -1)
             if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(int(size)), counted.shape)):
                 return dim
         return None

@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment

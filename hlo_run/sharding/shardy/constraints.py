@@ -8,7 +8,7 @@ from __future__ import annotations
 from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.records import replace
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, TO_GLOBAL, TO_LOCAL, Annotations, all_dims, is_call, is_open
@@ -71,7 +71,10 @@ def _outermost(value: HloInstruction, changing: dict[HloInstruction, int]) -> Hl
 
 def add_constraint(computation: HloComputation, value: HloInstruction, sharding: NamedSharding, given: Given) -> HloInstruction:
     """Add a constraint of a value."""
-    attributes = {"custom_call_target": CONSTRAINT, "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),))}
+    attributes: dict[str, AttributeValue] = {
+        "custom_call_target": CONSTRAINT,
+        "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),)),
+    }
     if "metadata" in value.attrs:
         attributes["metadata"] = value.attrs["metadata"]
     made = InstructionMaker(None, value.where, attributes).add("custom-call", value.shape, [value], name=value.name)

@@ -101,6 +101,7 @@ _TARGETS: dict[str, Callable[[HloInstruction], Rule]] = {
     "Qr": _qr,
     "QrDecompositionBlock": _qr,
     "ProductOfElementaryHouseholderReflectors": _reflectors,
+    "TopK": top_k,
     "mhlo.topk": top_k,
     "ApproxTopK": _partial_reduce,
     "PartialReduce": _partial_reduce,

@@ -293,3 +293,22 @@ def test_the_folder_of_the_dumps_need_not_be_text(tmp_path: Path) -> None:
     folder = tmp_path / "\udcff"
     assert run([f"--xla_dump_to={folder}", "--stage=hlo", str(tmp_path / "small.hlo")]) == 0
     assert b"\xff" in next(folder.glob("*.debug_options")).read_bytes()
+
+
+def test_disabled_passes_stay_in_their_pipelines(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    found = _names(
+        _dump(tmp_path, "--xla_dump_hlo_pass_re=reduction-dimension-grouper|^algsimp$", "--xla_disable_hlo_passes=algsimp")
+    )
+    names = [name[5:-4] for name in sorted(found) if re.match(r"\d{4}\.", name)]
+    assert "hlo_normalization.after_reduction-layout-normalizer.before_algsimp" in names
+    assert not any("after_algsimp" in name or "before_reduction-dimension-grouper" in name for name in names)
+
+
+def test_bodies_of_collectives_that_became_synchronous_stay_until_rematerialization(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    names = _changes(_dump(tmp_path, "--xla_dump_hlo_pass_re=.*", "--xla_gpu_experimental_use_collective_kernels=", text=DIVIDED))
+    assert [name for name in names if "remat" in name][-2:] == [
+        "remat-pipeline.after_rematerialization.before_stream-attribute-annotator.txt",
+        "post-scheduling-passes.after_remat-pipeline.before_fusion-wrapper.txt",
+    ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.origins import origin
@@ -22,7 +23,6 @@ from hlo_run.backends.host.ptx.control_flow import Block
 from hlo_run.errors import DeviceError, OutOfTime, Where
 from hlo_run.target import WARP_THREADS
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 _AXES = "xyz"

@@ -15,9 +15,8 @@ from hlo_run.analysis.latency.async_kinds import collective_config
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
@@ -129,7 +128,7 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     """
     first = group[0]
     dim = _usual_dim(group) if "dimensions" in first.attrs else None
-    editor, computation = Editor(first), first.parent
+    editor, computation = Editor(first, keeps_frontend_attributes=False), first.parent
     assert computation is not None, "the collectives are in a computation"
     swaps = [None if dim is None or i.dimensions == (dim,) else (dim, i.dimensions[0]) for i in group]
     operands = [
@@ -145,21 +144,17 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     if dim is not None:
         attributes["dimensions"] = (dim,)
     combiner = Editor(first, derives=False)
-    made = combiner.add(
-        first.opcode,
-        Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0],
-        operands,
-        dict(first.called),
-        **attributes,
-    )
+    shape = Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0]
+    made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
     is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
     if is_pipelined or is_made:
         set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
     for number, old, swap in zip(places, group, swaps, strict=True):
-        element = Editor(old).element(made, number) if made.shape.is_tuple else made
-        module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
+        editor = Editor(old, keeps_frontend_attributes=False)
+        element = editor.element(made, number) if made.shape.is_tuple else made
+        module.replace(old, editor.bitcast(element, old.shape) if swap else element)
         computation.remove(old)
 
 

@@ -97,7 +97,7 @@ def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     made.attrs["window"] = Window(tuple(dims))
     made.attrs["dim_labels"] = _swapped_labels(labels)
     if "operand_precision" in i.attrs:
-        made.attrs["operand_precision"] = i.attrs["operand_precision"][::-1]
+        made.attrs["operand_precision"] = i.operand_precision[::-1]
     if not has_form_of_library(made):
         return None
     if turned:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Dot, dot_side
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
@@ -62,9 +62,11 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
         for name, o in sides
     ]
     shape = Shape.array(old.shape.element_type, (*batch, *free[0], *free[1]))
-    rest: dict[str, Any] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
-    used: dict[str, Any] = {name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")}
-    return rw.add("dot", shape, operands, **used, **rest)
+    rest: dict[str, AttributeValue] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
+    used: dict[str, AttributeValue] = {
+        name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")
+    }
+    return rw.add_with("dot", shape, operands, {**used, **rest})
 
 
 def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
